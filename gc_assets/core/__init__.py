@@ -1,0 +1,1 @@
+"""Small pure ideas that everything else stands on: no Spark, no Dagster, no environment."""

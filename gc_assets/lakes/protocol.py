@@ -1,0 +1,219 @@
+"""The questions a lake kind answers, and the values it answers with.
+
+A lake kind knows formats and nothing of Spark. `freeze` runs in the driver and reads what can change (refs, table
+pointers); `commits` and `decode` run in executors, on values that pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+RefType = Literal["branch", "tag"]
+State = Literal["retained", "expired", "dangling"]
+RETAINED: State = "retained"
+EXPIRED: State = "expired"
+DANGLING: State = "dangling"
+
+
+class Kind:
+    """The closed list of file kinds. A format that meets another one stops (`FormatError`)."""
+
+    METADATA_JSON = "metadata_json"
+    VERSION_HINT = "version_hint"
+    MANIFEST_LIST = "manifest_list"
+    MANIFEST = "manifest"
+    DATA = "data"
+    POSITION_DELETES = "position_deletes"
+    EQUALITY_DELETES = "equality_deletes"
+    DELETION_VECTOR = "deletion_vector"
+    STATISTICS = "statistics"
+    PARTITION_STATISTICS = "partition_statistics"
+    SNAPSHOT = "snapshot"
+    TRANSACTION_LOG = "transaction_log"
+    CHUNK_MANIFEST = "chunk_manifest"
+    CHUNK = "chunk"
+    VIRTUAL_CHUNK = "virtual_chunk"
+    REF = "ref"
+    CONFIG = "config"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRoot:
+    """A metadata object that a commit (or a table) points at directly.
+
+    `size_bytes` is null where the format does not record it. `must_exist` is false for objects that a
+    format allows to be absent (`version-hint.text`), so that their absence is no sign of loss.
+    """
+
+    address: str
+    kind: str
+    is_container: bool
+    size_bytes: int | None = None
+    must_exist: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A branch or tag and its head, as frozen. `properties` carries what retention needs (for Iceberg the ref's own settings)."""
+
+    ref_name: str
+    ref_type: RefType
+    head_commit_id: str | None
+    table_uuid: str | None = None
+    table_name: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSource:
+    """A piece of the commit graph that one executor task reads: an Iceberg metadata.json, a share of Icechunk's `snapshots/`.
+
+    `properties` are frozen facts of that piece that retention needs later (for Iceberg the table's properties,
+    and `collect` = `true` | `false`: tables outside the `tables` patterns are read for protection only).
+    """
+
+    address: str
+    table_uuid: str | None = None
+    table_name: str | None = None
+    shard: int = 0
+    shards: int = 1
+    properties: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A prefix (an address ending in `/`) that a lake says is wholly its own. Only claimed files can be candidates."""
+
+    address: str
+    table_uuid: str | None = None
+    table_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenRefs:
+    """All that a run believes of a lake: refs, where its commits are read, what it claims, and files live whatever commits say.
+
+    `pinned` holds files that belong to the present state and not to a commit: the current metadata.json with its log,
+    version hints, `ref.json` files, tag tombstones, `config.yaml`.
+    `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
+    """
+
+    lake: str
+    kind: str
+    refs: tuple[Ref, ...]
+    sources: tuple[CommitSource, ...]
+    claims: tuple[Claim, ...]
+    pinned: tuple[ContentRoot, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A node of the commit graph. `committed_at` is UTC with microseconds; `parents` oldest rule of the format first.
+
+    `summary` keeps what the format says of the commit beyond its message (Iceberg's operation and summary map).
+    """
+
+    commit_id: str
+    parents: tuple[str, ...]
+    committed_at: datetime
+    content_roots: tuple[ContentRoot, ...]
+    message: str | None = None
+    table_uuid: str | None = None
+    table_name: str | None = None
+    summary: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """An immutable metadata object to decode, with what its parent says of it, to verify against.
+
+    `expected_entries` is the number of entries its parent promises, `snapshot_id` the one that entries inherit.
+    """
+
+    address: str
+    kind: str
+    size_bytes: int | None = None
+    expected_entries: int | None = None
+    snapshot_id: str | None = None
+
+
+# One row per child of a container, as a decoder yields it. `address` is absolute, as the writer spelled it.
+# `size_bytes` and `expected_entries` describe the child where the container says so; `entry_status` is
+# `added` | `existing` | `deleted` where the format has it, else null; `must_exist` as in `ContentRoot`.
+ENTRY_SCHEMA = pa.schema(
+    [
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("is_container", pa.bool_(), nullable=False),
+        pa.field("size_bytes", pa.int64()),
+        pa.field("expected_entries", pa.int64()),
+        pa.field("snapshot_id", pa.string()),
+        pa.field("entry_status", pa.string()),
+        pa.field("must_exist", pa.bool_(), nullable=False),
+    ]
+)
+
+
+class Objects(Protocol):
+    """Reads whole objects by address, in driver and executors. Implementations pickle and are safe to use from threads.
+
+    Raises `FileNotFoundError` where there is no such object and `OSError` for everything else.
+    """
+
+    def read(self, address: str) -> bytes: ...
+    def size(self, address: str) -> int: ...
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        """Every object below a prefix that ends in `/`, recursively: (address, size in bytes, last modified).
+
+        A prefix without objects is empty.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What the policy says of every commit, and the edits of history that would make it so.
+
+    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph; `expiry` those of `expiry_plan`.
+    """
+
+    reachable: pa.Table
+    expiry: pa.Table
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Lake(Protocol):
+    """One catalog or repository. Instances pickle."""
+
+    name: str
+    kind: str
+
+    def freeze(self, as_of: datetime) -> FrozenRefs:
+        """Every ref and its head. Raises `LakeUnreadable` naming the one that could not be read."""
+        ...
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        """The part of the graph behind one source. Raises `LakeUnreadable`."""
+        ...
+
+    def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
+        """A container's bytes as rows of `ENTRY_SCHEMA`, counts verified. Raises `FormatError` naming the container."""
+        ...
+
+    def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
+        """The policy over the whole graph (columns of `commit_graph`), pure."""
+        ...
+
+
+def empty_entries() -> pa.RecordBatch:
+    """No rows of `ENTRY_SCHEMA`."""
+    return pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)
+
+

@@ -1,0 +1,272 @@
+"""Every published table: its columns with a sentence each, its key, and the version of its layout (design section 4).
+
+Times are UTC timestamps in microseconds, sizes are bytes. Column names are the public contract; stages refer to them
+through this module's schemas, and readers need nothing but Parquet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+SCHEMA_VERSION: Final = 1
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+STRING = pa.string()
+LONG = pa.int64()
+BOOL = pa.bool_()
+STRINGS = pa.list_(pa.field("element", STRING))
+CONTENT_ROOT = pa.struct(
+    [
+        pa.field("address", STRING, nullable=False),
+        pa.field("kind", STRING, nullable=False),
+        pa.field("is_container", BOOL, nullable=False),
+        pa.field("size_bytes", LONG),
+        pa.field("must_exist", BOOL, nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A published table. `key` names the columns that identify a row; `scope` says whether a lake or a storage owns it."""
+
+    name: str
+    doc: str
+    scope: str
+    key: tuple[str, ...]
+    schema: pa.Schema
+
+    def column_doc(self, name: str) -> str:
+        return (self.schema.field(name).metadata or {}).get(b"doc", b"").decode()
+
+
+def _field(name: str, type_: pa.DataType, doc: str) -> pa.Field:
+    return pa.field(name, type_, metadata={"doc": doc})
+
+
+TABLE_UUID = _field("table_uuid", STRING, "Iceberg table uuid; null outside Iceberg lakes.")
+TABLE_NAME = _field("table_name", STRING, "Iceberg table identifier `namespace.table`; null outside Iceberg lakes.")
+
+
+def _table(name: str, scope: str, doc: str, key: tuple[str, ...], *fields: pa.Field) -> Table:
+    return Table(name, doc, scope, key, pa.schema(fields))
+
+
+POLICY_TABLE = _table(
+    "policy_table",
+    "lake",
+    "What every run so far understood the policy to be, one row per rule and branch pattern.",
+    ("run_id", "rule_id"),
+    _field("run_id", STRING, "The run that read the policy."),
+    _field("run_date", pa.date32(), "The run date of that run."),
+    _field("rule_id", STRING, "Path of the rule in the configuration, or the rule's id in a rules file."),
+    _field("prefix", STRING, "Path prefix the rule is about; empty for rules over whole histories."),
+    _field("branch", STRING, "Branch or ref pattern; null means every ref."),
+    _field("date_to_be_deleted", TIMESTAMP, "Strictly older than this goes; null where the rule keeps for ever or counts commits."),
+    _field("keep_last", pa.int32(), "Number of newest commits kept whatever their age; null where the rule does not count."),
+    _field("scope", STRING, "`snapshots` for history, `objects` for lifecycle rules over paths."),
+    _field("enabled", BOOL, "A disabled rule is recorded and does nothing."),
+)
+
+CURRENT_RULES = _table(
+    "current_rules",
+    "lake",
+    "This run's rules with the bound that the newest finished deletion used.",
+    ("rule_id", "prefix", "branch"),
+    _field("rule_id", STRING, "As in `policy_table`."),
+    _field("prefix", STRING, "As in `policy_table`."),
+    _field("branch", STRING, "As in `policy_table`."),
+    _field("date_to_be_deleted", TIMESTAMP, "This run's bound."),
+    _field("last_deleted", TIMESTAMP, "The bound of the newest run whose deletion finished in full; null = never."),
+)
+
+LAKE_REFS = _table(
+    "lake_refs",
+    "lake",
+    "Every ref and its head as frozen before anything else was read.",
+    ("table_uuid", "ref_name"),
+    TABLE_UUID,
+    _field("ref_name", STRING, "Branch or tag name."),
+    _field("ref_type", STRING, "`branch` or `tag`."),
+    _field("head_commit_id", STRING, "Commit the ref points at; null for a table without snapshots."),
+    TABLE_NAME,
+    _field("properties", pa.map_(STRING, STRING), "The ref's own retention settings."),
+)
+
+PINNED_FILES = _table(
+    "pinned_files",
+    "lake",
+    "Files that belong to the present state of a lake, live whatever its commits say.",
+    ("address",),
+    _field("address", STRING, "Address as the lake spells it."),
+    _field("kind", STRING, "File kind."),
+    _field("size_bytes", LONG, "Size where the lake records it."),
+    _field("must_exist", BOOL, "False for files a format allows to be absent."),
+)
+
+COMMIT_GRAPH = _table(
+    "commit_graph",
+    "lake",
+    "The nodes of the commit graph with their parents and content roots.",
+    ("table_uuid", "commit_id"),
+    TABLE_UUID,
+    _field("commit_id", STRING, "Commit or snapshot id."),
+    _field("parents", STRINGS, "Parent ids, first parent first."),
+    _field("committed_at", TIMESTAMP, "When the writer says the commit was made."),
+    _field("generation", LONG, "Topological level: 0 without known parents, else one more than the highest parent; null on a cycle."),
+    _field("content_roots", pa.list_(pa.field("element", CONTENT_ROOT)), "The metadata objects the commit points at."),
+    _field("message", STRING, "Commit message or operation."),
+    TABLE_NAME,
+    _field("summary", pa.map_(STRING, STRING), "What else the format says of the commit."),
+)
+
+REACHABLE_SNAPSHOTS = _table(
+    "reachable_snapshots",
+    "lake",
+    "Every commit with what the policy makes of it and why.",
+    ("table_uuid", "commit_id"),
+    TABLE_UUID,
+    _field("commit_id", STRING, "Commit or snapshot id."),
+    _field("state", STRING, "`retained`, `expired` (a ref reaches it, the policy does not keep it) or `dangling` (no ref reaches it)."),
+    _field("refs", STRINGS, "Refs that reach it, 100 at most, in alphabetical order."),
+    _field("refs_count", pa.int32(), "How many refs reach it."),
+    _field("keep_until", TIMESTAMP, "First moment at which age no longer keeps it; null where something else keeps it or nothing does."),
+    _field("reason", STRING, "One sentence: the rule that decided."),
+    TABLE_NAME,
+)
+
+EXPIRY_PLAN = _table(
+    "expiry_plan",
+    "lake",
+    "The edits of history that the policy asks for.",
+    ("table_uuid", "snapshot_id", "action", "ref_name"),
+    TABLE_UUID,
+    _field("snapshot_id", STRING, "Snapshot that is edited or removed, or the head of the deleted ref."),
+    _field("action", STRING, "`edit_parent`, `remove_snapshot` or `delete_ref`."),
+    _field("ref_name", STRING, "Ref whose walk led to the action; null for removals."),
+    _field("new_parent_id", STRING, "For `edit_parent`: the parent afterwards."),
+    _field("reason", STRING, "One sentence: the rule that decided."),
+    TABLE_NAME,
+)
+
+MANIFEST_ENTRIES = _table(
+    "manifest_entries",
+    "lake",
+    "Children of every container ever decoded; append-only, each container once.",
+    ("container", "address"),
+    _field("container", STRING, "Address of the container as its parent spells it."),
+    _field("address", STRING, "Address of the child as the container spells it."),
+    _field("key", STRING, "Canonical key of the child in its storage; null for an external address."),
+    _field("storage", STRING, "Storage the child lies in; null for an external address."),
+    _field("kind", STRING, "File kind of the child."),
+    _field("is_container", BOOL, "True if the child names further objects."),
+    _field("size_bytes", LONG, "Size of the child where the container records it."),
+    _field("snapshot_id", STRING, "Snapshot that added the entry, where the format says so."),
+    _field("entry_status", STRING, "`added`, `existing`, `deleted`; null where the format has no status."),
+    _field("container_size_bytes", LONG, "Length of the container when it was decoded."),
+    _field("expected_entries", LONG, "Number of entries the container promises for this child."),
+    _field("must_exist", BOOL, "False for objects a format allows to be absent."),
+)
+
+LIVE_FILES = _table(
+    "live_files",
+    "lake",
+    "Every file that a retained commit needs, once per storage, with a witness.",
+    ("storage", "key"),
+    _field("storage", STRING, "Storage the file lies in."),
+    _field("key", STRING, "Canonical key in that storage."),
+    _field("key_hash", LONG, "Spark's `xxhash64(key)` (XXH64 of the UTF-8 bytes, seed 42)."),
+    _field("kind", STRING, "File kind."),
+    _field("size_bytes", LONG, "Size where metadata records it."),
+    _field("lake", STRING, "Lake that needs it."),
+    _field("commit_id", STRING, "One retained commit that reaches it; null for files of the present state."),
+    _field("container", STRING, "One container that names it; null for content roots."),
+    _field("table_uuid", STRING, "Iceberg table of the witness commit; null outside Iceberg lakes."),
+    _field("must_exist", BOOL, "False for files that may rightly be absent."),
+)
+
+STORAGE_INVENTORY = _table(
+    "storage_inventory",
+    "storage",
+    "Every object of a storage as its listing showed it.",
+    ("key",),
+    _field("key", STRING, "Canonical key."),
+    _field("size_bytes", LONG, "Size."),
+    _field("last_modified", TIMESTAMP, "The store's own time of last modification."),
+    _field("etag", STRING, "Identity of the bytes; `<size>-<mtime in ns>-<inode>` on a local disk."),
+    _field("version_id", STRING, "Object version where the store has versions."),
+    _field("storage_class", STRING, "Storage class where the store has them."),
+    _field("source", STRING, "`listing`, or the inventory report it came from."),
+)
+
+ORPHAN_FILES = _table(
+    "orphan_files",
+    "storage",
+    "Claimed files that no live set holds and that are older than the grace period, with the reason.",
+    ("key",),
+    _field("key", STRING, "Canonical key."),
+    _field("size_bytes", LONG, "Size."),
+    _field("last_modified", TIMESTAMP, "The store's time of last modification."),
+    _field("etag", STRING, "Identity of the bytes."),
+    _field("version_id", STRING, "Object version."),
+    _field("reason", STRING, "`expired`, `unreferenced`, `uncommitted` or `lifecycle`."),
+    _field("lake", STRING, "Lake that claims the file."),
+    _field("last_commit_id", STRING, "For `expired`: one expired commit that needs it."),
+    _field("last_container", STRING, "For `expired`: the container that names it."),
+    _field("kind", STRING, "For `expired`: the file kind; null where nothing names the file."),
+    _field("table_uuid", STRING, "Iceberg table that claims the file."),
+)
+
+DELETION_PLAN = _table(
+    "deletion_plan",
+    "storage",
+    "What one approval would execute, key by key. The header beside it carries the digest and the gates.",
+    ("key",),
+    _field("key", STRING, "Canonical key."),
+    _field("action", STRING, "`quarantine`, `purge` or `restore`."),
+    _field("size_bytes", LONG, "Size."),
+    _field("etag", STRING, "The object that was planned; another one is left alone."),
+    _field("version_id", STRING, "Object version."),
+    _field("reason", STRING, "As in `orphan_files`; for `restore` why it is live again."),
+    _field("lake", STRING, "Lake that claims the file."),
+    _field("after_expiry", BOOL, "True: only once the plan's own expiry actions are done and a fresh mark agrees."),
+    _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
+)
+
+DELETION_LOG = _table(
+    "deletion_log",
+    "storage",
+    "What happened to each planned key.",
+    ("key", "phase", "plan_id"),
+    _field("key", STRING, "Canonical key."),
+    _field("phase", STRING, "`quarantine`, `purge` or `restore`."),
+    _field("outcome", STRING, "`done`, `absent`, `changed`, `denied` or `failed`."),
+    _field("error", STRING, "What the store said, where the outcome is not `done`."),
+    _field("at", TIMESTAMP, "When the outcome was known."),
+    _field("plan_id", STRING, "Plan that was executed."),
+    _field("size_bytes", LONG, "Planned size."),
+    _field("etag", STRING, "Identity of the planned object."),
+    _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
+)
+
+TABLES: Final[dict[str, Table]] = {
+    table.name: table
+    for table in (
+        POLICY_TABLE,
+        CURRENT_RULES,
+        LAKE_REFS,
+        PINNED_FILES,
+        COMMIT_GRAPH,
+        REACHABLE_SNAPSHOTS,
+        EXPIRY_PLAN,
+        MANIFEST_ENTRIES,
+        LIVE_FILES,
+        STORAGE_INVENTORY,
+        ORPHAN_FILES,
+        DELETION_PLAN,
+        DELETION_LOG,
+    )
+}
