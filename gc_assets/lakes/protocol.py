@@ -215,5 +215,3 @@ class Lake(Protocol):
 def empty_entries() -> pa.RecordBatch:
     """No rows of `ENTRY_SCHEMA`."""
     return pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)
-
-

@@ -1,0 +1,333 @@
+"""`lakes.yaml` as pydantic models (design section 7): unknown keys are refused, an error names the key by its path.
+
+Values only: nothing here opens a lake or a storage. `${NAME}` is replaced from a mapping that the caller passes in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from gc_assets.core.errors import UsageError
+from gc_assets.core.units import Cutoff, format_duration, parse_bytes, parse_cutoff, parse_duration
+
+DEFAULT_GRACE = timedelta(hours=72)
+# 24 h is the shortest grace that survives a slow writer's night (reliability.md H3); only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers it.
+GRACE_FLOOR = timedelta(hours=24)
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(lambda v: parse_duration(v) if isinstance(v, str) else v),
+    PlainSerializer(format_duration, return_type=str),
+]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"{value!r} is not a regular expression: {error}") from None
+    return value
+
+
+Pattern = Annotated[str, BeforeValidator(_pattern)]
+
+
+class Gates(_Model):
+    """Limits a plan must stay below; shares are fractions of what the storage holds."""
+
+    max_delete_share: float = Field(0.2, ge=0, le=1, description="Largest share of the storage's bytes or files a plan may take.")
+    max_delete_bytes: Bytes = Field(10 * 10**12, description="Largest number of bytes a plan may take.")
+    max_live_drop: float = Field(0.2, ge=0, le=1, description="Largest drop of the live count against the last published night.")
+
+
+class Money(_Model):
+    """What a byte costs, for the report. Left out, the report shows no money."""
+
+    usd_per_gb_month: float = Field(gt=0, description="Price of one GB (10^9 bytes) stored for a month.")
+
+
+class StorageConfig(_Model):
+    """One root location that is listed and swept."""
+
+    name: Name
+    location: str = Field(description="`file:///data/warehouse/` (or s3://bucket/prefix/ in a later release).")
+    quarantine: Literal["trash", "versioned", "deferred"] = "trash"
+    grace: Duration = Field(DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
+    quarantine_days: int = Field(7, ge=0, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
+    mode: Literal["plan", "apply"] = "plan"
+    gates: Gates = Field(default_factory=lambda: Gates())
+    money: Money | None = None
+
+
+class RefRule(_Model):
+    """The first rule whose pattern matches the whole ref name decides. `keep` and `cutoff` mean the same; `max_age` and `keep_last` combine."""
+
+    match: Pattern
+    keep: str | int | datetime | None = None
+    cutoff: str | int | datetime | None = None
+    max_age: Duration | None = None
+    keep_last: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RefRule:
+        _cutoff_of(self.keep, self.cutoff, self.max_age, self.keep_last)
+        return self
+
+    def as_cutoff(self) -> Cutoff:
+        return _cutoff_of(self.keep, self.cutoff, self.max_age, self.keep_last)
+
+
+class DefaultRule(_Model):
+    """The rule for every ref that no pattern names."""
+
+    keep: str | int | datetime | None = None
+    max_age: Duration | None = None
+    keep_last: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> DefaultRule:
+        _cutoff_of(self.keep, None, self.max_age, self.keep_last)
+        return self
+
+    def as_cutoff(self) -> Cutoff:
+        return _cutoff_of(self.keep, None, self.max_age, self.keep_last)
+
+
+def _cutoff_of(keep: Any, cutoff: Any, max_age: timedelta | None, keep_last: int | None) -> Cutoff:
+    single = [value for value in (keep, cutoff) if value is not None]
+    if len(single) == 1 and max_age is None and keep_last is None:
+        return parse_cutoff(single[0])
+    if single or (max_age is None and keep_last is None):
+        raise ValueError("say either one cut-off (keep or cutoff), or max_age and/or keep_last")
+    return Cutoff(max_age=max_age, keep_last=keep_last)
+
+
+TagPolicy = Literal["keep", "policy", "ignore"]
+
+
+class IcechunkRetention(_Model):
+    """How much history an Icechunk repository keeps. Without a `default`, everything."""
+
+    default: DefaultRule | str | int | datetime = "forever"
+    refs: tuple[RefRule, ...] = ()
+    tags: TagPolicy = "keep"
+
+    @field_validator("default", mode="after")
+    @classmethod
+    def _readable(cls, value: DefaultRule | str | int | datetime) -> DefaultRule | str | int | datetime:
+        if not isinstance(value, DefaultRule):
+            parse_cutoff(value)
+        return value
+
+    def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
+        """The cut-off of a ref and the configuration path of the rule that gives it."""
+        for index, rule in enumerate(self.refs):
+            if re.fullmatch(rule.match, ref_name):
+                return rule.as_cutoff(), f"retention.refs[{index}]"
+        default = self.default
+        return (default.as_cutoff() if isinstance(default, DefaultRule) else parse_cutoff(default)), "retention.default"
+
+
+class IcechunkExpiry(_Model):
+    """Which of the named semantics edits history (research/icechunk.md 2.1), and whether lapsed refs go."""
+
+    semantics: Literal["seed", "icechunk-v1"] = "seed"
+    delete_expired_tags: bool = False
+    delete_expired_branches: bool = False
+
+
+class IcebergRetention(_Model):
+    """The tables' own `history.expire.*` and ref settings, with overrides. A null override leaves the table's setting.
+
+    Overrides replace the table-level defaults only; a ref's own settings still win, as in Iceberg.
+    """
+
+    source: Literal["table"] = "table"
+    max_snapshot_age: Duration | None = None
+    min_snapshots_to_keep: int | None = Field(None, ge=1)
+    max_ref_age: Duration | None = None
+    refs: tuple[RefRule, ...] = Field((), description="Refs that match are retained by this cut-off instead of the table's settings.")
+    tags: Literal["keep", "policy"] = Field(
+        "policy", description="`policy`: Iceberg's own meaning, a tag lives by its max-ref-age; `keep`: no tag ever lapses."
+    )
+
+
+class History(_Model):
+    """How long the record of an expired snapshot is kept."""
+
+    keep: Duration = timedelta(days=365)
+
+
+class IcechunkLakeConfig(_Model):
+    """An Icechunk repository of spec v1."""
+
+    name: Name
+    kind: Literal["icechunk"]
+    location: str
+    retention: IcechunkRetention = Field(default_factory=lambda: IcechunkRetention())
+    expiry: IcechunkExpiry = Field(default_factory=lambda: IcechunkExpiry())
+
+
+class IcebergLakeConfig(_Model):
+    """The tables of one pyiceberg catalog. `catalog` holds pyiceberg's own properties; `tables` are shell patterns over `namespace.table`."""
+
+    name: Name
+    kind: Literal["iceberg"]
+    catalog: dict[str, SecretStr | str]
+    catalog_name: str = Field("default", description="pyiceberg's catalog name (the SQL catalog stores rows under it).")
+    tables: tuple[str, ...] = ("*",)
+    retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
+    history: History = Field(default_factory=lambda: History())
+
+
+LakeConfig = Annotated[IcebergLakeConfig | IcechunkLakeConfig, Field(discriminator="kind")]
+
+
+class SparkConfig(_Model):
+    """Where Spark work runs."""
+
+    mode: Literal["session", "connect"] = "session"
+    master: str = Field("local[*]", description="For `session`: the Spark master.")
+    remote: str = Field("local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
+    conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
+
+
+class Config(_Model):
+    """A whole `lakes.yaml`."""
+
+    state: str
+    storages: tuple[StorageConfig, ...] = Field(min_length=1)
+    lakes: tuple[LakeConfig, ...] = Field(min_length=1)
+    spark: SparkConfig = Field(default_factory=lambda: SparkConfig())
+
+    @model_validator(mode="after")
+    def _names(self) -> Config:
+        names = [group.name for group in (*self.storages, *self.lakes)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"every lake and storage needs a name of its own; used twice: {', '.join(twice)}")
+        return self
+
+    def storage(self, name: str) -> StorageConfig:
+        return _named(self.storages, name, "storage")
+
+    def lake(self, name: str) -> IcebergLakeConfig | IcechunkLakeConfig:
+        return _named(self.lakes, name, "lake")
+
+    def policy_digest(self) -> str:
+        """Changes whenever a lake's retention or a storage's safety settings change; secrets and Spark settings leave it alone."""
+        policy = {
+            "storages": [storage.model_dump(mode="json", exclude={"mode", "money"}) for storage in self.storages],
+            "lakes": [lake.model_dump(mode="json", exclude={"catalog"}) for lake in self.lakes],
+        }
+        return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
+
+
+def _named(items: Any, name: str, what: str) -> Any:
+    for item in items:
+        if item.name == name:
+            return item
+    raise UsageError(f"there is no {what} named {name!r}; the configuration has {', '.join(item.name for item in items)}")
+
+
+def load_config(path: Path, environment: Mapping[str, str], grace_floor: timedelta = GRACE_FLOOR) -> Config:
+    """The configuration at `path`, `${NAME}` replaced from `environment`, relative paths made absolute against its folder.
+
+    Raises `UsageError` naming each wrong key by its path, what was found and what is allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            f"there is no configuration at {path}; pass --config FILE, set GC_ASSETS_CONFIG, or run `gc-assets demo`"
+        ) from None
+    try:
+        document = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{path} is not YAML: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"{path} must hold a mapping with the keys state, storages and lakes")
+    try:
+        config = Config.model_validate(_substituted(document, environment, ""))
+    except ValidationError as error:
+        raise UsageError(f"{path} is not valid:\n" + "\n".join(_explained(item) for item in error.errors())) from None
+    for index, storage in enumerate(config.storages):
+        if storage.grace < grace_floor:
+            raise UsageError(
+                f"{path}: storages[{index}].grace is {format_duration(storage.grace)}, the floor is {format_duration(grace_floor)}: "
+                "a shorter grace deletes files of writers that have not committed yet. "
+                "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR, and every plan will say so."
+            )
+    return _anchored(config, path.resolve().parent)
+
+
+def _substituted(value: Any, environment: Mapping[str, str], where: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _substituted(item, environment, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_substituted(item, environment, f"{where}[{index}]") for index, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise UsageError(f"{where}: the environment has no variable {match[1]}, which ${{{match[1]}}} asks for")
+        return environment[match[1]]
+
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", replaced, value)
+
+
+def _explained(item: Any) -> str:
+    path = ""
+    for part in item["loc"]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part not in {"iceberg", "icechunk"}:  # the union's tags, not keys of the file
+            path += f".{part}" if path else str(part)
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        return f"  {path}: no such key"
+    found = item.get("input")
+    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) and "secret" not in path else ""
+    return f"  {path or 'the document'}: {message}{shown}"
+
+
+def _anchored(config: Config, folder: Path) -> Config:
+    def absolute(location: str) -> str:
+        return location if re.match(r"^[A-Za-z][A-Za-z0-9+.-]*:", location) or location.startswith("/") else str(folder / location)
+
+    return config.model_copy(
+        update={
+            "state": absolute(config.state),
+            "storages": tuple(item.model_copy(update={"location": absolute(item.location)}) for item in config.storages),
+            "lakes": tuple(
+                item.model_copy(update={"location": absolute(item.location)}) if isinstance(item, IcechunkLakeConfig) else item
+                for item in config.lakes
+            ),
+        }
+    )

@@ -1,0 +1,108 @@
+"""Durations, sizes and cut-offs as people write them, and back. Pure text in, values out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_PARTS = re.compile(r"(\d+)\s*([smhdw])")
+_ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15}
+_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50}
+
+
+def parse_duration(text: str) -> timedelta:
+    """`72h`, `30d`, `1d12h`, `P30D`, `PT72H`, `0s`. Raises `ValueError` saying what is allowed."""
+    compact = text.strip()
+    iso = _ISO.fullmatch(compact.upper())
+    if iso is not None and any(iso.groups()):
+        weeks, days, hours, minutes, seconds = (int(part or 0) for part in iso.groups())
+        return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    parts = _PARTS.findall(compact.lower())
+    if parts and "".join(n + u for n, u in parts) == re.sub(r"\s", "", compact.lower()):
+        return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
+    raise ValueError(f"{text!r} is not a duration; write for example 72h, 30d, 1d12h or ISO 8601 like P30D")
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest exact spelling, `72h` for three days being `3d`."""
+    seconds = int(value.total_seconds())
+    if seconds == 0:
+        return "0s"
+    text = ""
+    for unit in ("d", "h", "m", "s"):
+        count, seconds = divmod(seconds, _UNITS[unit])
+        text += f"{count}{unit}" if count else ""
+    return text
+
+
+def parse_bytes(text: str | int) -> int:
+    """`10TB`, `512 MiB`, `1000`. Raises `ValueError` saying what is allowed."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
+    if match is None or match[2] not in _BYTES:
+        raise ValueError(f"{text!r} is not a size; write for example 500GB, 10TB or 512MiB")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def format_bytes(count: int) -> str:
+    """With a decimal unit and three digits, `1.23 GB`; exact below 1,000 bytes."""
+    if abs(count) < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if abs(value) < 1000:
+            return f"{value:.3g} {unit}" if abs(value) < 100 else f"{value:.0f} {unit}"
+    return f"{value / 1000:,.3g} PB"
+
+
+@dataclass(frozen=True, slots=True)
+class Cutoff:
+    """A retention cut-off: for ever, the newest N commits, a duration back from `as_of`, or a moment.
+
+    `keep_last` and an age may stand together: what either keeps is kept.
+    """
+
+    forever: bool = False
+    keep_last: int | None = None
+    max_age: timedelta | None = None
+    at: datetime | None = None
+
+    def moment(self, as_of: datetime) -> datetime | None:
+        """Strictly before this is expired by age; null where age decides nothing."""
+        if self.forever:
+            return None
+        return self.at if self.at is not None else (as_of - self.max_age if self.max_age is not None else None)
+
+    def __str__(self) -> str:
+        if self.forever:
+            return "forever"
+        words = [f"the newest {self.keep_last}"] if self.keep_last is not None else []
+        words += [format_duration(self.max_age)] if self.max_age is not None else []
+        words += [f"since {self.at.isoformat()}"] if self.at is not None else []
+        return " or ".join(words)
+
+
+def parse_cutoff(value: str | int | datetime) -> Cutoff:
+    """`none`/`forever`, a number of commits (at least 1), a duration, or a timestamp with time zone (UTC if none is written)."""
+    if isinstance(value, datetime):
+        return Cutoff(at=value if value.tzinfo else value.replace(tzinfo=UTC))
+    text = str(value).strip()
+    if text.lower() in {"none", "forever"}:
+        return Cutoff(forever=True)
+    if text.isdecimal():
+        if int(text) < 1:
+            raise ValueError("a number of commits to keep is at least 1; 0 would keep nothing")
+        return Cutoff(keep_last=int(text))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        return Cutoff(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    try:
+        return Cutoff(max_age=parse_duration(text))
+    except ValueError:
+        raise ValueError(f"{value!r} is not a cut-off; write none, a number of commits, a duration such as 30d, or a timestamp") from None
