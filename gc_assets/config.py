@@ -22,7 +22,6 @@ from pydantic import (
     PlainSerializer,
     SecretStr,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -60,9 +59,9 @@ Pattern = Annotated[str, BeforeValidator(_pattern)]
 class Gates(_Model):
     """Limits a plan must stay below; shares are fractions of what the storage holds."""
 
-    max_delete_share: float = Field(0.2, ge=0, le=1, description="Largest share of the storage's bytes or files a plan may take.")
-    max_delete_bytes: Bytes = Field(10 * 10**12, description="Largest number of bytes a plan may take.")
-    max_live_drop: float = Field(0.2, ge=0, le=1, description="Largest drop of the live count against the last published night.")
+    max_delete_share: float = Field(default=0.2, ge=0, le=1, description="Largest share of the storage's bytes or files a plan may take.")
+    max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes a plan may take.")
+    max_live_drop: float = Field(default=0.2, ge=0, le=1, description="Largest drop of the live count against the last published night.")
 
 
 class Money(_Model):
@@ -77,21 +76,24 @@ class StorageConfig(_Model):
     name: Name
     location: str = Field(description="`file:///data/warehouse/` (or s3://bucket/prefix/ in a later release).")
     quarantine: Literal["trash", "versioned", "deferred"] = "trash"
-    grace: Duration = Field(DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
-    quarantine_days: int = Field(7, ge=0, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
+    grace: Duration = Field(default=DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
+    quarantine_days: int = Field(default=7, ge=0, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
     mode: Literal["plan", "apply"] = "plan"
     gates: Gates = Field(default_factory=lambda: Gates())
     money: Money | None = None
 
 
 class RefRule(_Model):
-    """The first rule whose pattern matches the whole ref name decides. `keep` and `cutoff` mean the same; `max_age` and `keep_last` combine."""
+    """The first rule whose pattern matches the whole ref name decides.
+
+    `keep` and `cutoff` mean the same; `max_age` and `keep_last` combine.
+    """
 
     match: Pattern
     keep: str | int | datetime | None = None
     cutoff: str | int | datetime | None = None
     max_age: Duration | None = None
-    keep_last: int | None = Field(None, ge=1)
+    keep_last: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _one_way(self) -> RefRule:
@@ -107,7 +109,7 @@ class DefaultRule(_Model):
 
     keep: str | int | datetime | None = None
     max_age: Duration | None = None
-    keep_last: int | None = Field(None, ge=1)
+    keep_last: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
     def _one_way(self) -> DefaultRule:
@@ -130,27 +132,23 @@ def _cutoff_of(keep: Any, cutoff: Any, max_age: timedelta | None, keep_last: int
 TagPolicy = Literal["keep", "policy", "ignore"]
 
 
+def _as_rule(value: Any) -> Any:
+    return value if isinstance(value, dict | DefaultRule) else {"keep": value}
+
+
 class IcechunkRetention(_Model):
     """How much history an Icechunk repository keeps. Without a `default`, everything."""
 
-    default: DefaultRule | str | int | datetime = "forever"
+    default: Annotated[DefaultRule, BeforeValidator(_as_rule)] = DefaultRule(keep="forever")
     refs: tuple[RefRule, ...] = ()
     tags: TagPolicy = "keep"
-
-    @field_validator("default", mode="after")
-    @classmethod
-    def _readable(cls, value: DefaultRule | str | int | datetime) -> DefaultRule | str | int | datetime:
-        if not isinstance(value, DefaultRule):
-            parse_cutoff(value)
-        return value
 
     def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
         """The cut-off of a ref and the configuration path of the rule that gives it."""
         for index, rule in enumerate(self.refs):
             if re.fullmatch(rule.match, ref_name):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
-        default = self.default
-        return (default.as_cutoff() if isinstance(default, DefaultRule) else parse_cutoff(default)), "retention.default"
+        return self.default.as_cutoff(), "retention.default"
 
 
 class IcechunkExpiry(_Model):
@@ -169,11 +167,13 @@ class IcebergRetention(_Model):
 
     source: Literal["table"] = "table"
     max_snapshot_age: Duration | None = None
-    min_snapshots_to_keep: int | None = Field(None, ge=1)
+    min_snapshots_to_keep: int | None = Field(default=None, ge=1)
     max_ref_age: Duration | None = None
-    refs: tuple[RefRule, ...] = Field((), description="Refs that match are retained by this cut-off instead of the table's settings.")
+    refs: tuple[RefRule, ...] = Field(
+        default=(), description="Refs that match are retained by this cut-off instead of the table's settings."
+    )
     tags: Literal["keep", "policy"] = Field(
-        "policy", description="`policy`: Iceberg's own meaning, a tag lives by its max-ref-age; `keep`: no tag ever lapses."
+        default="policy", description="`policy`: Iceberg's own meaning, a tag lives by its max-ref-age; `keep`: no tag ever lapses."
     )
 
 
@@ -194,12 +194,15 @@ class IcechunkLakeConfig(_Model):
 
 
 class IcebergLakeConfig(_Model):
-    """The tables of one pyiceberg catalog. `catalog` holds pyiceberg's own properties; `tables` are shell patterns over `namespace.table`."""
+    """The tables of one pyiceberg catalog.
+
+    `catalog` holds pyiceberg's own properties; `tables` are shell patterns over `namespace.table`.
+    """
 
     name: Name
     kind: Literal["iceberg"]
     catalog: dict[str, SecretStr | str]
-    catalog_name: str = Field("default", description="pyiceberg's catalog name (the SQL catalog stores rows under it).")
+    catalog_name: str = Field(default="default", description="pyiceberg's catalog name (the SQL catalog stores rows under it).")
     tables: tuple[str, ...] = ("*",)
     retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
     history: History = Field(default_factory=lambda: History())
@@ -212,8 +215,8 @@ class SparkConfig(_Model):
     """Where Spark work runs."""
 
     mode: Literal["session", "connect"] = "session"
-    master: str = Field("local[*]", description="For `session`: the Spark master.")
-    remote: str = Field("local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
+    master: str = Field(default="local[*]", description="For `session`: the Spark master.")
+    remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
     conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
 
 
@@ -221,12 +224,14 @@ class Config(_Model):
     """A whole `lakes.yaml`."""
 
     state: str
-    storages: tuple[StorageConfig, ...] = Field(min_length=1)
-    lakes: tuple[LakeConfig, ...] = Field(min_length=1)
+    storages: tuple[StorageConfig, ...]
+    lakes: tuple[LakeConfig, ...]
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig())
 
     @model_validator(mode="after")
     def _names(self) -> Config:
+        if not self.storages or not self.lakes:
+            raise ValueError("at least one storage and one lake are needed")
         names = [group.name for group in (*self.storages, *self.lakes)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
