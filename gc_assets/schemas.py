@@ -25,6 +25,8 @@ CONTENT_ROOT = pa.struct(
         pa.field("is_container", BOOL, nullable=False),
         pa.field("size_bytes", LONG),
         pa.field("must_exist", BOOL, nullable=False),
+        pa.field("storage", STRING),
+        pa.field("key", STRING),
     ]
 )
 
@@ -94,17 +96,6 @@ LAKE_REFS = _table(
     _field("head_commit_id", STRING, "Commit the ref points at; null for a table without snapshots."),
     TABLE_NAME,
     _field("properties", pa.map_(STRING, STRING), "The ref's own retention settings."),
-)
-
-PINNED_FILES = _table(
-    "pinned_files",
-    "lake",
-    "Files that belong to the present state of a lake, live whatever its commits say.",
-    ("address",),
-    _field("address", STRING, "Address as the lake spells it."),
-    _field("kind", STRING, "File kind."),
-    _field("size_bytes", LONG, "Size where the lake records it."),
-    _field("must_exist", BOOL, "False for files a format allows to be absent."),
 )
 
 COMMIT_GRAPH = _table(
@@ -258,7 +249,6 @@ TABLES: Final[dict[str, Table]] = {
         POLICY_TABLE,
         CURRENT_RULES,
         LAKE_REFS,
-        PINNED_FILES,
         COMMIT_GRAPH,
         REACHABLE_SNAPSHOTS,
         EXPIRY_PLAN,

@@ -1,0 +1,239 @@
+"""How a stage writes and reads published tables with Spark: one pass, in executors, straight to Parquet parts.
+
+The executor that writes a part also counts it, hashes it and adds up its totals, so that no second job runs for a
+count. Works over a classic session and over Spark Connect: DataFrames and `mapInArrow` only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import MapType, StructType
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.files import Files
+from gc_assets.core.hashing import digest as digest_rows
+from gc_assets.core.parts import PartWriter, read_parts
+from gc_assets.core.receipts import Balance, PartFile, Published, Receipt, Run, State
+from gc_assets.schemas import Table
+
+ROW_HASH = "_row_hash"
+ROUTE = "_route"
+PARTS_DDL = "parts string, digest long, totals string, facts string"
+MAX_SAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Rows and bytes of one group of a table, for headers, metadata and reports."""
+
+    rows: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(self.rows + other.rows, self.size_bytes + other.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Parts on storage, not published yet. `totals` are keyed by the values of the columns that were asked for."""
+
+    parts: tuple[PartFile, ...]
+    digest: int
+    side: dict[str, tuple[PartFile, ...]] = field(default_factory=dict[str, tuple[PartFile, ...]])
+    totals: dict[tuple[str, ...], Totals] = field(default_factory=dict[tuple[str, ...], Totals])
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    return from_arrow_schema(schema)
+
+
+def read_table(spark: SparkSession, state: State, table: Table, published: Published | None, side: str | None = None) -> DataFrame:
+    """Exactly the parts that the receipt names; an empty frame where nothing is published or the table has no rows."""
+    return read_paths(spark, state.files, table.schema, published.paths(side) if published is not None else [])
+
+
+def read_paths(spark: SparkSession, files: Files, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
+    """Parquet parts by their paths relative to the state."""
+    if not paths:
+        return spark.createDataFrame([], spark_schema(schema))
+    return spark.read.schema(spark_schema(schema)).parquet(*[files.uri(path) for path in paths])
+
+
+def read_rows(state: State, table: Table, published: Published, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
+    """A bounded table in the driver's memory."""
+    return read_parts(state.files, published.paths(side), table.schema, columns)
+
+
+def row_hash(schema: StructType) -> Column:
+    """`xxhash64` over all columns, maps as their sorted entries: `core.hashing.row_hashes` on the driver is equal."""
+    return F.xxhash64(*[F.array_sort(F.map_entries(f.name)) if isinstance(f.dataType, MapType) else F.col(f.name) for f in schema.fields])
+
+
+def write_frame(
+    frame: DataFrame, table: Table, run: Run, state: State, totals_by: Sequence[str] = (), routes: Sequence[str] = ()
+) -> Written:
+    """Runs the frame once and writes its rows as parts of `run`.
+
+    `totals_by` names string columns; rows and the sum of `size_bytes` are added up per distinct combination. With `routes`,
+    the frame has a column `_route` and rows whose value is in `routes` go to the side table of that name.
+    """
+    schema = spark_schema(table.schema)
+    columns = [F.col(f.name).cast(f.dataType).alias(f.name) for f in schema.fields]
+    if routes:
+        columns.append(F.col(ROUTE))
+    hashed = frame.select(*columns).withColumn(ROW_HASH, row_hash(schema))
+    task = _WriteParts(state.files, run.path, table.schema, tuple(totals_by), tuple(routes))
+    return merge_written(hashed.mapInArrow(task, PARTS_DDL).collect())
+
+
+def write_rows(rows: pa.Table, table: Table, run: Run, files: Files, side: dict[str, pa.Table] | None = None) -> Written:
+    """A small table without a Spark job; same parts, same digest. `side` tables go below their names."""
+    cast_rows = rows.select(table.schema.names).cast(table.schema)
+    sides = {name: tuple(_put(content, run, files, name)) for name, content in (side or {}).items()}
+    return Written(tuple(_put(cast_rows, run, files, "")), digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts})
+
+
+def _put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
+    writer = PartWriter(files, run.path, rows.schema, prefix)
+    for batch in rows.to_batches():
+        writer.write(batch)
+    return writer.close()
+
+
+def merge_written(rows: Sequence[Any]) -> Written:
+    """One `Written` from what the tasks of a job reported (columns of `PARTS_DDL`)."""
+    main: list[PartFile] = []
+    side: dict[str, list[PartFile]] = {}
+    totals: dict[tuple[str, ...], Totals] = {}
+    digest = 0
+    facts: dict[str, Any] = {}
+    for row in rows:
+        for name, value in json.loads(row["facts"]).items():
+            merged = facts[name] + value if name in facts else value
+            facts[name] = merged[:MAX_SAMPLES] if isinstance(merged, list) else merged
+        for item in json.loads(row["parts"]):
+            part = PartFile.model_validate(item)
+            prefix = part.name.rpartition("/")[0]
+            (side.setdefault(prefix, []) if prefix else main).append(part)
+        for *key, count, size in json.loads(row["totals"]):
+            totals[tuple(key)] = totals.get(tuple(key), Totals()) + Totals(count, size)
+        digest = (digest + int(row["digest"])) % 2**64
+    frozen = {name: tuple(sorted(parts, key=lambda part: part.name)) for name, parts in side.items()}
+    return Written(tuple(sorted(main, key=lambda part: part.name)), digest, frozen, totals, facts)
+
+
+def report_parts(
+    parts: Sequence[PartFile], digest: int = 0, totals: dict[tuple[str, ...], Totals] | None = None, facts: dict[str, Any] | None = None
+) -> pa.RecordBatch:
+    """What a task yields to the driver: one row of `PARTS_DDL`.
+
+    `facts` of all tasks are merged: numbers add up, lists are joined and cut at `MAX_SAMPLES`.
+    """
+    signed = (digest + 2**63) % 2**64 - 2**63
+    return pa.RecordBatch.from_pydict(
+        {
+            "parts": [json.dumps([part.model_dump() for part in parts])],
+            "digest": pa.array([signed], pa.int64()),
+            "totals": [json.dumps([[*key, value.rows, value.size_bytes] for key, value in (totals or {}).items()])],
+            "facts": [json.dumps(facts or {})],
+        }
+    )
+
+
+@dataclass(frozen=True)
+class _WriteParts:
+    """The executor's side of `write_frame`; a callable value, so that it pickles in both Spark modes."""
+
+    files: Files
+    directory: str
+    schema: pa.Schema
+    totals_by: tuple[str, ...]
+    routes: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writers = {name: PartWriter(self.files, self.directory, self.schema, name) for name in ("", *self.routes)}
+        totals: dict[tuple[str, ...], Totals] = {}
+        digest = 0
+        for batch in batches:
+            for name, rows in self._routed(batch):
+                if not name:
+                    digest += int(rows.column(ROW_HASH).to_numpy().view(np.uint64).sum())
+                    add_totals(totals, rows, self.totals_by)
+                writers[name].write(rows.drop_columns([ROW_HASH, *([ROUTE] if self.routes else [])]))
+        parts = [part for writer in writers.values() for part in writer.close()]
+        yield report_parts(parts, digest, totals)
+
+    def _routed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if not self.routes:
+            yield "", batch
+            return
+        route = pc.fill_null(batch.column(ROUTE), "")
+        for name in ("", *self.routes):
+            yield name, batch.filter(pc.equal(route, name))
+
+
+def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
+    """Adds rows and bytes per distinct combination of `by` (nulls count as empty text)."""
+    if not by or rows.num_rows == 0:
+        return
+    table = pa.table({**{name: pc.fill_null(rows.column(name), "") for name in by}, "size_bytes": rows.column("size_bytes")})
+    grouped = table.group_by(list(by)).aggregate([([], "count_all"), ("size_bytes", "sum")]).to_pylist()
+    for row in grouped:
+        key = tuple(cast(str, row[name]) for name in by)
+        totals[key] = totals.get(key, Totals()) + Totals(row["count_all"], row["size_bytes_sum"] or 0)
+
+
+def publish(
+    state: State,
+    run: Run,
+    written: Written,
+    clock: Clock,
+    *,
+    inputs: Sequence[Published] = (),
+    balances: Sequence[Balance] = (),
+    facts: dict[str, Any] | None = None,
+    unsafe: Sequence[str] = (),
+) -> Published:
+    """Makes what was written the current table of its run date. Parts of failed task attempts are removed first."""
+    named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
+    for prefix in ("", *written.side):
+        for item in state.files.list(f"{run.path}/{prefix}".rstrip("/")):
+            name = f"{prefix}/{item.name}".lstrip("/")
+            if name not in named:
+                state.files.delete(f"{run.path}/{name}")
+    receipt = Receipt(
+        group=run.group,
+        asset=run.asset,
+        run_date=run.run_date,
+        run_id=run.run_id,
+        created_at=clock.now(),
+        rows=written.rows,
+        size_bytes=written.size_bytes,
+        digest=f"{written.digest:016x}",
+        files=written.parts,
+        side=written.side,
+        inputs={f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}": item.receipt.reference for item in inputs},
+        balances=tuple(balances),
+        facts=facts or {},
+        unsafe=tuple(unsafe),
+    )
+    return state.publish(run, receipt)

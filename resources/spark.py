@@ -1,0 +1,76 @@
+"""Where Spark work runs: a session of this process, or a Spark Connect server. Stages see a `SparkSession` and nothing else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Literal
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+from pydantic import Field, PrivateAttr
+from pyspark.sql import SparkSession
+
+from gc_assets.config import SparkConfig
+from resources.java import ensure_java_home
+
+# What every stage relies on. Times are UTC, casts are strict, batches are large enough for vectorised Python, and the
+# list of a table's parts is taken by the driver (a job for listing costs more than the listing).
+STAGE_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.sql.adaptive.enabled": "true",
+}
+# Settings of a driver that this process or pyspark's local server starts.
+DRIVER_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "2g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.speculation": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+class SparkRuntime(dg.ConfigurableResource):
+    """`session`: Spark in this process, opened on first use. `connect`: `sc://…`, or `local[N]` for pyspark's own reusable server."""
+
+    mode: Literal["session", "connect"] = "session"
+    master: str = "local[*]"
+    remote: str = "local[*]"
+    conf: dict[str, str] = Field(default_factory=dict[str, str])
+    _session: SparkSession | None = PrivateAttr(default=None)
+
+    @classmethod
+    def from_config(cls, config: SparkConfig) -> SparkRuntime:
+        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=dict(config.conf))
+
+    def session(self) -> SparkSession:
+        """The session of this process, the same one at every call."""
+        if self._session is None:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            self._session = self._connect() if self.mode == "connect" else self._classic()
+        return self._session
+
+    def _classic(self) -> SparkSession:
+        ensure_java_home()
+        settings = {**DRIVER_CONF, **STAGE_CONF, **self.conf, "spark.master": self.master, "spark.app.name": "gc-assets"}
+        return LazyPySparkResource(spark_config=settings).spark_session
+
+    def _connect(self) -> SparkSession:
+        local = self.remote.startswith("local")
+        if local:
+            ensure_java_home()
+            os.environ.setdefault("SPARK_LOCAL_CONNECT_REUSE", "1")
+        builder = SparkSession.builder.remote(self.remote).appName("gc-assets")
+        settings = {**(DRIVER_CONF if local else {}), **STAGE_CONF, **self.conf}
+        for key, value in settings.items():
+            if local or key.startswith("spark.sql."):
+                builder = builder.config(key, value)
+        return builder.getOrCreate()
