@@ -1,0 +1,189 @@
+"""Columns out of an Avro object container file, as Arrow, fast for large files and cheap for tiny ones.
+
+Knows Avro (specification 1.11, "Object Container Files") and nothing of manifests. Large files go through Apache
+DataFusion's reader, which decodes into Arrow without a Python loop; fastavro reads the tiny ones and whatever DataFusion refuses.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import fastavro
+import pyarrow as pa
+from datafusion import DataFrame, Expr, SessionConfig, SessionContext, col, lit
+
+MAGIC = b"Obj\x01"
+# Below this, starting DataFusion costs more than fastavro's whole decode (measured: 2.0 ms against 25-60 µs an entry).
+DATAFUSION_FROM_BYTES = 24 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column to read: the first of `paths` that the file's schema has, null throughout where it has none."""
+
+    name: str
+    paths: tuple[tuple[str, ...], ...]
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A container file's metadata, its sync marker, and where its first block starts."""
+
+    metadata: dict[bytes, bytes]
+    sync: bytes
+    blocks_at: int
+
+
+def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
+    """The columns of every record, in the file's order. Raises `ValueError` or the readers' own errors on bytes that are not Avro.
+
+    DataFusion silently drops a truncated last block, so its result stands only where its row count is the expected one
+    (where nobody expects one: the sum of the block headers); fastavro, which raises there, decides otherwise.
+    """
+    header = read_header(raw)
+    if len(raw) >= DATAFUSION_FROM_BYTES:
+        rows = count_rows(raw, header) if expected_rows is None else expected_rows
+        try:
+            table = _with_datafusion(raw, header, columns)
+        except Exception:  # noqa: BLE001 - DataFusion raises plain Exception for any file it refuses; fastavro then decides
+            return _with_fastavro(raw, columns)
+        if table.num_rows == rows:
+            return table
+    return _with_fastavro(raw, columns)
+
+
+def read_header(raw: bytes) -> Header:
+    """The header of a container file. Raises `ValueError` where the magic is wrong or the header is cut off."""
+    if raw[:4] != MAGIC:
+        raise ValueError(f"not an Avro object container file: it starts with {raw[:4]!r}, expected {MAGIC!r}")
+    metadata: dict[bytes, bytes] = {}
+    at = 4
+    while True:
+        count, at = _read_long(raw, at)
+        if count == 0:
+            break
+        if count < 0:  # a negative count is followed by the block's size in bytes
+            _, at = _read_long(raw, at)
+        for _ in range(abs(count)):
+            key, at = _read_bytes(raw, at)
+            metadata[key], at = _read_bytes(raw, at)
+    if len(raw) < at + 16:
+        raise ValueError("the Avro header is cut off before its sync marker")
+    return Header(metadata, raw[at : at + 16], at + 16)
+
+
+def count_rows(raw: bytes, header: Header) -> int:
+    """Records as the block headers count them. Raises `ValueError` where a block is cut off or its sync marker is wrong."""
+    at, rows = header.blocks_at, 0
+    while at < len(raw):
+        count, at = _read_long(raw, at)
+        size, at = _read_long(raw, at)
+        if raw[at + size : at + size + 16] != header.sync or size < 0:
+            raise ValueError(f"the Avro block ending at byte {at + size:,} of {len(raw):,} is cut off or damaged")
+        at, rows = at + size + 16, rows + count
+    return rows
+
+
+def without_empty_records(schema: Any) -> Any:
+    """The schema without fields of an empty record type, which occupy no bytes in the data (an unpartitioned table's `partition`)."""
+    if isinstance(schema, list):
+        return [without_empty_records(item) for item in schema]
+    if isinstance(schema, dict) and schema.get("type") == "record":
+        fields = [{**field, "type": without_empty_records(field["type"])} for field in schema["fields"] if not _is_empty_record(field)]
+        return {**schema, "fields": fields}
+    return schema
+
+
+def _is_empty_record(field: dict[str, Any]) -> bool:
+    kind = field["type"]
+    return isinstance(kind, dict) and kind.get("type") == "record" and not kind["fields"]
+
+
+def _with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table:
+    kept = {key: value for key, value in header.metadata.items() if key == b"avro.codec"}
+    kept[b"avro.schema"] = json.dumps(without_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()
+    pairs = b"".join(_long(len(part)) + part for pair in kept.items() for part in pair)
+    with tempfile.NamedTemporaryFile(suffix=".avro") as file:  # DataFusion reads from a path only
+        file.write(MAGIC + _long(len(kept)) + pairs + _long(0) + header.sync)
+        file.write(memoryview(raw)[header.blocks_at :])
+        file.flush()
+        frame = SessionContext(SessionConfig().with_target_partitions(1)).read_avro(file.name)
+        schema = frame.schema()
+        selected = frame.select(*(_expression(column, schema).alias(column.name) for column in columns))
+        return _arrow(selected).cast(_schema(columns))
+
+
+def _arrow(frame: DataFrame) -> pa.Table:
+    return cast("pa.Table", frame.to_arrow_table())
+
+
+def _expression(column: Column, schema: pa.Schema) -> Expr:
+    for path in column.paths:
+        fields: Any = schema
+        for part in path:
+            if isinstance(fields, pa.Schema | pa.StructType) and fields.get_field_index(part) >= 0:
+                fields = fields.field(part).type
+            else:
+                break
+        else:
+            expression = col(f'"{path[0]}"')
+            for part in path[1:]:
+                expression = expression[part]
+            return expression
+    return lit(pa.scalar(None, column.type))
+
+
+def _with_fastavro(raw: bytes, columns: Sequence[Column]) -> pa.Table:
+    records = list(cast("Iterator[dict[str, Any]]", fastavro.reader(io.BytesIO(raw))))
+    arrays = [pa.array((_value(record, column) for record in records), column.type, size=len(records)) for column in columns]
+    return pa.Table.from_arrays(arrays, schema=_schema(columns))
+
+
+def _value(record: dict[str, Any], column: Column) -> Any:
+    for path in column.paths:
+        value: Any = record
+        for part in path:
+            value = value.get(part) if value is not None else None
+        if value is not None:
+            return value
+    return None
+
+
+def _schema(columns: Sequence[Column]) -> pa.Schema:
+    return pa.schema([pa.field(column.name, column.type) for column in columns])
+
+
+def _read_bytes(raw: bytes, at: int) -> tuple[bytes, int]:
+    length, at = _read_long(raw, at)
+    if length < 0 or at + length > len(raw):
+        raise ValueError("the Avro header is cut off")
+    return raw[at : at + length], at + length
+
+
+def _read_long(raw: bytes, at: int) -> tuple[int, int]:
+    """A zig-zag varint and the position after it."""
+    shift = value = 0
+    while at < len(raw) and shift < 64:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+    raise ValueError(f"no Avro integer ends at byte {at:,}: the file is cut off or damaged")
+
+
+def _long(value: int) -> bytes:
+    """A non-negative integer as a zig-zag varint."""
+    value <<= 1
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append((value & 0x7F) | 0x80)
+        value >>= 7
+    return bytes([*encoded, value])

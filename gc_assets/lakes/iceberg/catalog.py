@@ -1,0 +1,82 @@
+"""Every table of a pyiceberg catalog: its name and the metadata.json it stands at now.
+
+The only module of this lake kind that talks to a catalog. Secrets are unwrapped here and never leave in a message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.typedef import Identifier
+
+from gc_assets.core.errors import LakeUnreadable
+
+_SECRET_KEY = re.compile(r"secret|password|token|credential|key", re.IGNORECASE)
+_USER_INFO = re.compile(r"://[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class TablePointer:
+    """A table as the catalog knows it. `name` is `namespace.table`, nested namespaces dotted."""
+
+    name: str
+    metadata_location: str
+
+
+def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> Iterator[TablePointer]:
+    """Every table of every namespace, nested ones too, ordered by name; views are not tables.
+
+    Raises `LakeUnreadable` naming the namespace or table that could not be read: nothing is ever left out.
+    """
+    plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
+    if plain.get("snapshot-loading-mode", "all").lower() != "all":
+        raise LakeUnreadable(
+            f"lake {lake}: catalog property snapshot-loading-mode={plain['snapshot-loading-mode']} hides snapshots that no ref names, "
+            "whose files would look like garbage; set it to `all` or leave it out"
+        )
+
+    def unreadable(what: str, error: Exception) -> LakeUnreadable:
+        return LakeUnreadable(
+            f"lake {lake}: {what} could not be read ({type(error).__name__}: {_redacted(str(error), properties)}); "
+            "repair it or drop it from the catalog, then run again: without it nothing can be called garbage"
+        )
+
+    # The errors are raised `from None`: a driver's traceback may carry the connection string.
+    try:
+        catalog = load_catalog(catalog_name, **plain)
+        identifiers = sorted(_identifiers(catalog))
+    except Exception as error:
+        raise unreadable(f"the list of tables of catalog {catalog_name!r}", error) from None
+    for identifier in identifiers:
+        name = ".".join(identifier)
+        try:
+            location = catalog.load_table(identifier).metadata_location
+        except Exception as error:
+            raise unreadable(f"table {name}", error) from None
+        yield TablePointer(name, location)
+
+
+def _identifiers(catalog: Catalog) -> set[Identifier]:
+    found: set[Identifier] = set()
+    seen: set[Identifier] = set()
+    pending = list(catalog.list_namespaces())
+    while pending:
+        namespace = pending.pop()
+        if namespace in seen:
+            continue
+        seen.add(namespace)
+        found.update(catalog.list_tables(namespace))
+        pending.extend(catalog.list_namespaces(namespace))
+    return found
+
+
+def _redacted(message: str, properties: Mapping[str, SecretStr | str]) -> str:
+    for key, value in properties.items():
+        secret = value.get_secret_value() if isinstance(value, SecretStr) else value if _SECRET_KEY.search(key) else ""
+        if secret:
+            message = message.replace(secret, "***")
+    return _USER_INFO.sub("://***@", message)
