@@ -3,6 +3,9 @@
 Pure: container and bytes in, rows out. Source: Iceberg's format/spec.md, "Manifests" and "Manifest Lists", versions 1 to 3.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported, so no checker sees them)
+
 from __future__ import annotations
 
 from typing import cast
@@ -63,7 +66,7 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         ) from error
     if container.expected_entries is not None and table.num_rows != container.expected_entries:
         raise FormatError(
-            f"{_named(container)}: read {table.num_rows:,} entries, expected {container.expected_entries:,} by its manifest list; restore it"
+            f"{_named(container)}: read {table.num_rows:,} entries, its manifest list promises {container.expected_entries:,}; restore it"
         )
     if table["address"].null_count or pc.any(pc.equal(table["address"], "")).as_py():
         raise FormatError(f"{_named(container)}: an entry has no path; it is damaged or not a {container.kind.replace('_', ' ')}")

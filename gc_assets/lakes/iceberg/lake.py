@@ -1,0 +1,167 @@
+"""The Iceberg lake kind: the tables of one pyiceberg catalog, behind `lakes.protocol.Lake`.
+
+A commit is a snapshot of a table, its content root the manifest list. Tables outside the `tables` patterns and tables
+with `gc.enabled=false` are read like all others, so that what they refer to is protected; only claims and policy pass them by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+import pyarrow as pa
+
+from gc_assets.config import IcebergLakeConfig
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.lakes.iceberg import manifests
+from gc_assets.lakes.iceberg.catalog import TablePointer, list_tables
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata, parse_metadata
+from gc_assets.lakes.iceberg.retention import COLLECT, retain
+from gc_assets.lakes.protocol import (
+    Claim,
+    Commit,
+    CommitSource,
+    Container,
+    ContentRoot,
+    FrozenRefs,
+    Kind,
+    Objects,
+    Ref,
+    Retention,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    """A table under one name of the catalog. One table may be registered twice, at different metadata files."""
+
+    name: str
+    table: TableMetadata
+    size_bytes: int
+    matched: bool
+
+    @property
+    def collect(self) -> bool:
+        return self.matched and self.table.gc_enabled
+
+
+class IcebergLake:
+    """The tables of one catalog. `objects` reads metadata.json files; the catalog is opened in `freeze` only, so instances pickle."""
+
+    kind = "iceberg"
+
+    def __init__(self, config: IcebergLakeConfig, objects: Objects) -> None:
+        self.name = config.name
+        self._config = config
+        self._objects = objects
+
+    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; Iceberg's refs carry no time of their own
+        """Every branch and tag of every table, as its current metadata.json says.
+
+        Raises `LakeUnreadable` naming the table that could not be read, or whose ref points at a missing snapshot.
+        """
+        pointers = list_tables(self.name, self._config.catalog_name, self._config.catalog)
+        registrations = [self._registration(pointer) for pointer in pointers]
+        spared = {item.table.table_uuid for item in registrations if not item.collect}
+        return FrozenRefs(
+            lake=self.name,
+            kind=self.kind,
+            refs=tuple(ref for item in registrations for ref in _refs(item)),
+            sources=tuple(_source(item) for item in registrations),
+            claims=_claims(item for item in registrations if item.table.table_uuid not in spared),
+            pinned=_pinned(registrations),
+            notes=tuple(_notes(self.name, registrations)),
+        )
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        """One commit per listed snapshot, in the order of the metadata. Raises `LakeUnreadable` naming the table."""
+        table, _ = self._metadata(source.table_name or "?", source.address)
+        for snapshot in table.snapshots:
+            manifest_list = ContentRoot(snapshot.manifest_list, Kind.MANIFEST_LIST, is_container=True)
+            yield Commit(
+                commit_id=snapshot.snapshot_id,
+                parents=() if snapshot.parent_id is None else (snapshot.parent_id,),
+                committed_at=snapshot.committed_at,
+                content_roots=(manifest_list, *snapshot.files),
+                message=snapshot.summary.get("operation"),
+                table_uuid=table.table_uuid,
+                table_name=source.table_name,
+                summary=snapshot.summary,
+            )
+
+    def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
+        """The children of a manifest list or manifest. Raises `FormatError` naming it."""
+        return manifests.decode(container, raw)
+
+    def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
+        """What the tables' own settings, with the configuration's overrides, keep at `as_of`."""
+        return retain(refs, commits, as_of, grace_cutoff, self._config.retention)
+
+    def _registration(self, pointer: TablePointer) -> _Registration:
+        table, size_bytes = self._metadata(pointer.name, pointer.metadata_location)
+        matched = any(fnmatchcase(pointer.name, pattern) for pattern in self._config.tables)
+        return _Registration(pointer.name, table, size_bytes, matched)
+
+    def _metadata(self, name: str, address: str) -> tuple[TableMetadata, int]:
+        try:
+            raw = self._objects.read(address)
+            return parse_metadata(address, raw), len(raw)
+        except FileNotFoundError:
+            problem = f"its metadata {address} does not exist; restore it, or drop the table from the catalog"
+            raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from None
+        except (OSError, FormatError) as error:
+            raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
+
+
+def _refs(item: _Registration) -> Iterator[Ref]:
+    for ref in item.table.refs:
+        yield Ref(ref.name, ref.ref_type, ref.snapshot_id, item.table.table_uuid, item.name, ref.settings)
+    if not item.table.refs:
+        yield Ref(MAIN, "branch", None, item.table.table_uuid, item.name)
+
+
+def _source(item: _Registration) -> CommitSource:
+    properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
+    collect = {COLLECT: "true" if item.collect else "false"}
+    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **collect})
+
+
+def _claims(registrations: Iterable[_Registration]) -> tuple[Claim, ...]:
+    """One claim per location, first registration first."""
+    claims: dict[str, Claim] = {}
+    for item in registrations:
+        for location in item.table.locations:
+            address = location.rstrip("/") + "/"
+            claims.setdefault(address, Claim(address, item.table.table_uuid, item.name))
+    return tuple(claims.values())
+
+
+def _pinned(registrations: Sequence[_Registration]) -> tuple[ContentRoot, ...]:
+    """Each address once; a file that one registration needs must exist although another could do without it."""
+    pinned: dict[str, ContentRoot] = {}
+    for item in registrations:
+        pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)
+        pinned.update({file.address: file for file in item.table.loose_files})
+    for item in registrations:
+        # Engines remove old metadata files and leave them in the log (write.metadata.delete-after-commit.enabled).
+        for address in item.table.previous_metadata:
+            pinned.setdefault(address, ContentRoot(address, Kind.METADATA_JSON, is_container=False, must_exist=False))
+        hint = item.table.address.rpartition("/")[0] + "/version-hint.text"
+        pinned.setdefault(hint, ContentRoot(hint, Kind.VERSION_HINT, is_container=False, must_exist=False))
+    return tuple(pinned.values())
+
+
+def _notes(lake: str, registrations: Sequence[_Registration]) -> Iterator[str]:
+    if not registrations:
+        yield f"lake {lake}: the catalog has no tables; nothing of it is claimed"
+    uuids = Counter(item.table.table_uuid for item in registrations)
+    for item in registrations:
+        if not item.table.gc_enabled:
+            yield f"table {item.name}: gc.enabled is {item.table.properties[GC_ENABLED]}, so everything of it is kept"
+        elif not item.matched:
+            yield f"table {item.name}: no pattern of `tables` names it, so everything of it is kept"
+        if (times := uuids[item.table.table_uuid]) > 1:
+            yield f"table {item.name}: its uuid {item.table.table_uuid} is registered {times} times; what any of them keeps is kept"

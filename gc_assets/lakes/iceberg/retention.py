@@ -1,0 +1,267 @@
+"""Iceberg's six-step retention over frozen refs and snapshots: which snapshots stay, which go, and why.
+
+Pure: no catalog, no clock. Source: `RemoveSnapshots.internalApply` of Apache Iceberg 1.11 (the written specification lacks its
+rule for unreferenced snapshots), with "now" = `as_of`. Near-linear in snapshots and refs of a table.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.config import IcebergRetention
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.iceberg.ancestry import NO_PARENT, Forest, Reach, forest_of, refs_reaching
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED
+from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, micros
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, FrozenRefs, Ref, Retention, State
+from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+
+COLLECT = "collect"
+_YEAR_9999 = micros(datetime(9999, 1, 1, tzinfo=UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class _Keep:
+    """A rule that keeps a snapshot, and the moment (microseconds) until which its age lets it; infinite where age plays no part."""
+
+    until: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """The limits with which a branch's walk left a snapshot: a walk that would keep no more need not go on."""
+
+    cutoff: float
+    remaining: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The snapshots of one table uuid, and each of its registrations with the refs found there."""
+
+    uuid: str
+    rows: Sequence[int]
+    forest: Forest
+    stamps: Sequence[int]
+    registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
+
+    def qualified(self, source: CommitSource, ref: Ref) -> str:
+        """The ref's name, with its table's where two registrations may both have it."""
+        return ref.ref_name if len(self.registrations) == 1 else f"{source.table_name}:{ref.ref_name}"
+
+    def head(self, source: CommitSource, ref: Ref) -> int | None:
+        if ref.head_commit_id is None:
+            return None
+        if ref.head_commit_id not in self.forest.position:
+            raise LakeUnreadable(
+                f"table {source.table_name}: {ref.ref_type} {ref.ref_name!r} points at snapshot {ref.head_commit_id}, "
+                "which the commit graph does not have; run again, and restore the table's metadata if it stays so"
+            )
+        return self.forest.position[ref.head_commit_id]
+
+
+@dataclass(slots=True)
+class _Verdicts:
+    """What the registrations of one table keep together (the longest rule wins), and the refs that lapse in all of them."""
+
+    keeps: dict[int, _Keep]
+    gone_words: dict[str, str]
+    lapsed: dict[tuple[str, int], str]
+    staying: set[tuple[str, int]]
+
+    def keep(self, index: int, keep: _Keep) -> None:
+        known = self.keeps.get(index)
+        if known is None or keep.until > known.until:
+            self.keeps[index] = keep
+
+
+def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
+    """One row per commit of `commits`, in its order, with the rule that decided, and the removals that would make it so.
+
+    A table registered twice keeps the union. Raises `LakeUnreadable` where a ref's head or a commit's table is not among the inputs.
+    """
+    columns = {name: commits[name].to_pylist() for name in ("table_uuid", "commit_id", "table_name")}
+    reachable: list[dict[str, Any]] = [{} for _ in range(commits.num_rows)]
+    expiry: list[dict[str, Any]] = []
+    notes: list[str] = []
+    for table in _tables(refs, commits, columns["table_uuid"], columns["commit_id"]):
+        verdicts = _verdicts(table, as_of, policy)
+        _keep_regardless(table, verdicts, micros(grace_cutoff))
+        reach = refs_reaching(table.forest, _heads(table))
+        expiry += _lapsed_refs(table, verdicts)
+        for index, row in enumerate(table.rows):
+            state, reason = _state(verdicts, reach[index], index)
+            keep = verdicts.keeps.get(index)
+            until = int(keep.until) if keep is not None and keep.until < _YEAR_9999 else None
+            identity = {"table_uuid": table.uuid, "table_name": columns["table_name"][row]}
+            reachable[row] = {
+                **identity,
+                "commit_id": columns["commit_id"][row],
+                "state": state,
+                "refs": list(reach[index].names),
+                "refs_count": reach[index].count,
+                "keep_until": until,
+                "reason": reason,
+            }
+            if state != RETAINED:
+                removal = {"snapshot_id": columns["commit_id"][row], "action": "remove_snapshot", "reason": reason}
+                expiry.append({**identity, **removal})
+        if table.forest.cyclic:
+            notes.append(f"table {_name(table)}: the parents of {len(table.forest.cyclic):,} snapshots form a cycle; they are kept")
+    return Retention(
+        reachable=pa.Table.from_pylist(reachable, schema=REACHABLE_SNAPSHOTS.schema),
+        expiry=pa.Table.from_pylist(expiry, schema=EXPIRY_PLAN.schema),
+        notes=tuple(notes),
+    )
+
+
+def _tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids: Sequence[str]) -> Iterator[_Table]:
+    parents = commits["parents"].to_pylist()
+    stamps = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).to_pylist()
+    rows_of: dict[str, list[int]] = defaultdict(list)
+    for row, uuid in enumerate(uuids):
+        rows_of[uuid].append(row)
+    refs_of: dict[tuple[str | None, str | None], list[Ref]] = defaultdict(list)
+    for ref in refs.refs:
+        refs_of[ref.table_uuid, ref.table_name].append(ref)
+    sources_of: dict[str, list[CommitSource]] = defaultdict(list)
+    for source in refs.sources:
+        sources_of[source.table_uuid or ""].append(source)
+    if unknown := rows_of.keys() - sources_of.keys():
+        raise LakeUnreadable(f"lake {refs.lake}: the commit graph has table {next(iter(unknown))}, which the frozen refs do not; run again")
+    for uuid, sources in sources_of.items():
+        rows = rows_of.get(uuid, [])
+        forest = forest_of([ids[row] for row in rows], [next(iter(parents[row] or ()), None) for row in rows])
+        registrations = [(source, refs_of[uuid, source.table_name]) for source in sources]
+        yield _Table(uuid, rows, forest, [stamps[row] for row in rows], registrations)
+
+
+def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
+    """Iceberg's algorithm for each registration whose table is collected."""
+    verdicts = _Verdicts({}, {}, {}, set())
+    for source, refs in table.registrations:
+        limits = TableLimits.of(source.properties, policy, as_of)
+        kept_refs: list[tuple[Ref, int, RefLimits, float]] = []
+        for ref in refs:
+            head = table.head(source, ref)
+            if head is None:
+                continue
+            own, name = limits.limits(ref), table.qualified(source, ref)
+            if own.ref_age.keeps(table.stamps[head]):  # step 1
+                kept_refs.append((ref, head, own, table.stamps[head] + own.ref_age.lasts))
+                verdicts.staying.add((ref.ref_name, head))
+                verdicts.gone_words[name] = (
+                    f"expired: only the history of tag {name} reaches it, and a tag keeps its own snapshot alone"
+                    if ref.ref_type == "tag"
+                    else f"expired: older than {own.age.words} on branch {name} and not among its newest {own.keep_last}"
+                )
+            else:
+                verdicts.lapsed[ref.ref_name, head] = f"lapsed: the head of {ref.ref_type} {name} is older than {own.ref_age.words}"
+                verdicts.gone_words[name] = f"expired: only {ref.ref_type} {name} reaches it, which lapsed by {own.ref_age.words}"
+        passed: dict[int, _Passed] = {}
+        on_branches: set[int] = set()
+        for ref, head, own, until in kept_refs:
+            name = table.qualified(source, ref)
+            verdicts.keep(head, _Keep(until, f"kept: head of {ref.ref_type} {name}"))  # step 2
+            if ref.ref_type == "branch":  # step 4: a tag keeps its own snapshot and no ancestor
+                _keep_branch(table, verdicts, passed, name, head, own, until)  # step 3
+                _mark_ancestry(table.forest, head, on_branches)
+        referenced = on_branches.union(head for _, head, _, _ in kept_refs)
+        for index, stamp in enumerate(table.stamps):  # step 5
+            if index not in referenced and limits.age.keeps(stamp):
+                reason = f"kept: no kept branch reaches it, and it is within {limits.age.words} of the table"
+                verdicts.keep(index, _Keep(stamp + limits.age.lasts, reason))
+    return verdicts
+
+
+def _keep_branch(
+    table: _Table, verdicts: _Verdicts, passed: dict[int, _Passed], name: str, head: int, limits: RefLimits, until: float
+) -> None:
+    """From the head back while an ancestor is among the newest or young enough; the first that is neither ends the walk."""
+    index, remaining = head, limits.keep_last
+    while index != NO_PARENT:
+        stamp = table.stamps[index]
+        if remaining > 0:
+            keep = _Keep(until, f"kept: among the newest {limits.keep_last} of branch {name}")
+        elif limits.age.keeps(stamp):
+            until = min(until, stamp + limits.age.lasts)
+            keep = _Keep(until, f"kept: within {limits.age.words} of branch {name}")
+        else:
+            return
+        before = passed.get(index)
+        if before is not None and before.cutoff <= limits.age.cutoff and before.remaining >= remaining and before.until >= until:
+            return
+        passed[index] = _Passed(limits.age.cutoff, remaining, until)
+        verdicts.keep(index, keep)
+        index, remaining = table.forest.parent[index], max(0, remaining - 1)
+
+
+def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
+    """Adds the head and its ancestors; where one is marked, the rest of the way is too."""
+    index = head
+    while index != NO_PARENT and index not in marked:
+        marked.add(index)
+        index = forest.parent[index]
+
+
+def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> None:
+    """What stays although no rule of Iceberg keeps it: tables that are not collected, cycles of parents, the grace period."""
+    for source, _ in table.registrations:
+        if source.properties[COLLECT] != "true":
+            matched = source.properties.get(GC_ENABLED, "true").strip().lower() == "true"
+            why = "no pattern of `tables` names it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
+            for index in range(len(table.rows)):
+                verdicts.keep(index, _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}"))
+            verdicts.lapsed.clear()
+    for index in table.forest.cyclic:
+        verdicts.keep(index, _Keep(NEVER, "kept: its parents form a cycle, so its history cannot be told"))
+    for index, stamp in enumerate(table.stamps):
+        if index not in verdicts.keeps and stamp >= grace_cutoff:
+            verdicts.keeps[index] = _Keep(NEVER, "kept: younger than the grace period")
+
+
+def _heads(table: _Table) -> Mapping[int, Sequence[str]]:
+    heads: dict[int, list[str]] = defaultdict(list)
+    for source, refs in table.registrations:
+        for ref in refs:
+            head = table.head(source, ref)
+            if head is not None:
+                heads[head].append(table.qualified(source, ref))
+    return heads
+
+
+def _state(verdicts: _Verdicts, reach: Reach, index: int) -> tuple[State, str]:
+    keep = verdicts.keeps.get(index)
+    if keep is not None:
+        return RETAINED, keep.reason
+    if not reach.count:
+        return DANGLING, "dangling: no ref reaches it, and it is older than the table's max-snapshot-age"
+    # A kept branch says more than a tag or a lapsed ref.
+    words = [verdicts.gone_words[name] for name in reach.names]
+    others = f" (and {reach.count - 1:,} other refs)" if reach.count > 1 else ""
+    return EXPIRED, next((word for word in words if "on branch" in word), words[0]) + others
+
+
+def _lapsed_refs(table: _Table, verdicts: _Verdicts) -> Iterator[dict[str, Any]]:
+    for (name, head), reason in verdicts.lapsed.items():
+        if (name, head) not in verdicts.staying:
+            yield {
+                "table_uuid": table.uuid,
+                "table_name": _name(table),
+                "snapshot_id": table.forest.ids[head],
+                "action": "delete_ref",
+                "ref_name": name,
+                "reason": reason,
+            }
+
+
+def _name(table: _Table) -> str:
+    return str(table.registrations[0][0].table_name)
