@@ -1,0 +1,134 @@
+"""The driver's hashes are Spark's, and a digest says what a table holds, not in which order."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gc_assets.core.hashing import digest, row_hashes, xxhash64
+from gc_assets.schemas import CONTENT_ROOT, STRINGS, TIMESTAMP
+
+EVERY_TYPE = pa.schema(
+    [
+        ("text", pa.string()),
+        ("long", pa.int64()),
+        ("int", pa.int32()),
+        ("day", pa.date32()),
+        ("flag", pa.bool_()),
+        ("at", TIMESTAMP),
+        ("texts", STRINGS),
+        ("root", CONTENT_ROOT),
+        ("roots", pa.list_(pa.field("element", CONTENT_ROOT))),
+        ("summary", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+def root(address: str, size: int | None) -> dict[str, Any]:
+    return {
+        "address": address,
+        "kind": "manifest",
+        "is_container": True,
+        "size_bytes": size,
+        "must_exist": False,
+        "storage": None,
+        "key": "k",
+    }
+
+
+ROWS: list[dict[str, Any]] = [
+    dict.fromkeys(EVERY_TYPE.names),
+    {
+        "text": "",
+        "long": -1,
+        "int": -(2**31),
+        "day": date(1969, 12, 31),
+        "flag": False,
+        "at": datetime(1969, 7, 20, 20, 17, 40, 123456, UTC),
+        "texts": [],
+        "root": root("", None),
+        "roots": [],
+        "summary": [],
+    },
+    {
+        "text": "été/𝄞/%20",
+        "long": 2**63 - 1,
+        "int": 7,
+        "day": date(2026, 1, 1),
+        "flag": True,
+        "at": datetime(2026, 1, 1, tzinfo=UTC),
+        "texts": ["main", None, "été"],
+        "root": root("s3://b/k", 2**40),
+        "roots": [root("a", 1), root("b", None)],
+        "summary": [("operation", "append"), ("été", "z"), ("added", None), ("𝄞", "x"), ("\ufb01", "y")],
+    },
+    {**dict.fromkeys(EVERY_TYPE.names), "text": "x" * 33, "long": 0},
+]
+
+
+@pytest.mark.spark
+def test_hashes_are_those_of_spark(spark: Any) -> None:
+    from pyspark.sql import functions as F  # noqa: N812  (Spark's convention; only this test needs Spark)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    table = pa.Table.from_pylist(ROWS, schema=EVERY_TYPE)
+    rows = [tuple(dict(value) if name == "summary" and value is not None else value for name, value in row.items()) for row in ROWS]
+    columns = [F.array_sort(F.map_entries(name)) if name == "summary" else F.col(name) for name in EVERY_TYPE.names]
+    frame = spark.createDataFrame(rows, from_arrow_schema(EVERY_TYPE)).coalesce(1)
+    found = frame.select(F.xxhash64(*columns), F.xxhash64("text")).collect()
+    assert [row[0] for row in found] == row_hashes(table).tolist()
+    assert [row[1] for row in found] == xxhash64(table.column("text")).tolist()
+
+
+def test_known_values_of_spark_are_reproduced() -> None:
+    # select xxhash64(''), xxhash64(cast(null as string))
+    assert xxhash64(pa.array(["", None])).tolist() == [-7444071767201028348, 42]
+    assert row_hashes(pa.table({"a": ["Spark"], "b": pa.array([None], pa.string())})).tolist() == xxhash64(pa.array(["Spark"])).tolist()
+
+
+def test_a_table_in_another_order_and_other_chunks_has_the_same_digest() -> None:
+    table = pa.Table.from_pylist(ROWS, schema=EVERY_TYPE)
+    turned = pa.concat_tables([table.slice(2), table.slice(0, 2)])
+    assert digest(turned) == digest(table)
+
+
+def test_digests_of_parts_add_up() -> None:
+    table = pa.Table.from_pylist(ROWS, schema=EVERY_TYPE)
+    assert (digest(table.slice(0, 3)) + digest(table.slice(3))) % 2**64 == digest(table)
+
+
+def test_a_changed_missing_or_repeated_row_changes_the_digest() -> None:
+    table = pa.table({"key": ["a", "b"], "size_bytes": pa.array([1, 2], pa.int64())})
+    others = [
+        pa.table({"key": ["a", "b"], "size_bytes": pa.array([1, 3], pa.int64())}),
+        table.slice(0, 1),
+        pa.concat_tables([table, table.slice(0, 1)]),
+    ]
+    assert len({digest(table), *map(digest, others)}) == 4
+
+
+@given(st.dictionaries(st.text(), st.text(), max_size=5), st.randoms())
+def test_the_order_of_a_maps_entries_does_not_matter(entries: dict[str, str], random: Any) -> None:
+    shuffled = list(entries.items())
+    random.shuffle(shuffled)
+    column = pa.array([list(entries.items()), shuffled], pa.map_(pa.string(), pa.string()))
+    first, second = row_hashes(pa.table({"summary": column}))
+    assert first == second
+
+
+def test_an_empty_table_has_digest_zero() -> None:
+    assert digest(EVERY_TYPE.empty_table()) == 0
+    assert row_hashes(EVERY_TYPE.empty_table()).dtype == np.int64
+
+
+def test_a_type_that_spark_would_hash_in_another_way_is_refused() -> None:
+    with pytest.raises(TypeError, match="double"):
+        row_hashes(pa.table({"ratio": [0.5]}))
+    with pytest.raises(TypeError, match=r"timestamp\[ms\]"):
+        row_hashes(pa.table({"at": pa.array([0], pa.timestamp("ms"))}))
