@@ -54,9 +54,9 @@ def clock_at(moment: datetime) -> Iterator[None]:
     seconds = moment.timestamp()
     milliseconds = int(seconds * 1000)
     with (
-        mock.patch.object(time, "time", lambda: seconds),
-        mock.patch("pyiceberg.table.update.datetime_to_millis", lambda _: milliseconds),
-        mock.patch("pyiceberg.table.metadata.datetime_to_millis", lambda _: milliseconds),
+        mock.patch.object(time, "time", return_value=seconds),
+        mock.patch("pyiceberg.table.update.datetime_to_millis", return_value=milliseconds),
+        mock.patch("pyiceberg.table.metadata.datetime_to_millis", return_value=milliseconds),
     ):
         yield
 

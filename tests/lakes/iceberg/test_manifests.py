@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.iceberg import avro
+from gc_assets.lakes.iceberg.manifests import decode
+from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
+
+WILD = Path(__file__).parents[3] / ".." / "shared" / "fixtures" / "iceberg-wild"
+WILD_AVRO = sorted(WILD.resolve().rglob("*.avro"))
+ENTRY = {
+    "type": "record",
+    "name": "manifest_entry",
+    "fields": [
+        {"name": "status", "type": "int"},
+        {"name": "snapshot_id", "type": ["null", "long"]},
+        {
+            "name": "data_file",
+            "type": {
+                "type": "record",
+                "name": "r2",
+                "fields": [
+                    {"name": "content", "type": "int"},
+                    {"name": "file_path", "type": "string"},
+                    {"name": "file_format", "type": "string"},
+                    {"name": "partition", "type": {"type": "record", "name": "r102", "fields": []}},
+                    {"name": "file_size_in_bytes", "type": "long"},
+                ],
+            },
+        },
+    ],
+}
+LISTED = {
+    "type": "record",
+    "name": "manifest_file",
+    "fields": [
+        {"name": "manifest_path", "type": "string"},
+        {"name": "manifest_length", "type": "long"},
+        {"name": "content", "type": "int"},
+        {"name": "added_snapshot_id", "type": "long"},
+        *({"name": f"{kind}_files_count", "type": ["null", "int"]} for kind in ("added", "existing", "deleted")),
+    ],
+}
+LARGE = 2_000  # entries: well above the size from which DataFusion decodes
+
+
+def container(raw: bytes, kind: str = Kind.MANIFEST, **stated: Any) -> Container:
+    return Container("file:///lake/metadata/m0.avro", kind, **{"size_bytes": len(raw), **stated})
+
+
+def manifest(*changes: dict[str, Any], count: int | None = None) -> bytes:
+    """`changes` are one entry each, `count` plain ones otherwise; keys of the entry or its data file."""
+    records = []
+    for index, change in enumerate(changes or [{}] * (count or 1)):
+        file = {"content": 0, "file_path": f"file:///lake/data/{index}.parquet", "file_format": "PARQUET", "partition": {}}
+        file["file_size_in_bytes"] = 100 + index
+        records.append(
+            {
+                "status": change.get("status", 1),
+                "snapshot_id": change.get("snapshot_id", 7),
+                "data_file": {**file, **{key: value for key, value in change.items() if key in file}},
+            }
+        )
+    return avro_file(ENTRY, records)
+
+
+def avro_file(schema: dict[str, Any], records: list[dict[str, Any]], codec: str = "null") -> bytes:
+    sink = io.BytesIO()
+    fastavro.writer(sink, schema, records, codec=codec)
+    return sink.getvalue()
+
+
+def listed(**change: Any) -> bytes:
+    row = {"manifest_path": "file:///m", "manifest_length": 9, "content": 0, "added_snapshot_id": 7}
+    row |= {"added_files_count": 1, "existing_files_count": 2, "deleted_files_count": 3, **change}
+    return avro_file(LISTED, [row])
+
+
+def oracle(path: Path, inherited: str | None) -> list[dict[str, Any]]:
+    """The rows of a container by fastavro and the words of the specification."""
+    rows = []
+    with path.open("rb") as file:
+        for record in fastavro.reader(file):
+            if "manifest_path" in record:
+                counts = [
+                    record.get(f"{kind}_files_count", record.get(f"{kind}_data_files_count")) for kind in ("added", "existing", "deleted")
+                ]
+                address, kind, size = record["manifest_path"], "manifest", record["manifest_length"]
+                expected, snapshot, status = None if None in counts else sum(counts), str(record["added_snapshot_id"]), None
+            else:
+                file_entry = record["data_file"]
+                address, size, expected = file_entry["file_path"], file_entry["file_size_in_bytes"], None
+                kind = {0: "data", 1: "position_deletes", 2: "equality_deletes"}[file_entry.get("content", 0)]
+                if file_entry["file_format"].lower() == "puffin":
+                    kind = "deletion_vector"
+                snapshot = inherited if record.get("snapshot_id") is None else str(record["snapshot_id"])
+                status = ("existing", "added", "deleted")[record["status"]]
+            is_container = kind == "manifest"
+            rows.append(dict(zip(ENTRY_SCHEMA.names, (address, kind, is_container, size, expected, snapshot, status, True), strict=True)))
+    return rows
+
+
+@pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
+@pytest.mark.parametrize("from_bytes", [0, 2**62], ids=["datafusion", "fastavro"])
+def test_every_manifest_and_list_of_many_writers_decodes_as_fastavro_says(from_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "DATAFUSION_FROM_BYTES", from_bytes)
+    for path in WILD_AVRO:
+        raw = path.read_bytes()
+        kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
+        rows = oracle(path, inherited="55")
+        batch = decode(Container(str(path), kind, len(raw), len(rows), "55"), raw)
+        assert batch.schema == ENTRY_SCHEMA
+        assert batch.to_pylist() == rows, path
+
+
+@pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
+def test_datafusion_refuses_the_files_of_one_writer_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "DATAFUSION_FROM_BYTES", 0)
+    asked: list[bytes] = []
+    monkeypatch.setattr(avro, "_with_fastavro", lambda raw, columns: asked.append(raw) or real(raw, columns))
+    for path in WILD_AVRO:
+        kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
+        decode(Container(str(path), kind), path.read_bytes())
+    assert {path for path in WILD_AVRO if path.read_bytes() in asked} == {
+        p for p in WILD_AVRO if "big_query" in str(p) and "list" not in p.name
+    }
+
+
+real = avro._with_fastavro
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+def test_an_entry_without_a_snapshot_inherits_the_manifests(count: int) -> None:
+    raw = manifest(*[{"snapshot_id": None}] * count)
+    batch = decode(container(raw, expected_entries=count, snapshot_id="42"), raw)
+    assert batch["snapshot_id"].to_pylist() == ["42"] * count
+
+
+def test_both_readers_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = manifest(*({"status": i % 3, "content": i % 3, "snapshot_id": None if i % 5 else i} for i in range(LARGE)))
+    monkeypatch.setattr(avro, "_with_fastavro", lambda *_: pytest.fail("DataFusion refused the manifest"))
+    fast = decode(container(raw, expected_entries=LARGE), raw)
+    monkeypatch.setattr(avro, "_with_fastavro", real)
+    monkeypatch.setattr(avro, "DATAFUSION_FROM_BYTES", 2**62)
+    assert fast == decode(container(raw, expected_entries=LARGE), raw)
+
+
+def test_a_tiny_manifest_does_not_start_datafusion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "_with_datafusion", lambda *_: pytest.fail("a tiny manifest is fastavro's"))
+    raw = manifest(count=60)
+    assert decode(container(raw, expected_entries=60), raw).num_rows == 60
+
+
+def test_a_delete_file_in_puffin_format_is_a_deletion_vector() -> None:
+    raw = manifest({"content": 1, "file_format": "puffin"}, {"content": 1}, {"content": 2})
+    assert decode(container(raw), raw)["kind"].to_pylist() == ["deletion_vector", "position_deletes", "equality_deletes"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"content": 3}, "content 3"),
+        ({"content": -1}, "content"),
+        ({"status": 3}, "status 3"),
+        ({"content": 0, "file_format": "PUFFIN"}, "Puffin"),
+        ({"content": 2, "file_format": "PUFFIN"}, "Puffin"),
+        ({"file_path": ""}, "no path"),
+    ],
+)
+@pytest.mark.parametrize("count", [0, LARGE])
+def test_an_entry_the_format_does_not_know_is_refused(change: dict[str, Any], message: str, count: int) -> None:
+    raw = manifest(*[{}] * count, change)
+    with pytest.raises(FormatError, match=f"manifest file:///lake/metadata/m0.avro.*{message}"):
+        decode(container(raw), raw)
+
+
+def test_a_manifest_list_row_of_unknown_content_is_refused() -> None:
+    raw = listed(content=2)
+    with pytest.raises(FormatError, match="manifest list file:///lake.*content 2"):
+        decode(container(raw, Kind.MANIFEST_LIST), raw)
+
+
+def test_a_manifest_list_promises_the_sum_of_its_counts() -> None:
+    raw = listed()
+    assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [6]
+
+
+def test_a_manifest_list_that_leaves_out_a_count_promises_none() -> None:
+    raw = listed(existing_files_count=None)
+    assert decode(container(raw, Kind.MANIFEST_LIST), raw)["expected_entries"].to_pylist() == [None]
+
+
+def test_a_manifest_given_as_a_manifest_list_is_refused() -> None:
+    raw = manifest()
+    with pytest.raises(FormatError, match="not a manifest list"):
+        decode(container(raw, Kind.MANIFEST_LIST), raw)
+
+
+def test_an_unknown_kind_of_container_is_refused() -> None:
+    raw = manifest()
+    with pytest.raises(FormatError, match="kind 'snapshot' is no Iceberg container"):
+        decode(container(raw, Kind.SNAPSHOT), raw)
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+@pytest.mark.parametrize("wrong", [-1, 1])
+def test_an_entry_count_other_than_promised_is_refused(count: int, wrong: int) -> None:
+    raw = manifest(count=count)
+    with pytest.raises(FormatError, match=f"read {count:,} entries, its manifest list promises {count + wrong:,}"):
+        decode(container(raw, expected_entries=count + wrong), raw)
+
+
+@pytest.mark.parametrize("count", [1, LARGE])
+def test_a_length_other_than_promised_is_refused(count: int) -> None:
+    raw = manifest(count=count)
+    with pytest.raises(FormatError, match=f"{len(raw) - 1:,} bytes, expected {len(raw):,}"):
+        decode(Container("a", Kind.MANIFEST, len(raw), count), raw[:-1])
+
+
+@pytest.mark.parametrize("count", [1, LARGE, 20 * LARGE])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("promised", [True, False])
+def test_a_truncated_manifest_is_refused_although_nobody_states_its_length(count: int, share: float, promised: bool) -> None:
+    raw = manifest(count=count)
+    with pytest.raises(FormatError, match="manifest a: "):
+        decode(Container("a", Kind.MANIFEST, None, count if promised else None), raw[: int(len(raw) * share)])
+
+
+def test_a_large_manifest_without_promised_counts_decodes_whole() -> None:
+    raw = manifest(count=LARGE)
+    assert decode(Container("a", Kind.MANIFEST), raw).num_rows == LARGE
+
+
+@pytest.mark.parametrize("raw", [b"", b"garbage", b"x" * 100_000, b"Obj\x01", json.dumps({"a": 1}).encode()])
+@pytest.mark.parametrize("kind", [Kind.MANIFEST, Kind.MANIFEST_LIST])
+def test_bytes_that_are_no_avro_are_refused_by_name(raw: bytes, kind: str) -> None:
+    with pytest.raises(FormatError, match=f"^{kind.replace('_', ' ')} file:///lake/metadata/m0.avro: .*restore"):
+        decode(container(raw, kind), raw)
+
+
+def test_a_damaged_block_is_refused() -> None:
+    raw = bytearray(manifest(count=LARGE))
+    header = avro.read_header(bytes(raw))
+    raw[raw.index(header.sync, header.blocks_at)] ^= 0xFF
+    with pytest.raises(FormatError):
+        decode(Container("a", Kind.MANIFEST), bytes(raw))
+
+
+def test_the_empty_partition_record_leaves_the_schema_and_nothing_else() -> None:
+    assert avro.without_empty_records(ENTRY) == {
+        **ENTRY,
+        "fields": [
+            *ENTRY["fields"][:2],
+            {
+                "name": "data_file",
+                "type": {
+                    **ENTRY["fields"][2]["type"],
+                    "fields": [f for f in ENTRY["fields"][2]["type"]["fields"] if f["name"] != "partition"],
+                },
+            },
+        ],
+    }
