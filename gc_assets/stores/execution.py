@@ -1,0 +1,86 @@
+"""Executes planned actions batch by batch: intent, action, outcome; resumes after a crash; and closes the books.
+
+Decides nothing: which keys, and what to do with them, is the plan's. Runs in executors, on any cut of the plan's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
+
+import pyarrow as pa
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GcError
+from gc_assets.schemas import DELETION_LOG
+from gc_assets.stores.protocol import VERDICTS, Lease, Outcome, Planned, Quarantine
+from gc_assets.stores.write_ahead import WriteAheadLog, share_of
+
+# S3 deletes at most this many keys a request; on a disk it is a fraction of a second between two looks at the lease.
+BATCH_SIZE = 1000
+
+
+def execute(
+    rows: Iterable[Planned], quarantine: Quarantine, log: WriteAheadLog, lease: Lease, clock: Clock, batch_size: int = BATCH_SIZE
+) -> Iterator[Outcome]:
+    """One outcome per row. What earlier runs settled is yielded from the log and not touched again; what failed is tried again.
+
+    Correct for rows in any order; fast where rows of one share (`share_of`) follow each other. Raises `GateRefused` between
+    batches when the lease is lost.
+    """
+    for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
+        history = log.history(share)
+        while batch := list(islice(members, batch_size)):
+            todo: list[Planned] = []
+            for planned in batch:
+                settled = history.settled.get((planned.action, planned.key))
+                if settled is None:
+                    todo.append(planned)
+                else:
+                    yield settled
+            if not todo:
+                continue
+            lease.check()
+            name = log.intend(share, lease.token, todo)
+            resumed = {planned.key for planned in todo if (planned.action, planned.key) in history.interrupted}
+            results = quarantine.act(todo, resumed)
+            at = clock.now()
+            outcomes = [Outcome(planned, result.verdict, result.error, at) for planned, result in zip(todo, results, strict=True)]
+            log.conclude(share, name, outcomes)
+            yield from outcomes
+
+
+def balance(planned: int, outcomes: Mapping[str, int]) -> None:
+    """Planned = done + absent + changed + denied + failed. Raises `GcError` with the figures otherwise."""
+    unknown = sorted(set(outcomes) - set(VERDICTS))
+    if unknown or sum(outcomes.values()) != planned:
+        parts = " + ".join(f"{outcomes.get(verdict, 0):,} {verdict}" for verdict in VERDICTS)
+        more = f", unknown outcomes {unknown}" if unknown else ""
+        raise GcError(
+            f"the books do not balance: {planned:,} planned, found {parts} = {sum(outcomes.values()):,}{more}; apply again to resume"
+        )
+
+
+def planned_rows(batch: pa.RecordBatch) -> Iterator[Planned]:
+    """The rows of a batch with the columns of `deletion_plan`."""
+    names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id")
+    return map(Planned, *(batch.column(name).to_pylist() for name in names))
+
+
+def outcome_rows(outcomes: Iterable[Outcome], plan_id: str) -> pa.RecordBatch:
+    """A batch with the columns of `deletion_log`."""
+    rows = [
+        {
+            "key": o.planned.key,
+            "phase": o.planned.action,
+            "outcome": o.verdict,
+            "error": o.error,
+            "at": o.at,
+            "plan_id": plan_id,
+            "size_bytes": o.planned.size_bytes,
+            "etag": o.planned.etag,
+            "source_plan_id": o.planned.source_plan_id,
+        }
+        for o in outcomes
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=DELETION_LOG.schema)
