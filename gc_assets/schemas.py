@@ -177,6 +177,18 @@ LIVE_FILES = _table(
     _field("container", STRING, "One container that names it; null for content roots."),
     _field("table_uuid", STRING, "Iceberg table of the witness commit; null outside Iceberg lakes."),
     _field("must_exist", BOOL, "False for files that may rightly be absent."),
+    _field("container_size_bytes", LONG, "For containers: the length that was decoded; null for other files."),
+)
+
+LIVE_FILTER = _table(
+    "live_filter",
+    "storage",
+    "A bloom filter over the live keys of a storage, of all lakes together; its false positives keep garbage, never lose a file.",
+    ("slice",),
+    _field("slice", pa.int32(), "Number of the slice; a key belongs to slice `pmod(xxhash64(key), slices)`."),
+    _field("slices", pa.int32(), "Number of slices."),
+    _field("keys", LONG, "Number of keys the slice was sized for."),
+    _field("filter", pa.binary(), "The filter with its header (`core/filter.py`)."),
 )
 
 STORAGE_INVENTORY = _table(
@@ -243,6 +255,80 @@ DELETION_LOG = _table(
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
 )
 
+# Side tables: beside a published table, in a directory whose leading underscore hides it from plain readers.
+
+SOURCES: Final = pa.schema(
+    [
+        _field("address", STRING, "Where a part of the commit graph is read."),
+        TABLE_UUID,
+        TABLE_NAME,
+        _field("shard", pa.int32(), "This share of the source."),
+        _field("shards", pa.int32(), "Number of shares of the source."),
+        _field("properties", pa.map_(STRING, STRING), "Frozen facts that retention needs."),
+    ]
+)
+
+CLAIMS: Final = pa.schema(
+    [
+        _field("address", STRING, "Prefix as the lake spells it, ending in `/`."),
+        _field("storage", STRING, "Storage the prefix lies in; null for an external prefix."),
+        _field("key", STRING, "Canonical prefix in that storage, ending in `/`, or empty for the whole storage."),
+        TABLE_UUID,
+        TABLE_NAME,
+    ]
+)
+
+PINNED: Final = pa.schema(
+    [
+        _field("address", STRING, "Address as the lake spells it."),
+        _field("kind", STRING, "File kind."),
+        _field("is_container", BOOL, "True if the object names further objects."),
+        _field("size_bytes", LONG, "Size where the lake records it."),
+        _field("must_exist", BOOL, "False for files a format allows to be absent."),
+        _field("storage", STRING, "Storage the file lies in; null for an external address."),
+        _field("key", STRING, "Canonical key."),
+    ]
+)
+
+CONTAINERS: Final = pa.schema(
+    [
+        _field("container", STRING, "Address of a container that was decoded, once per length."),
+        _field("kind", STRING, "File kind of the container."),
+        _field("container_size_bytes", LONG, "Its length."),
+        _field("entries", LONG, "Number of rows it gave."),
+    ]
+)
+
+EDGES: Final = pa.schema(
+    [
+        _field("container", STRING, "Address of the parent container."),
+        _field("container_size_bytes", LONG, "Length of the parent."),
+        _field("address", STRING, "Address of a child that is itself a container."),
+        _field("kind", STRING, "File kind of the child."),
+        _field("storage", STRING, "Storage of the child; null for an external address."),
+        _field("key", STRING, "Canonical key of the child."),
+        _field("size_bytes", LONG, "Length of the child where the parent records it."),
+        _field("expected_entries", LONG, "Number of entries the parent promises."),
+        _field("snapshot_id", STRING, "Snapshot id that the child's entries inherit."),
+        _field("must_exist", BOOL, "False for objects a format allows to be absent."),
+    ]
+)
+
+UNREADABLE: Final = pa.schema(
+    [
+        *EDGES,
+        _field("error", STRING, "Why the container could not be decoded."),
+    ]
+)
+
+PROBLEMS: Final = pa.schema(
+    [
+        _field("key", STRING, "Where it is; undecodable bytes as `\\xNN`."),
+        _field("kind", STRING, "`symlink`, `not_utf8`, `special` or `unreadable`."),
+        _field("detail", STRING, "What was found."),
+    ]
+)
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
@@ -254,6 +340,7 @@ TABLES: Final[dict[str, Table]] = {
         EXPIRY_PLAN,
         MANIFEST_ENTRIES,
         LIVE_FILES,
+        LIVE_FILTER,
         STORAGE_INVENTORY,
         ORPHAN_FILES,
         DELETION_PLAN,

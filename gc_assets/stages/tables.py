@@ -237,3 +237,8 @@ def publish(
         unsafe=tuple(unsafe),
     )
     return state.publish(run, receipt)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks a stage spreads its work over: the session's `spark.sql.shuffle.partitions`."""
+    return int(cast(str, spark.conf.get("spark.sql.shuffle.partitions")))

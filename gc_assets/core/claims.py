@@ -1,0 +1,50 @@
+"""Which lake owns a key: the deepest claim above it. Pure, vectorised by directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+class Owner(NamedTuple):
+    """The lake, and in an Iceberg lake the table, that claims a prefix."""
+
+    lake: str
+    table_uuid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Canonical prefixes of one storage, each ending in `/` (or empty for the whole storage), with their owners."""
+
+    owners: dict[str, Owner]
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[str, str, str | None]]) -> Claims:
+        """From (prefix, lake, table uuid); of equal prefixes the first in order speaks, all protect alike."""
+        owners: dict[str, Owner] = {}
+        for prefix, lake, table_uuid in sorted(rows, key=lambda row: (row[0], row[1], row[2] or "")):
+            if prefix and not prefix.endswith("/"):
+                raise ValueError(f"a claim ends in '/', found {prefix!r}")
+            owners.setdefault(prefix, Owner(lake, table_uuid))
+        return cls(owners)
+
+    def owner(self, directory: str) -> Owner | None:
+        """The owner of a directory spelled with its closing `/` (or empty for the root)."""
+        while True:
+            found = self.owners.get(directory)
+            if found is not None or not directory:
+                return found
+            directory = directory[: directory[:-1].rfind("/") + 1]
+
+    def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Lake and table uuid per key; both null where nobody claims it."""
+        directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
+        owners = [self.owner(directory) for directory in directories.dictionary.to_pylist()]
+        lakes = pa.array([owner.lake if owner else None for owner in owners], pa.string())
+        tables = pa.array([owner.table_uuid if owner else None for owner in owners], pa.string())
+        return lakes.take(directories.indices), tables.take(directories.indices)

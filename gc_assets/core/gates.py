@@ -1,0 +1,117 @@
+"""The gates a plan must pass (design 6.3), each a pure function from numbers to a verdict that explains itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gc_assets.core.plan import Amount, GateResult
+from gc_assets.core.units import format_bytes
+
+# A default share never refuses a plan this small: in a young lake a few leftovers are a large part of little.
+SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
+OVERRIDE: Final = "To go on all the same, approve with `--override {name}`."
+NO_OVERRIDE: Final = "Nothing overrides this gate."
+
+
+def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers: dict[str, float] | None = None) -> GateResult:
+    way_out = "" if passed else " " + (OVERRIDE.format(name=name) if overridable else NO_OVERRIDE)
+    return GateResult(name=name, passed=passed, message=message + way_out, overridable=overridable, numbers=numbers or {})
+
+
+def live_set(live: int, refs: int) -> GateResult:
+    """A storage whose lakes have refs has live files; otherwise the mark read the wrong place (neon, reliability.md 2)."""
+    message = f"{live:,} live files for {refs:,} refs."
+    if live == 0:
+        message += " Nothing would be live: expected at least one file. Check that the lakes' locations lie in this storage."
+    return _result("live_set", live > 0, message, overridable=False, numbers={"live": live, "refs": refs})
+
+
+def live_drop(live: int, before: int | None, limit: float) -> GateResult:
+    """The live count may fall by at most `limit` of the last published night's."""
+    if before is None:
+        return _result("live_drop", True, f"{live:,} live files; no earlier night to compare with.", overridable=True)
+    drop = max(0.0, (before - live) / before) if before else 0.0
+    message = f"{live:,} live files after {before:,} the night before: down {drop:.1%}, max_live_drop allows {limit:.1%}."
+    return _result(
+        "live_drop", drop <= limit, message, overridable=True, numbers={"live": live, "before": before, "drop": drop, "limit": limit}
+    )
+
+
+def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
+    """Every live metadata object is in the inventory with the length that was decoded."""
+    message = "every live metadata object is in the inventory."
+    if missing:
+        message = f"{missing:,} live metadata objects are missing from the inventory or have another length: {', '.join(samples[:5])}."
+    return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
+
+
+def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
+    """No candidate is a live key: one hit proves a false negative of the filter, so nothing else of it can be trusted."""
+    message = "no candidate is a live key."
+    if hits:
+        message = f"{hits:,} candidates are live keys, which the filter should have held: {', '.join(samples[:5])}. Report this as a bug."
+    return _result("no_live_candidate", hits == 0, message, overridable=False, numbers={"hits": hits})
+
+
+def spelling(hits: int, samples: Sequence[str]) -> GateResult:
+    """No candidate equals a live key but for percent-encoding, doubled slashes or Unicode normalisation."""
+    message = "no candidate is another spelling of a live key."
+    if hits:
+        message = (
+            f"{hits:,} candidates equal a live key but for its spelling: {', '.join(samples[:5])}. Rename the file or repair the reference."
+        )
+    return _result("spelling", hits == 0, message, overridable=False, numbers={"hits": hits})
+
+
+def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
+    """No storage root equals or contains another: each would sweep the other's files."""
+    message = "no storage contains another."
+    if overlaps:
+        message = "storages overlap: " + ", ".join(f"{a} and {b}" for a, b in overlaps) + ". Make one storage of them."
+    return _result("storages_apart", not overlaps, message, overridable=False, numbers={"overlaps": len(overlaps)})
+
+
+def links(count: int, samples: Sequence[str]) -> GateResult:
+    """No live file is reached through a symbolic link below the root: its real file would look unreferenced."""
+    message = "no live file lies behind a symbolic link."
+    if count:
+        message = f"{count:,} live files are reached through symbolic links: {', '.join(samples[:5])}. Replace the link by its files."
+    return _result("links", count == 0, message, overridable=False, numbers={"files": count})
+
+
+def foreign_metadata(count: int, samples: Sequence[str]) -> GateResult:
+    """No metadata of a table or repository that no configured lake knows lies under a claimed prefix."""
+    message = "no foreign table or repository under a claimed prefix."
+    if count:
+        message = (
+            f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {'; '.join(samples[:5])}. "
+            "Add the catalog that knows them to lakes.yaml, or remove them by hand if they are dead."
+        )
+    return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
+
+
+def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
+    """No earlier plan of the storage stopped in the middle: what it moved is not in the books yet."""
+    message = "no earlier plan is half applied."
+    if plan_ids:
+        message = (
+            f"{len(plan_ids):,} plans began and did not finish: {', '.join(plan_ids[:5])}. "
+            "Finish each with `gc-assets apply PLAN_ID` (it resumes from its log), then run again."
+        )
+    return _result("unfinished_apply", not plan_ids, message, overridable=False, numbers={"plans": len(plan_ids)})
+
+
+def delete_bytes(planned: Amount, limit: int) -> GateResult:
+    message = f"{format_bytes(planned.bytes)} planned, max_delete_bytes allows {format_bytes(limit)}."
+    return _result("delete_bytes", planned.bytes <= limit, message, overridable=True, numbers={"bytes": planned.bytes, "limit": limit})
+
+
+def delete_share(planned: Amount, stored: Amount, limit: float, *, chosen: bool) -> GateResult:
+    """The planned share of files and of bytes. A limit nobody chose lets a small plan pass whatever its share."""
+    share = max(planned.files / stored.files if stored.files else 0.0, planned.bytes / stored.bytes if stored.bytes else 0.0)
+    small = not chosen and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes
+    message = f"{planned.files:,} of {stored.files:,} files planned, {share:.1%} by the larger share; max_delete_share allows {limit:.1%}"
+    message += f" (not applied to a plan of at most {SMALL_PLAN.files:,} files and {format_bytes(SMALL_PLAN.bytes)})." if small else "."
+    numbers = {"files": planned.files, "stored": stored.files, "share": share, "limit": limit}
+    return _result("delete_share", small or share <= limit, message, overridable=True, numbers=numbers)

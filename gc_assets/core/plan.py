@@ -1,0 +1,116 @@
+"""A deletion plan as a value: header, gates, approval, and the digest that ties them to the rows (design 6).
+
+Pure. The digest is what a person approves; whatever changes a row, a cut-off or a gate changes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+APPROVE_WITHIN: Final = timedelta(hours=24)
+APPLY_WITHIN: Final = timedelta(hours=72)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Amount(_Model):
+    """Files and bytes."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+class GateResult(_Model):
+    """One gate's verdict with its numbers. `overridable` says whether a person may pass it, by name, when approving."""
+
+    name: str
+    passed: bool
+    message: str
+    overridable: bool
+    numbers: dict[str, float] = Field(default_factory=dict[str, float])
+
+
+class PlanHeader(_Model):
+    """Everything about a plan but its rows, which `rows_digest` and `parts` (name to sha256) stand for."""
+
+    plan_id: str
+    storage: str
+    location: str
+    quarantine: str
+    run_date: date
+    as_of: datetime
+    frozen_at: datetime
+    grace_cutoff: datetime
+    created_at: datetime
+    approve_before: datetime
+    apply_before: datetime
+    historical: bool
+    rehearsal: bool
+    unsafe: tuple[str, ...]
+    refs_digests: dict[str, str]
+    policy_digest: str
+    live_files: int
+    live_bytes: int
+    totals: dict[str, Amount]
+    by_reason: dict[str, Amount]
+    held_for_expiry: Amount
+    quarantined: Amount
+    expiry_actions: int
+    gates: tuple[GateResult, ...]
+    rows: int
+    rows_digest: str
+
+    @property
+    def failed_gates(self) -> list[GateResult]:
+        return [gate for gate in self.gates if not gate.passed]
+
+    def status_at(self, now: datetime) -> str:
+        """In a word or two: why it cannot be applied, or `ready`."""
+        if self.historical:
+            return "historical"
+        if now >= self.apply_before:
+            return "expired"
+        return "refused" if self.failed_gates else "ready"
+
+
+class Approval(_Model):
+    """A person's yes to one digest, with the gates they pass over by name."""
+
+    plan_id: str
+    by: str
+    at: datetime
+    overrides: tuple[str, ...] = ()
+
+
+def plan_id_of(substance: dict[str, Any]) -> str:
+    """sha256 over the canonical JSON of a header without its id and its time of creation."""
+    return hashlib.sha256(json.dumps(substance, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def sealed(**substance: Any) -> PlanHeader:
+    """A header with its id. `created_at` and what counts from it leave the id alone: the same plan made twice is one plan."""
+    created_at: datetime = substance.pop("created_at")
+    draft = PlanHeader(
+        **substance,
+        plan_id="",
+        created_at=created_at,
+        approve_before=created_at + APPROVE_WITHIN,
+        apply_before=created_at + APPLY_WITHIN,
+    )
+    return draft.model_copy(update={"plan_id": plan_id_of(_substance(draft))})
+
+
+def is_intact(header: PlanHeader) -> bool:
+    """True if the id still is the digest of the header."""
+    return header.plan_id == plan_id_of(_substance(header))
+
+
+def _substance(header: PlanHeader) -> dict[str, Any]:
+    return header.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before"})

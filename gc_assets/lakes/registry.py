@@ -1,0 +1,22 @@
+"""The lake kinds that exist, and how one is opened. Each kind's libraries are imported only when a lake of it is configured."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig
+from gc_assets.lakes.protocol import Lake, Objects
+
+# How many containers lie one inside another below a commit: manifest list and manifest; snapshot and chunk manifest.
+CONTAINER_LEVELS: Final = {"iceberg": 2, "icechunk": 2}
+
+
+def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig, objects: Objects) -> Lake:
+    """The lake of a configuration entry. Raises `UsageError` where the kind's extra is not installed."""
+    if isinstance(config, IcebergLakeConfig):
+        from gc_assets.lakes.iceberg.lake import IcebergLake
+
+        return IcebergLake(config, objects)
+    from gc_assets.lakes.icechunk.lake import IcechunkLake
+
+    return IcechunkLake(config, objects)

@@ -1,0 +1,125 @@
+"""Reads the commit graph in executors and stores it with generation numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets.core.graph import CommitGraph
+from gc_assets.core.paths import KeyResolver
+from gc_assets.core.receipts import Published
+from gc_assets.lakes.protocol import Commit, CommitSource, Lake
+from gc_assets.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
+from gc_assets.stages.lake_refs import SOURCES_SIDE
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import parallelism, publish, read_paths, spark_schema, write_frame
+
+# A task hands rows on in batches of this many commits, so that a long history does not sit in a worker twice.
+BATCH_COMMITS = 5_000
+
+
+def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """Every commit behind the frozen refs' sources, dangling ones too, with topological levels.
+
+    Commits that two sources share (a table registered twice) are one row with the union of their content roots.
+    Raises `LakeUnreadable` naming the source that could not be read.
+    """
+    state = night.state
+    refs = state.require(night.group(lake_name), LAKE_REFS.name, night.run_date)
+    run = state.start(night.group(lake_name), COMMIT_GRAPH.name, night.run_date, night.clock)
+    ddl = spark_schema(COMMIT_GRAPH.schema)
+    sources = read_paths(spark, state.files, SOURCES, refs.paths(SOURCES_SIDE)).repartition(parallelism(spark))
+    commits = sources.mapInArrow(_ReadCommits(night.lake(lake_name), night.resolver()), ddl)
+    leveled = commits.repartition(1).mapInArrow(with_generations, ddl)
+    written = write_frame(leveled, COMMIT_GRAPH, run, state)
+    return publish(state, run, written, night.clock, inputs=[refs], facts={"commits": written.rows}, unsafe=night.unsafe)
+
+
+@dataclass(frozen=True)
+class _ReadCommits:
+    """Sources in, commits out; runs in executors."""
+
+    lake: Lake
+    resolver: KeyResolver
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                pending: list[Commit] = []
+                for commit in self.lake.commits(CommitSource(**row)):
+                    pending.append(commit)
+                    if len(pending) == BATCH_COMMITS:
+                        yield commit_rows(pending, self.resolver)
+                        pending = []
+                if pending:
+                    yield commit_rows(pending, self.resolver)
+
+
+def commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
+    """Commits as rows of `commit_graph`, generation still null, content roots with their canonical keys."""
+    addresses = [root.address for commit in commits for root in commit.content_roots]
+    storages, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
+    place = iter(zip(storages, keys, strict=True))
+    rows: list[dict[str, Any]] = []
+    for commit in commits:
+        roots: list[dict[str, Any]] = []
+        for root in commit.content_roots:
+            storage, key = next(place)
+            roots.append(
+                {
+                    "address": root.address,
+                    "kind": root.kind,
+                    "is_container": root.is_container,
+                    "size_bytes": root.size_bytes,
+                    "must_exist": root.must_exist,
+                    "storage": storage,
+                    "key": key,
+                }
+            )
+        rows.append(
+            {
+                "table_uuid": commit.table_uuid,
+                "commit_id": commit.commit_id,
+                "parents": list(commit.parents),
+                "committed_at": commit.committed_at,
+                "generation": None,
+                "content_roots": roots,
+                "message": commit.message,
+                "table_name": commit.table_name,
+                "summary": list(commit.summary.items()),
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, schema=COMMIT_GRAPH.schema)
+
+
+def with_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The whole graph in one task: shared commits merged, levels numbered table by table."""
+    held = list(batches)
+    if not held:
+        return
+    graph = merged_commits(pa.Table.from_batches(held))
+    for table_uuid in pc.unique(graph.column("table_uuid")):
+        same = pc.is_null(graph.column("table_uuid")) if not table_uuid.is_valid else pc.equal(graph.column("table_uuid"), table_uuid)
+        part = graph.filter(same).combine_chunks()
+        levels = CommitGraph.build(part.column("commit_id"), part.column("parents"), part.column("committed_at")).generation
+        generation = pa.array(levels, pa.int64(), mask=levels < 0)
+        index = part.schema.get_field_index("generation")
+        yield from part.set_column(index, part.schema.field(index), generation).to_batches(max_chunksize=BATCH_COMMITS)
+
+
+def merged_commits(rows: pa.Table) -> pa.Table:
+    """One row per (table, commit); content roots of repeated rows are united."""
+    keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
+    if keys.num_rows == rows.num_rows:
+        return rows
+    merged: dict[tuple[str | None, str], dict[str, Any]] = {}
+    for row in rows.to_pylist(maps_as_pydicts="lossy"):
+        first = merged.setdefault((row["table_uuid"], row["commit_id"]), row)
+        known = {root["address"] for root in first["content_roots"]}
+        first["content_roots"] += [root for root in row["content_roots"] if root["address"] not in known]
+    return pa.Table.from_pylist([{**row, "summary": list(row["summary"].items())} for row in merged.values()], schema=rows.schema)

@@ -1,0 +1,226 @@
+"""Executes one approved plan: lease, fresh mark, then restore, quarantine and purge, with intents and outcomes on record.
+
+Acts and never decides: the rows are the plan's, less what the fresh mark found live again.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core import gates
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused
+from gc_assets.core.paths import overlapping
+from gc_assets.core.plan import PlanHeader
+from gc_assets.core.receipts import Balance, Published, State
+from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, LIVE_FILES
+from gc_assets.stages.approvals import StoredPlan, execution_directory, refuse_gates, refuse_historical
+from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
+from gc_assets.stages.mark import mark
+from gc_assets.stages.night import RECHECK, Night
+from gc_assets.stages.tables import Totals, Written, parallelism, publish, read_table, spark_schema, write_frame
+from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows
+from gc_assets.stores.lease import LocalLease, acquire
+from gc_assets.stores.protocol import CHANGED, DENIED, Outcome, Planned, Quarantine, Result
+from gc_assets.stores.quarantine import open_quarantine
+from gc_assets.stores.write_ahead import WriteAheadLog, open_log
+
+ACT_COLUMNS: Final = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "live_in")
+# The order of design 6.4; `expire` comes between restore and quarantine where a plan has expiry actions.
+PHASES: Final = (RESTORE, QUARANTINE, PURGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The published log and the books: outcomes to rows and bytes, per phase. `nothing_to_do` says why where nothing was."""
+
+    published: Published | None
+    books: dict[tuple[str, str], Totals]
+    nothing_to_do: str | None = None
+
+
+def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> Applied:
+    """Executes the plan's rows of the given phases, or resumes where an earlier run of it stopped.
+
+    Raises `GateRefused` where the plan is not approved, expired before it began, not of this storage or policy, or where
+    the fresh mark no longer supports it; nothing is changed then. A restore needs no approval.
+    """
+    header, state = plan.header, night.state
+    if plan.restored_at is not None:
+        return Applied(None, {}, f"files of this plan were restored at {plan.restored_at.isoformat()}; make a new plan")
+    if plan.finished is not None:
+        return Applied(None, {}, f"this plan was applied in full at {plan.finished['at']}; applying it again changes nothing")
+    begun = any(item.name == "log.json" for item in state.files.list(execution_directory(header)))
+    too_late = night.clock.now() >= header.apply_before
+    _refuse(night, plan, phases, begun=begun, too_late=too_late)
+    owner = plan.approval.by if plan.approval is not None else getpass.getuser()
+    lease = acquire(header.location, header.plan_id, owner, night.clock)
+    try:
+        live = _fresh_live(spark, night, header)
+        log = open_log(state.files, execution_directory(header), header.plan_id, header.rows)
+        rows = read_table(spark, state, DELETION_PLAN, plan.published)
+        return _execute(spark, night, plan, rows, live, log, lease, phases, only_interrupted=too_late)
+    finally:
+        lease.release()
+        _forget_recheck(state, header)
+
+
+def _refuse(night: Night, plan: StoredPlan, phases: Sequence[str], *, begun: bool, too_late: bool) -> None:
+    header = plan.header
+    storage = night.storage(header.storage)
+    refuse_historical(header)
+    if storage.mode != "apply":
+        raise GateRefused(
+            f"storage {storage.name} is in mode plan, so nothing in it is changed. "
+            "Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this once."
+        )
+    if (storage.location, storage.quarantine) != (header.location, header.quarantine):
+        raise GateRefused(
+            f"plan {header.plan_id} was made for {header.location} with quarantine {header.quarantine}; "
+            f"the configuration now says {storage.location} and {storage.quarantine}. Make a new plan."
+        )
+    if tuple(phases) == (RESTORE,):
+        return
+    if plan.approval is None:
+        raise GateRefused(f"plan {header.plan_id} is not approved; approve it with `gc-assets approve {header.plan_id[:12]} --by WHO`")
+    refuse_gates(header, plan.approval.overrides)
+    if header.policy_digest != night.config.policy_digest():
+        raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
+    if too_late and not begun:
+        raise GateRefused(
+            f"plan {header.plan_id} could be applied until {header.apply_before.isoformat()}; make a new one with `gc-assets run`"
+        )
+
+
+def _fresh_live(spark: SparkSession, night: Night, header: PlanHeader) -> DataFrame:
+    """The live keys of the storage as of now, from refs read after the lease was taken; gates that can change are checked again."""
+    again = replace(night, recheck=header.plan_id, run_date=header.run_date, as_of=header.as_of)
+    tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
+    count = sum(table.receipt.facts["by_storage"].get(header.storage, {"files": 0})["files"] for table in tables)
+    checks = [
+        gates.live_set(count, 1),
+        gates.live_drop(count, header.live_files, night.storage(header.storage).gates.max_live_drop),
+        gates.storages_apart(overlapping([(storage.name, storage.location) for storage in night.config.storages])),
+    ]
+    failed = [gate for gate in checks if not gate.passed]
+    if failed:
+        lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
+        raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
+    frames = [read_table(spark, night.state, LIVE_FILES, table) for table in tables]
+    everything = frames[0]
+    for frame in frames[1:]:
+        everything = everything.unionByName(frame)
+    return everything.filter(F.col("storage") == header.storage).groupBy("key").agg(F.max("lake").alias("live_in"))
+
+
+def _execute(
+    spark: SparkSession,
+    night: Night,
+    plan: StoredPlan,
+    rows: DataFrame,
+    live: DataFrame,
+    log: WriteAheadLog,
+    lease: LocalLease,
+    phases: Sequence[str],
+    *,
+    only_interrupted: bool,
+) -> Applied:
+    header, state = plan.header, night.state
+    books: dict[tuple[str, str], Totals] = {}
+    written: list[Written] = []
+    run = state.start(header.storage, DELETION_LOG.name, header.run_date, night.clock)
+    chosen = [phase for phase in PHASES if phase in phases and phase in header.totals]
+    for phase in chosen:
+        quarantine = open_quarantine(header.quarantine, header.location, header.plan_id)  # pyright: ignore[reportArgumentType]
+        task = Act(_Expired(quarantine) if only_interrupted else quarantine, log, lease, night.clock, header.plan_id)
+        share = F.pmod(F.xxhash64("key"), F.lit(log.shares))
+        ordered = (
+            rows.filter(F.col("action") == phase)
+            .join(live, "key", "left")
+            .select(*ACT_COLUMNS)
+            .repartition(min(parallelism(spark), log.shares), share)
+            .sortWithinPartitions(share, "key")
+        )
+        part = write_frame(ordered.mapInArrow(task, spark_schema(DELETION_LOG.schema)), DELETION_LOG, run, state, ["phase", "outcome"])
+        for key, total in part.totals.items():
+            books[(key[0], key[1])] = total
+        balance(header.totals[phase].files, {key[1]: total.rows for key, total in part.totals.items()})
+        written.append(part)
+    together = Written(tuple(item for part in written for item in part.parts), sum(part.digest for part in written) % 2**64)
+    planned = sum(header.totals[phase].files for phase in chosen)
+    facts = {
+        "plan_id": header.plan_id,
+        "phases": chosen,
+        "approved_by": plan.approval.by if plan.approval is not None else None,
+        "overrides": list(plan.approval.overrides) if plan.approval is not None else [],
+        "books": {
+            f"{phase}/{outcome}": {"files": total.rows, "bytes": total.size_bytes} for (phase, outcome), total in sorted(books.items())
+        },
+    }
+    balances = [Balance(name="planned keys with an outcome", expected=planned, found=together.rows)]
+    published = publish(state, run, together, night.clock, inputs=[plan.published], balances=balances, facts=facts, unsafe=night.unsafe)
+    _write_stats(state, header, books)
+    failed = sum(total.rows for (_, outcome), total in books.items() if outcome == "failed")
+    if not failed and set(chosen) == set(header.totals):
+        finished = {"at": night.clock.now().isoformat(), "run_id": run.run_id, **facts}
+        state.files.replace(f"{execution_directory(header)}/finished.json", json.dumps(finished, indent=1).encode())
+    return Applied(published, books)
+
+
+def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], Totals]) -> None:
+    lines = ["plan_id,phase,outcome,files,bytes"]
+    lines += [f"{header.plan_id},{phase},{outcome},{total.rows},{total.size_bytes}" for (phase, outcome), total in sorted(books.items())]
+    path = f"{header.storage}/{DELETION_LOG.name}/stats/{header.run_date.isoformat()}.csv"
+    state.files.replace(path, ("\n".join(lines) + "\n").encode())
+
+
+def _forget_recheck(state: State, header: PlanHeader) -> None:
+    if header.plan_id in state.files.directories(RECHECK):
+        state.files.delete_directory(f"{RECHECK}/{header.plan_id}")
+
+
+@dataclass(frozen=True)
+class _Expired:
+    """Past the plan's time only what a crash left in the middle is brought to its end."""
+
+    inner: Quarantine
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
+        ended = iter(self.inner.act([planned for planned in batch if planned.key in resumed], resumed))
+        late = Result(DENIED, "the plan's time was over before this key was reached")
+        return [next(ended) if planned.key in resumed else late for planned in batch]
+
+
+@dataclass(frozen=True)
+class Act:
+    """Executes the rows of a partition (columns `ACT_COLUMNS`) through the write-ahead log; runs in executors.
+
+    A row that the fresh mark found live is never quarantined or purged: its outcome is `changed`.
+    """
+
+    quarantine: Quarantine
+    log: WriteAheadLog
+    lease: LocalLease
+    clock: Clock
+    plan_id: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            lakes = batch.column("live_in").to_pylist()
+            planned = list(planned_rows(batch))
+            act = [row for row, lake in zip(planned, lakes, strict=True) if lake is None or row.action == RESTORE]
+            revived = [
+                Outcome(row, CHANGED, f"live again: lake {lake} needs it", self.clock.now())
+                for row, lake in zip(planned, lakes, strict=True)
+                if lake is not None and row.action != RESTORE
+            ]
+            outcomes = [*execute(act, self.quarantine, self.log, self.lease, self.clock), *revived]
+            yield outcome_rows(outcomes, self.plan_id)

@@ -1,0 +1,192 @@
+"""Makes the plan of a night: what to quarantine, purge and restore, the gates' verdicts, and the digest to approve.
+
+Decides and never acts. The same inputs give the same plan id, so planning twice is planning once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core import gates
+from gc_assets.core.paths import overlapping
+from gc_assets.core.plan import Amount, GateResult, PlanHeader, sealed
+from gc_assets.core.receipts import Published
+from gc_assets.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.stages.approvals import unfinished
+from gc_assets.stages.live_filter import live_count, live_keys, live_tables
+from gc_assets.stages.night import Night
+from gc_assets.stages.quarantine_ledger import quarantine_ledger
+from gc_assets.stages.tables import ROUTE, Totals, Written, publish, read_table, write_frame
+
+HEADER: Final = "_header.json"
+WAITING_SIDE: Final = "_waiting"
+QUARANTINE, PURGE, RESTORE = "quarantine", "purge", "restore"
+
+
+def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Published:
+    """`deletion_plan` of a run date; its header is in the receipt's facts and beside the table as `_header.json`.
+
+    Files of expired snapshots are held out (`held_for_expiry`): history must let go of them first.
+    """
+    state = night.state
+    orphans = state.require(storage_name, ORPHAN_FILES.name, night.run_date)
+    inventory = state.require(storage_name, STORAGE_INVENTORY.name, night.run_date)
+    live, refs = live_tables(night), [state.require(lake.name, LAKE_REFS.name, night.run_date) for lake in night.config.lakes]
+    run = state.start(storage_name, DELETION_PLAN.name, night.run_date, night.clock)
+    rows = _rows(spark, night, storage_name, orphans, live, inventory, _frozen_at(refs))
+    written = write_frame(rows, DELETION_PLAN, run, state, ["action", "reason"], [WAITING_SIDE])
+    header = _header(night, storage_name, orphans, inventory, live, refs, written)
+    header = _earlier_or(night, storage_name, header)
+    state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
+    facts = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
+    return publish(state, run, written, night.clock, inputs=[orphans, inventory, *live, *refs], facts=facts, unsafe=night.unsafe)
+
+
+def header_of(published: Published) -> PlanHeader:
+    return PlanHeader.model_validate(published.receipt.facts["header"])
+
+
+def _frozen_at(refs: list[Published]) -> datetime:
+    return min(datetime.fromisoformat(table.receipt.facts["frozen_at"]) for table in refs)
+
+
+def _rows(
+    spark: SparkSession,
+    night: Night,
+    storage_name: str,
+    orphans: Published,
+    live: list[Published],
+    inventory: Published,
+    frozen_at: datetime,
+) -> DataFrame:
+    """Planned keys; keys that wait in quarantine, or whose name was taken meanwhile, are routed aside."""
+    state, storage = night.state, night.storage(storage_name)
+    found = read_table(spark, state, ORPHAN_FILES, orphans).filter("reason <> 'expired'")
+    nothing = F.lit(None).cast("string")
+    fresh = found.select(
+        "key",
+        F.lit(QUARANTINE).alias("action"),
+        "size_bytes",
+        "etag",
+        "version_id",
+        "reason",
+        "lake",
+        F.lit(False).alias("after_expiry"),
+        nothing.alias("source_plan_id"),
+        F.lit("").alias(ROUTE),
+    )
+    if not any(True for _ in state.runs(storage_name, "deletion_log")):
+        return fresh
+    ledger = quarantine_ledger(spark, state, storage_name)
+    if storage.quarantine == "deferred":
+        # Nothing moved, so what waits in quarantine is found again each night; another object of that name is a new find.
+        fresh = fresh.join(ledger.select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
+    keys = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live")).distinct()
+    listed = read_table(spark, state, STORAGE_INVENTORY, inventory).select("key", F.col("etag").alias("listed_etag"))
+    judged = ledger.join(keys, "key", "left").join(listed, "key", "left")
+    deferred = storage.quarantine == "deferred"
+    taken = (F.col("listed_etag") != F.col("etag")) if deferred else F.col("listed_etag").isNotNull()
+    due = F.col("quarantined_at") <= F.lit(frozen_at - timedelta(days=storage.quarantine_days))
+    restore = F.col("is_live") & ~F.coalesce(taken, F.lit(False))
+    purge = F.col("is_live").isNull() & due
+    back = judged.select(
+        "key",
+        F.when(F.col("is_live"), RESTORE).otherwise(PURGE).alias("action"),
+        "size_bytes",
+        "etag",
+        nothing.alias("version_id"),
+        F.when(F.col("is_live"), "live again").otherwise("still dead").alias("reason"),
+        nothing.alias("lake"),
+        F.lit(False).alias("after_expiry"),
+        "source_plan_id",
+        F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
+    )
+    return fresh.unionByName(back)
+
+
+def _header(
+    night: Night,
+    storage_name: str,
+    orphans: Published,
+    inventory: Published,
+    live: list[Published],
+    refs: list[Published],
+    written: Written,
+) -> PlanHeader:
+    storage, found = night.storage(storage_name), orphans.receipt.facts
+    totals: dict[str, Totals] = {}
+    reasons: dict[str, Totals] = {}
+    for (action, reason), amount in written.totals.items():
+        totals[action] = totals.get(action, Totals()) + amount
+        if action == QUARANTINE:
+            reasons[reason] = reasons.get(reason, Totals()) + amount
+    held = Totals()
+    for name, amount in found["by_reason"].items():
+        if name.startswith("expired/"):
+            held += Totals(amount["files"], amount["bytes"])
+    expiry = [night.state.require(lake.name, EXPIRY_PLAN.name, night.run_date) for lake in night.config.lakes]
+    return sealed(
+        storage=storage_name,
+        location=storage.location,
+        quarantine=storage.quarantine,
+        run_date=night.run_date,
+        as_of=min(datetime.fromisoformat(table.receipt.facts["as_of"]) for table in refs),
+        frozen_at=_frozen_at(refs),
+        grace_cutoff=datetime.fromisoformat(found["grace_cutoff"]),
+        created_at=night.clock.now(),
+        historical=any(table.receipt.facts["historical"] for table in refs),
+        rehearsal=night.clock.is_rehearsal or any(table.receipt.facts["rehearsal"] for table in refs),
+        unsafe=tuple(sorted({*night.unsafe, *(text for table in refs for text in table.receipt.unsafe)})),
+        refs_digests={table.receipt.group: table.receipt.facts["refs_digest"] for table in refs},
+        policy_digest=night.config.policy_digest(),
+        live_files=live_count(live, storage_name),
+        live_bytes=found["waterfall"].get("live", {"bytes": 0})["bytes"],
+        totals={name: _amount(amount) for name, amount in sorted(totals.items())},
+        by_reason={name: _amount(amount) for name, amount in sorted(reasons.items())},
+        held_for_expiry=_amount(held),
+        quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
+        expiry_actions=sum(table.receipt.rows for table in expiry),
+        gates=tuple(_gates(night, storage_name, orphans, inventory, live, refs, _amount(totals.get(QUARANTINE, Totals())))),
+        rows=written.rows,
+        rows_digest=f"{written.digest:016x}",
+    )
+
+
+def _amount(total: Totals) -> Amount:
+    return Amount(files=total.rows, bytes=total.size_bytes)
+
+
+def _gates(
+    night: Night, storage_name: str, orphans: Published, inventory: Published, live: list[Published], refs: list[Published], planned: Amount
+) -> list[GateResult]:
+    found, limits = orphans.receipt.facts, night.storage(storage_name).gates
+    before = night.state.latest(storage_name, ORPHAN_FILES.name, before=night.run_date)
+    samples: list[str] = found["stopped_samples"]
+    stored = Amount(files=inventory.receipt.facts["objects"], bytes=inventory.receipt.facts["bytes"])
+    return [
+        gates.live_set(live_count(live, storage_name), sum(table.receipt.rows for table in refs)),
+        gates.live_drop(
+            live_count(live, storage_name), before.receipt.facts["live_keys"] if before is not None else None, limits.max_live_drop
+        ),
+        gates.metadata_present(found["missing_metadata_count"], found["missing_metadata"]),
+        gates.no_live_candidate(found["false_negatives"], [name for name in samples if name.startswith("false_negatives")]),
+        gates.spelling(found["near_misses"], [name for name in samples if name.startswith("near_misses")]),
+        gates.links(found["behind_links_count"], found["behind_links"]),
+        gates.storages_apart(overlapping([(storage.name, storage.location) for storage in night.config.storages])),
+        gates.foreign_metadata(found["foreign_metadata_count"], found["foreign_metadata"]),
+        gates.unfinished_apply(unfinished(night.state, storage_name)),
+        gates.delete_bytes(planned, limits.max_delete_bytes),
+        gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
+    ]
+
+
+def _earlier_or(night: Night, storage_name: str, header: PlanHeader) -> PlanHeader:
+    """The same plan made before keeps its time of creation, so that making it again never prolongs it."""
+    for published in night.state.runs(storage_name, DELETION_PLAN.name):
+        if published.receipt.facts["plan_id"] == header.plan_id:
+            return header_of(published)
+    return header

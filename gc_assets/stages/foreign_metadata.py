@@ -1,0 +1,68 @@
+"""Recognises metadata of tables and repositories that no configured lake knows, below claimed prefixes (reliability.md H1).
+
+Such a find means that some catalog was not asked: its live files would look unreferenced.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.protocol import Objects
+
+# Names that only metadata of the named system has; the first is decided by its content, the others by their place alone.
+ICEBERG: Final = r"\.metadata\.json(\.gz)?$"
+SUSPECT: Final = ICEBERG + r"|(^|/)refs/(branch|tag)\.[^/]+/ref\.json$|(^|/)_lakefs/|(^|/)_delta_log/|(^|/)\.hoodie/|(^|/)repo$"
+ICECHUNK_MAGIC: Final = "ICE🧊CHUNK".encode()
+FOREIGN_DDL: Final = "key string, why string"
+
+
+def foreign_metadata(
+    suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: frozenset[str]
+) -> DataFrame:
+    """The suspects (column `key`, names that match `SUSPECT`) that are foreign, each with the reason."""
+    return suspects.select("key").mapInArrow(_Judge(storage_name, resolver, objects, known_tables), FOREIGN_DDL)
+
+
+@dataclass(frozen=True)
+class _Judge:
+    storage_name: str
+    resolver: KeyResolver
+    objects: Objects
+    known_tables: frozenset[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            judged = [(key, self._why(key)) for key in batch.column("key").to_pylist()]
+            found = [(key, why) for key, why in judged if why]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([k for k, _ in found], pa.string()), pa.array([w for _, w in found], pa.string())], ["key", "why"]
+            )
+
+    def _why(self, key: str) -> str | None:
+        name = key.rpartition("/")[2]
+        if ".metadata.json" in name:
+            return self._table(key)
+        if name == "repo":
+            return "an Icechunk repository of spec v2" if self._read(key).startswith(ICECHUNK_MAGIC) else None
+        return "metadata of a repository or table of another kind"
+
+    def _table(self, key: str) -> str | None:
+        try:
+            raw = self._read(key)
+            uuid = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)["table-uuid"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"table metadata that cannot be read ({error})"
+        return None if uuid in self.known_tables else f"table {uuid}, which no configured catalog knows"
+
+    def _read(self, key: str) -> bytes:
+        return self.objects.read(self.resolver.address(self.storage_name, key))

@@ -1,0 +1,107 @@
+"""Freezes what a run believes of a lake: refs, claims, pinned files, the policy and the grace cut-off's clock reading."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.core.parts import read_parts
+from gc_assets.core.paths import KeyResolver
+from gc_assets.core.receipts import Published
+from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Ref
+from gc_assets.schemas import CLAIMS, LAKE_REFS, PINNED, SOURCES
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import publish, read_rows, write_rows
+
+SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE = "_sources", "_claims", "_pinned"
+
+
+def lake_refs(night: Night, lake_name: str) -> Published:
+    """The frozen refs of a run date; what was frozen before is returned as it is, never overwritten (design 3.6).
+
+    The clock is read before the first ref. A date frozen on another day than its own is `historical`: its plan can be
+    shown and never applied. Raises `LakeUnreadable` naming what could not be read.
+    """
+    state = night.state
+    frozen = state.current(night.group(lake_name), LAKE_REFS.name, night.run_date)
+    if frozen is not None:
+        return frozen
+    run = state.start(night.group(lake_name), LAKE_REFS.name, night.run_date, night.clock)
+    frozen_at = night.clock.now()
+    lake = night.lake(lake_name)
+    refs = lake.freeze(night.as_of)
+    resolver = night.resolver()
+    rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
+    side = {
+        SOURCES_SIDE: pa.Table.from_pylist(
+            [{**asdict(item), "properties": list(item.properties.items())} for item in refs.sources], SOURCES
+        ),
+        CLAIMS_SIDE: _resolved(pa.Table.from_pylist([asdict(item) for item in refs.claims], _unresolved(CLAIMS)), CLAIMS, resolver),
+        PINNED_SIDE: _resolved(pa.Table.from_pylist([asdict(item) for item in refs.pinned], _unresolved(PINNED)), PINNED, resolver),
+    }
+    facts = {
+        "kind": refs.kind,
+        "as_of": night.as_of.isoformat(),
+        "frozen_at": frozen_at.isoformat(),
+        "historical": night.run_date != night.clock.today(),
+        "rehearsal": night.clock.is_rehearsal,
+        "policy_digest": night.config.policy_digest(),
+        "refs_digest": refs_digest(refs),
+        "claims": len(refs.claims),
+        "pinned": len(refs.pinned),
+        "notes": list(refs.notes),
+    }
+    written = write_rows(rows, LAKE_REFS, run, state.files, side)
+    return publish(state, run, written, night.clock, facts=facts, unsafe=night.unsafe)
+
+
+def refs_digest(refs: FrozenRefs) -> str:
+    """Changes when a ref is made, moved, removed or gets other settings, or a table has new metadata. Order does not matter."""
+    rows: list[Any] = [
+        [ref.table_uuid, ref.ref_name, ref.ref_type, ref.head_commit_id, sorted(ref.properties.items())] for ref in refs.refs
+    ]
+    rows += [[claim.table_uuid, claim.address] for claim in refs.claims]
+    rows += [[source.table_uuid, source.address] for source in refs.sources]
+    return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
+
+
+def frozen_refs(night: Night, lake_name: str, published: Published) -> FrozenRefs:
+    """The value that `freeze` gave, read back from the published table."""
+    state, kind = night.state, night.config.lake(lake_name).kind
+    table = read_rows(state, LAKE_REFS, published).to_pylist(maps_as_pydicts="strict")
+    return FrozenRefs(
+        lake=lake_name,
+        kind=kind,
+        refs=tuple(Ref(**row) for row in table),
+        sources=tuple(CommitSource(**row) for row in side_rows(night, published, SOURCES_SIDE, SOURCES)),
+        claims=tuple(
+            Claim(row["address"], row["table_uuid"], row["table_name"]) for row in side_rows(night, published, CLAIMS_SIDE, CLAIMS)
+        ),
+        pinned=tuple(
+            ContentRoot(row["address"], row["kind"], row["is_container"], row["size_bytes"], row["must_exist"])
+            for row in side_rows(night, published, PINNED_SIDE, PINNED)
+        ),
+        notes=tuple(published.receipt.facts["notes"]),
+    )
+
+
+def side_rows(night: Night, published: Published, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
+    return read_parts(night.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
+
+
+def _ref_row(ref: Ref) -> dict[str, Any]:
+    return {**asdict(ref), "properties": list(ref.properties.items())}
+
+
+def _unresolved(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in {"storage", "key"}])
+
+
+def _resolved(rows: pa.Table, schema: pa.Schema, resolver: KeyResolver) -> pa.Table:
+    addresses = rows.column("address").combine_chunks()
+    storage, key = resolver.resolve(addresses)
+    return rows.append_column("storage", storage).append_column("key", key).select(schema.names).cast(schema)

@@ -1,0 +1,249 @@
+"""Finds the claimed files that no live set holds: filter first, then the exact comparison, where one hit aborts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.claims import Claims
+from gc_assets.core.files import Files
+from gc_assets.core.parts import PartWriter, read_parts
+from gc_assets.core.paths import loose
+from gc_assets.core.receipts import Balance, Published, Run
+from gc_assets.schemas import CLAIMS, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
+from gc_assets.stages.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE
+from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
+from gc_assets.stages.night import Night
+from gc_assets.stages.storage_inventory import PROBLEMS_SIDE
+from gc_assets.stages.tables import (
+    MAX_SAMPLES,
+    PARTS_DDL,
+    ROUTE,
+    Totals,
+    Written,
+    merge_written,
+    publish,
+    read_paths,
+    read_rows,
+    read_table,
+    report_parts,
+    spark_schema,
+    write_frame,
+)
+from gc_assets.stores.local import LocalObjects
+
+CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
+FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
+# Spellings that another writer could have meant the same file by; everything else equals only itself.
+IRREGULAR: Final = r"[%]|//|/\.{1,2}/|[^\x00-\x7F]"
+CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
+# A gate names a few and counts the rest, up to here.
+MAX_NAMED: Final = 1_000
+LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
+
+
+def grace_cutoff(night: Night, storage_name: str, refs: list[Published]) -> datetime:
+    """What is younger than this is never a candidate: the grace period before the first ref of any lake was read."""
+    first = min(datetime.fromisoformat(table.receipt.facts["frozen_at"]) for table in refs)
+    return first - night.storage(storage_name).grace
+
+
+def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Published:
+    """`orphan_files` of a run date, with what the gates need: byte waterfall, near misses, false negatives, missing metadata.
+
+    The receipt's facts keep counts and samples; whether they stop a plan is decided where the plan is made.
+    """
+    state = night.state
+    inventory = state.require(storage_name, STORAGE_INVENTORY.name, night.run_date)
+    bloom = state.require(storage_name, LIVE_FILTER.name, night.run_date)
+    live, refs = live_tables(night), [state.require(lake.name, LAKE_REFS.name, night.run_date) for lake in night.config.lakes]
+    cutoff = grace_cutoff(night, storage_name, refs)
+    run = state.start(storage_name, ORPHAN_FILES.name, night.run_date, night.clock)
+
+    probe = _Probe(ProbeFilter(state.files, tuple(bloom.paths())), _claims(night, storage_name, refs), cutoff, state.files, run)
+    listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
+    probed = merge_written(listed.withColumn("key_hash", F.xxhash64("key")).mapInArrow(probe, PARTS_DDL).collect())
+    candidate_paths = [f"{run.path}/{part.name}" for part in probed.side.get(CANDIDATES_SIDE, ())]
+    candidates = read_paths(spark, state.files, CANDIDATES, candidate_paths)
+
+    keys = live_keys(spark, night, storage_name, live)
+    suspects = [f"{run.path}/{part.name}" for part in probed.side.get(SUSPECTS_SIDE, ())]
+    foreign = _foreign(spark, night, storage_name, suspects, refs)
+    linked = _behind_links(spark, night, keys, inventory)
+    missing = _missing_metadata(keys, listed)
+    frame = _orphans(spark, night, storage_name, candidates, keys, live)
+    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
+    for side in probed.side:
+        state.files.delete_directory(f"{run.path}/{side}")
+    waterfall = {key[0]: value for key, value in probed.totals.items()}
+    stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE)}
+    facts = {
+        "grace_cutoff": cutoff.isoformat(),
+        "waterfall": {name: {"files": total.rows, "bytes": total.size_bytes} for name, total in sorted(waterfall.items())},
+        "by_reason": {
+            f"{reason}/{lake}": {"files": total.rows, "bytes": total.size_bytes} for (reason, lake), total in sorted(written.totals.items())
+        },
+        "live_keys": live_count(live, storage_name),
+        "missing_metadata": missing[:MAX_SAMPLES],
+        "missing_metadata_count": len(missing),
+        "foreign_metadata": foreign[:MAX_SAMPLES],
+        "foreign_metadata_count": len(foreign),
+        "behind_links": linked[:MAX_SAMPLES],
+        "behind_links_count": len(linked),
+        "false_negatives": stopped[FALSE_NEGATIVES_SIDE],
+        "near_misses": stopped[NEAR_MISSES_SIDE],
+        "stopped_samples": _samples(night, run, written),
+        "problems": inventory.receipt.facts.get("problems", {}),
+    }
+    return publish(
+        state,
+        run,
+        written,
+        night.clock,
+        inputs=[inventory, bloom, *live, *refs],
+        balances=[
+            Balance(name="inventory rows probed", expected=inventory.receipt.rows, found=sum(total.rows for total in waterfall.values())),
+            Balance(name="candidates judged", expected=waterfall.get(CANDIDATE, Totals()).rows, found=written.rows + sum(stopped.values())),
+        ],
+        facts=facts,
+        unsafe=night.unsafe,
+    )
+
+
+def _claims(night: Night, storage_name: str, refs: list[Published]) -> Claims:
+    rows: list[tuple[str, str, str | None]] = []
+    for table in refs:
+        claims = read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
+        rows += [(row["key"], table.receipt.group, row["table_uuid"]) for row in claims if row["storage"] == storage_name]
+    return Claims.of(rows)
+
+
+def _missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
+    """Live metadata objects that the inventory lacks or shows with another length, as sentences, `MAX_NAMED` at most."""
+    needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
+        "key", "kind", F.col("container_size_bytes").alias("decoded_bytes")
+    )
+    present = listed.select("key", F.col("size_bytes").alias("listed_bytes")).join(F.broadcast(needed), "key")
+    sound = present.filter("decoded_bytes is null or decoded_bytes = listed_bytes").select("key")
+    rows = needed.join(sound, "key", "left_anti").select("key", "kind").limit(MAX_NAMED).collect()
+    return sorted(f"{row['kind']} {row['key']}" for row in rows)
+
+
+def _foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], refs: list[Published]) -> list[str]:
+    if not suspects:
+        return []
+    known = {uuid for table in refs for uuid in read_rows(night.state, LAKE_REFS, table, columns=["table_uuid"]).column(0).to_pylist()}
+    frame = read_paths(spark, night.state.files, CANDIDATES, suspects)
+    found = foreign_metadata(frame, storage_name, night.resolver(), LocalObjects(), frozenset(known - {None}))
+    return sorted(f"{row['key']}: {row['why']}" for row in found.limit(MAX_NAMED).collect())
+
+
+def _behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:
+    """Live keys at or below a symbolic link of the storage."""
+    if not inventory.receipt.facts["problems"].get("symlink"):
+        return []
+    problems = read_paths(spark, night.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
+    at = problems.filter("kind = 'symlink'").select(F.col("key").alias("link"))
+    below = F.col("key").startswith(F.concat("link", F.lit("/"))) | (F.col("key") == F.col("link"))
+    return sorted(row["key"] for row in keys.join(F.broadcast(at), below).select("key").limit(MAX_NAMED).collect())
+
+
+def _orphans(
+    spark: SparkSession, night: Night, storage_name: str, candidates: DataFrame, keys: DataFrame, live: list[Published]
+) -> DataFrame:
+    """Candidates with reason and witness, routed aside where a live key equals them exactly or but for spelling."""
+    spelled = candidates.select("key").mapInArrow(_Loose(), "key string, loose string")
+    regular = keys.filter(~F.col("key").rlike(IRREGULAR)).select("key", F.col("key").alias("loose"))
+    irregular = keys.filter(F.col("key").rlike(IRREGULAR)).select("key").mapInArrow(_Loose(), "key string, loose string")
+    live_spelled = regular.unionByName(irregular).select(F.col("key").alias("live_key"), "loose")
+    hits = spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
+    released = [
+        read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side)).withColumn("dead", F.lit(side == DANGLING_SIDE))
+        for table in live
+        for side in (EXPIRED_SIDE, DANGLING_SIDE)
+        if table.paths(side)
+    ]
+    witness = spark.createDataFrame([], spark_schema(LIVE_FILES.schema)).withColumn("dead", F.lit(True))
+    for frame in released:
+        witness = witness.unionByName(frame)
+    strongest = (
+        witness.filter(F.col("storage") == storage_name)
+        .groupBy("key")
+        .agg(F.min(F.struct("dead", "commit_id", "container", "kind")).alias("w"))
+    )
+    joined = candidates.join(hits, "key", "left").join(strongest, "key", "left")
+    expired = F.col("w").isNotNull() & ~F.col("w.dead")
+    return joined.select(
+        *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
+        F.when(expired, "expired").otherwise("unreferenced").alias("reason"),
+        F.col("w.commit_id").alias("last_commit_id"),
+        F.col("w.container").alias("last_container"),
+        F.col("w.kind").alias("kind"),
+        F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
+    )
+
+
+def _samples(night: Night, run: Run, written: Written) -> list[str]:
+    samples: list[str] = []
+    for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE):
+        for part in written.side.get(side, ())[:1]:
+            table = read_parts(night.state.files, [f"{run.path}/{part.name}"], ORPHAN_FILES.schema, ["key"])
+            samples += [f"{side.lstrip('_')}: {key}" for key in table.column("key")[:5].to_pylist()]
+    return samples
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """Sorts inventory rows into live, unowned, young and candidate, and writes the candidates; runs in executors."""
+
+    live: ProbeFilter
+    claims: Claims
+    cutoff: datetime
+    files: Files
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
+        suspects = PartWriter(self.files, self.run.path, CANDIDATES, SUSPECTS_SIDE)
+        totals: dict[tuple[str, ...], Totals] = {}
+        cutoff = pa.scalar(self.cutoff, pa.timestamp("us", "UTC"))
+
+        def count(name: str, rows: pa.RecordBatch) -> None:
+            size = pc.sum(rows.column("size_bytes")).as_py() or 0
+            totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
+
+        for batch in batches:
+            hits = self.live.contains(batch.column("key_hash").to_numpy())
+            count(LIVE, batch.filter(pa.array(hits)))
+            rest = batch.filter(pa.array(np.logical_not(hits)))
+            lake, table_uuid = self.claims.resolve(rest.column("key"))
+            owned = rest.append_column("lake", lake).append_column("table_uuid", table_uuid)
+            count(UNOWNED, owned.filter(pc.is_null(lake)))
+            owned = owned.filter(pc.is_valid(lake))
+            suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), SUSPECT)).select(CANDIDATES.names))
+            old = pc.less(owned.column("last_modified"), cutoff)
+            count(YOUNG, owned.filter(pc.invert(old)))
+            candidates = owned.filter(old)
+            count(CANDIDATE, candidates)
+            writer.write(candidates.select(CANDIDATES.names))
+        yield report_parts([*writer.close(), *suspects.close()], totals=totals)
+
+
+@dataclass(frozen=True)
+class _Loose:
+    """Adds the spelling-insensitive form of keys."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = batch.column("key")
+            yield pa.RecordBatch.from_arrays([keys, loose(keys)], ["key", "loose"])

@@ -1,0 +1,94 @@
+"""What this run understands the policy to be (`policy_table`) and how far earlier runs carried it out (`current_rules`)."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, RefRule
+from gc_assets.core.receipts import Published
+from gc_assets.core.units import Cutoff
+from gc_assets.schemas import CURRENT_RULES, POLICY_TABLE
+from gc_assets.stages.approvals import plans
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import publish, read_rows, write_rows
+
+
+def policy_table(night: Night, lake_name: str) -> Published:
+    """The rules of this run date below those of all earlier ones, so that it stays known what each run meant."""
+    state = night.state
+    run = state.start(lake_name, POLICY_TABLE.name, night.run_date, night.clock)
+    rules = pa.Table.from_pylist(
+        [{**rule, "run_id": run.run_id, "run_date": night.run_date} for rule in _rules(night.config.lake(lake_name), night.as_of)],
+        schema=POLICY_TABLE.schema,
+    )
+    before = state.latest(lake_name, POLICY_TABLE.name, before=night.run_date)
+    rows = pa.concat_tables([read_rows(state, POLICY_TABLE, before), rules]) if before is not None else rules
+    written = write_rows(rows, POLICY_TABLE, run, state.files)
+    facts = {"rules": rules.num_rows, "policy_digest": night.config.policy_digest()}
+    return publish(state, run, written, night.clock, inputs=[before] if before else [], facts=facts, unsafe=night.unsafe)
+
+
+def current_rules(night: Night, lake_name: str) -> Published:
+    """This run date's rules with `last_deleted`: the same rule's bound on the newest date whose deletions finished in full.
+
+    A policy row proves nothing was deleted: dates whose plans were not applied, failed or were restored do not count.
+    """
+    state = night.state
+    policy = state.require(lake_name, POLICY_TABLE.name, night.run_date)
+    rows = read_rows(state, POLICY_TABLE, policy)
+    mine = rows.filter(pc.equal(rows.column("run_date"), pa.scalar(night.run_date)))
+    finished = finished_dates(night)
+    bounds: dict[tuple[Any, ...], datetime | None] = {}
+    for row in sorted(rows.to_pylist(), key=lambda item: item["run_date"]):
+        if row["run_date"] in finished and row["run_date"] < night.run_date:
+            bounds[(row["rule_id"], row["prefix"], row["branch"])] = row["date_to_be_deleted"]
+    current = [
+        {
+            **{name: row[name] for name in ("rule_id", "prefix", "branch", "date_to_be_deleted")},
+            "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"])),
+        }
+        for row in mine.to_pylist()
+        if row["enabled"]
+    ]
+    run = state.start(lake_name, CURRENT_RULES.name, night.run_date, night.clock)
+    written = write_rows(pa.Table.from_pylist(current, schema=CURRENT_RULES.schema), CURRENT_RULES, run, state.files)
+    return publish(state, run, written, night.clock, inputs=[policy], unsafe=night.unsafe)
+
+
+def finished_dates(night: Night) -> set[date]:
+    """Run dates with at least one plan, all of them applied in full and none restored since."""
+    done: set[date] = set()
+    open_: set[date] = set()
+    for plan in plans(night.config):
+        applied = plan.finished is not None and plan.restored_at is None
+        (done if applied else open_).add(plan.header.run_date)
+    return done - open_
+
+
+def _rules(lake: IcebergLakeConfig | IcechunkLakeConfig, as_of: datetime) -> list[dict[str, Any]]:
+    if isinstance(lake, IcechunkLakeConfig):
+        default = _rule("retention.default", None, lake.retention.default.as_cutoff(), as_of)
+        return [default, *_ref_rules(lake.retention.refs, as_of)]
+    retention = lake.retention
+    table = Cutoff(max_age=retention.max_snapshot_age, keep_last=retention.min_snapshots_to_keep)
+    return [_rule("retention.source=table", None, table, as_of), *_ref_rules(retention.refs, as_of)]
+
+
+def _ref_rules(rules: tuple[RefRule, ...], as_of: datetime) -> list[dict[str, Any]]:
+    return [_rule(f"retention.refs[{index}]", rule.match, rule.as_cutoff(), as_of) for index, rule in enumerate(rules)]
+
+
+def _rule(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime) -> dict[str, Any]:
+    return {
+        "rule_id": rule_id,
+        "prefix": "",
+        "branch": branch,
+        "date_to_be_deleted": cutoff.moment(as_of),
+        "keep_last": cutoff.keep_last,
+        "scope": "snapshots",
+        "enabled": True,
+    }

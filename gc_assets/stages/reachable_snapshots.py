@@ -1,0 +1,104 @@
+"""Applies the retention policy to the whole commit graph, in one executor task per lake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.files import Files
+from gc_assets.core.parts import read_parts
+from gc_assets.core.receipts import Balance, Published, Run
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Lake
+from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
+from gc_assets.stages.lake_refs import frozen_refs
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import PARTS_DDL, merge_written, publish, report_parts, write_rows
+
+
+def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tuple[Published, Published]:
+    """`reachable_snapshots` and `expiry_plan` of a run date.
+
+    Raises `LakeUnreadable` where a commit that must be kept cannot be read, and `StateError` where the policy did not
+    speak about every commit exactly once.
+    """
+    state = night.state
+    refs = state.require(night.group(lake_name), LAKE_REFS.name, night.run_date)
+    graph = state.require(night.group(lake_name), COMMIT_GRAPH.name, night.run_date)
+    frozen_at = datetime.fromisoformat(refs.receipt.facts["frozen_at"])
+    as_of = datetime.fromisoformat(refs.receipt.facts["as_of"])
+    reachable_run = state.start(night.group(lake_name), REACHABLE_SNAPSHOTS.name, night.run_date, night.clock)
+    expiry_run = state.start(night.group(lake_name), EXPIRY_PLAN.name, night.run_date, night.clock)
+    task = _Retain(
+        night.lake(lake_name),
+        frozen_refs(night, lake_name, refs),
+        state.files,
+        tuple(graph.paths()),
+        as_of,
+        frozen_at - night.longest_grace(),
+        reachable_run,
+        expiry_run,
+    )
+    rows = spark.range(0, 1, 1, 1).mapInArrow(task, PARTS_DDL).collect()
+    written = {json.loads(row["facts"])["asset"]: merge_written([row]) for row in rows}
+    reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
+    return (
+        publish(
+            state,
+            reachable_run,
+            reachable,
+            night.clock,
+            inputs=[refs, graph],
+            balances=[Balance(name="commits", expected=graph.receipt.rows, found=reachable.rows)],
+            facts=reachable.facts,
+            unsafe=night.unsafe,
+        ),
+        publish(state, expiry_run, expiry, night.clock, inputs=[refs, graph], facts=expiry.facts, unsafe=night.unsafe),
+    )
+
+
+@dataclass(frozen=True)
+class _Retain:
+    """Reads the published graph, asks the lake, writes both tables; runs in one executor task."""
+
+    lake: Lake
+    refs: FrozenRefs
+    files: Files
+    graph_paths: tuple[str, ...]
+    as_of: datetime
+    grace_cutoff: datetime
+    reachable_run: Run
+    expiry_run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            commits = read_parts(self.files, list(self.graph_paths), COMMIT_GRAPH.schema)
+            retention = self.lake.retain(self.refs, commits, self.as_of, self.grace_cutoff)
+            self._check(commits, retention.reachable)
+            reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.reachable_run, self.files)
+            expiry = write_rows(retention.expiry, EXPIRY_PLAN, self.expiry_run, self.files)
+            states = {
+                state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
+            }
+            facts = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes)}
+            yield report_parts(reachable.parts, reachable.digest, facts=facts)
+            yield report_parts(expiry.parts, expiry.digest, facts={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
+
+    def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
+        asked, answered = _commit_keys(commits), _commit_keys(reachable)
+        if asked != answered or len(answered) != reachable.num_rows:
+            example = next(iter(asked ^ answered), None)
+            raise StateError(
+                f"lake {self.refs.lake}: the policy gave {reachable.num_rows:,} answers for {len(asked):,} commits, see {example}; "
+                "a commit without an answer would lose its files, so nothing is published"
+            )
+
+
+def _commit_keys(rows: pa.Table) -> set[tuple[str | None, str]]:
+    return set(zip(rows.column("table_uuid").to_pylist(), rows.column("commit_id").to_pylist(), strict=True))
