@@ -219,7 +219,7 @@ def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> N
             matched = source.properties.get(GC_ENABLED, "true").strip().lower() == "true"
             why = "no pattern of `tables` names it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
             for index in range(len(table.rows)):
-                verdicts.keep(index, _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}"))
+                verdicts.keeps[index] = _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}")
             verdicts.lapsed.clear()
     for index in table.forest.cyclic:
         verdicts.keep(index, _Keep(NEVER, "kept: its parents form a cycle, so its history cannot be told"))

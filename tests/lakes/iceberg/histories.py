@@ -1,0 +1,92 @@
+"""Snapshot histories as frozen refs and a commit table, written down in days before `AS_OF`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.config import IcebergRetention
+from gc_assets.lakes.iceberg.retention import retain
+from gc_assets.lakes.protocol import CommitSource, FrozenRefs, Ref, Retention
+from gc_assets.schemas import COMMIT_GRAPH
+
+AS_OF = datetime(2026, 6, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+DAY_MS = 24 * 3600 * 1000
+UUID = "11111111-0000-0000-0000-000000000000"
+
+
+def commit(commit_id: str, parent: str | None, days: float, uuid: str = UUID, table_name: str = "db.t") -> dict[str, Any]:
+    """A snapshot committed `days` before `AS_OF`."""
+    return {
+        "table_uuid": uuid,
+        "commit_id": commit_id,
+        "parents": [] if parent is None else [parent],
+        "committed_at": AS_OF - days * DAY,
+        "table_name": table_name,
+    }
+
+
+def chain(*days: float) -> list[dict[str, Any]]:
+    """Snapshots `s0`, `s1`, … each on the one before."""
+    return [commit(f"s{index}", f"s{index - 1}" if index else None, age) for index, age in enumerate(days)]
+
+
+def branch(name: str, head: str | None, table_name: str = "db.t", uuid: str = UUID, **settings: int) -> Ref:
+    return Ref(name, "branch", head, uuid, table_name, _hyphenated(settings))
+
+
+def tag(name: str, head: str, table_name: str = "db.t", uuid: str = UUID, **settings: int) -> Ref:
+    return Ref(name, "tag", head, uuid, table_name, _hyphenated(settings))
+
+
+def source(table_name: str = "db.t", uuid: str = UUID, collect: bool = True, **properties: int | str) -> CommitSource:
+    """`properties` are `history.expire.*` settings by their last part, or `gc_enabled`."""
+    settings = {f"history.expire.{key}": value for key, value in _hyphenated(properties).items() if key != "gc-enabled"}
+    if "gc_enabled" in properties:
+        settings["gc.enabled"] = str(properties["gc_enabled"])
+    return CommitSource(f"file:///{table_name}.json", uuid, table_name, properties={**settings, "collect": str(collect).lower()})
+
+
+def frozen(refs: Sequence[Ref], sources: Sequence[CommitSource]) -> FrozenRefs:
+    return FrozenRefs("sales", "iceberg", tuple(refs), tuple(sources), (), ())
+
+
+def graph(commits: Sequence[Mapping[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(list(commits), schema=COMMIT_GRAPH.schema)
+
+
+def retained(
+    commits: Sequence[Mapping[str, Any]],
+    refs: Sequence[Ref],
+    *sources: CommitSource,
+    policy: Mapping[str, Any] | None = None,
+    grace_days: float = 0,
+) -> Retention:
+    """Retention at `AS_OF`. The grace cut-off lies `grace_days` back, so that by default it protects the future alone."""
+    overrides = IcebergRetention.model_validate(policy or {})
+    grace_cutoff = AS_OF - grace_days * DAY + timedelta(microseconds=1)
+    return retain(frozen(refs, sources or (source(),)), graph(commits), AS_OF, grace_cutoff, overrides)
+
+
+def states(retention: Retention) -> dict[str, str]:
+    return {row["commit_id"]: row["state"] for row in retention.reachable.to_pylist()}
+
+
+def kept(retention: Retention) -> set[str]:
+    return {commit_id for commit_id, state in states(retention).items() if state == "retained"}
+
+
+def row(retention: Retention, commit_id: str) -> dict[str, Any]:
+    return next(item for item in retention.reachable.to_pylist() if item["commit_id"] == commit_id)
+
+
+def actions(retention: Retention, action: str) -> list[tuple[str, str | None]]:
+    return [(item["snapshot_id"], item["ref_name"]) for item in retention.expiry.to_pylist() if item["action"] == action]
+
+
+def _hyphenated(settings: Mapping[str, int | str]) -> dict[str, str]:
+    return {key.replace("_", "-"): str(value) for key, value in settings.items()}

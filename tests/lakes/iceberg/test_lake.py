@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.lakes.protocol import Commit, CommitSource, Container, FrozenRefs, Kind, Lake
+from gc_assets.stores.local import LocalObjects
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> LakeBuilder:
+    return LakeBuilder(tmp_path)
+
+
+def lake(builder: LakeBuilder, **settings: Any) -> IcebergLake:
+    return IcebergLake(builder.config(**settings), LocalObjects())
+
+
+def frozen(builder: LakeBuilder, **settings: Any) -> FrozenRefs:
+    return lake(builder, **settings).freeze(START)
+
+
+def commits(builder: LakeBuilder) -> dict[str, Commit]:
+    read = lake(builder)
+    return {commit.commit_id: commit for source in read.freeze(START).sources for commit in read.commits(source)}
+
+
+def simple(builder: LakeBuilder, name: str = "db.t", **settings: Any) -> TableBuilder:
+    table = builder.table(name, START, **settings)
+    table.append(START + DAY)
+    return table
+
+
+def files_below(builder: LakeBuilder, commit: Commit) -> Iterator[dict[str, Any]]:
+    """Every row below a commit, by following containers as the stage does."""
+    objects, read = LocalObjects(), lake(builder)
+    pending = [Container(root.address, root.kind, root.size_bytes) for root in commit.content_roots if root.is_container]
+    while pending:
+        container = pending.pop()
+        for row in read.decode(container, objects.read(container.address)).to_pylist():
+            yield row
+            if row["is_container"]:
+                pending.append(Container(row["address"], row["kind"], row["size_bytes"], row["expected_entries"], row["snapshot_id"]))
+
+
+def test_it_is_a_lake_and_pickles(builder: LakeBuilder) -> None:
+    simple(builder)
+    copy = pickle.loads(pickle.dumps(lake(builder)))  # noqa: S301 - made here
+    assert isinstance(copy, Lake)
+    assert copy.freeze(START) == frozen(builder)
+
+
+# What is frozen
+
+
+def test_every_branch_and_tag_is_frozen_with_its_own_settings(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    first, second = table.append(START + DAY), table.append(START + 2 * DAY)
+    table.tag(START + 3 * DAY, "v1", first, max_ref_age_ms=86_400_000)
+    table.branch(START + 3 * DAY, "dev", first, min_snapshots_to_keep=3, max_snapshot_age_ms=5)
+    refs = {ref.ref_name: (ref.ref_type, ref.head_commit_id, ref.properties) for ref in frozen(builder).refs}
+    assert refs == {
+        "main": ("branch", second, {}),
+        "v1": ("tag", first, {"max-ref-age-ms": "86400000"}),
+        "dev": ("branch", first, {"min-snapshots-to-keep": "3", "max-snapshot-age-ms": "5"}),
+    }
+    assert {(ref.table_uuid, ref.table_name) for ref in frozen(builder).refs} == {(table.uuid, "db.t")}
+
+
+def test_tables_of_nested_namespaces_are_found(builder: LakeBuilder) -> None:
+    for name in ("a.t", "a.b.t", "a.b.c.d.t"):
+        simple(builder, name)
+    assert [source.table_name for source in frozen(builder).sources] == ["a.b.c.d.t", "a.b.t", "a.t"]
+
+
+def test_a_table_without_snapshots_has_one_row_main_without_a_head(builder: LakeBuilder) -> None:
+    builder.table("db.empty", START)
+    assert [(ref.ref_name, ref.head_commit_id) for ref in frozen(builder).refs] == [("main", None)]
+
+
+def test_an_empty_catalog_is_fine_and_says_so(builder: LakeBuilder) -> None:
+    refs = frozen(builder)
+    assert (refs.refs, refs.sources, refs.claims, refs.pinned) == ((), (), (), ())
+    assert refs.notes == ("lake sales: the catalog has no tables; nothing of it is claimed",)
+
+
+def test_retention_settings_of_the_table_are_frozen_with_it(builder: LakeBuilder) -> None:
+    properties = {"history.expire.max-snapshot-age-ms": "7", "history.expire.min-snapshots-to-keep": "2", "owner": "me"}
+    simple(builder, properties=properties)
+    [source] = frozen(builder).sources
+    properties.pop("owner")
+    assert source.properties == {**properties, "collect": "true"}
+
+
+def test_the_current_metadata_must_exist_and_logged_ones_and_the_version_hint_may(builder: LakeBuilder) -> None:
+    table = simple(builder)
+    pinned = {root.address: root for root in frozen(builder).pinned}
+    current = pinned.pop(table.metadata_location)
+    assert (current.kind, current.must_exist) == (Kind.METADATA_JSON, True)
+    assert current.size_bytes == table.path(current.address).stat().st_size
+    logged = {entry.metadata_file for entry in table.table.metadata.metadata_log}
+    hint = table.table.location() + "/metadata/version-hint.text"
+    assert len(logged) == 1
+    assert {address: (root.kind, root.must_exist) for address, root in pinned.items()} == {
+        **dict.fromkeys(logged, (Kind.METADATA_JSON, False)),
+        hint: (Kind.VERSION_HINT, False),
+    }
+
+
+# What is claimed, what is kept whole
+
+
+def test_location_and_write_paths_are_claimed(builder: LakeBuilder) -> None:
+    paths = {
+        "write.data.path": f"file://{builder.warehouse}/elsewhere/data/",
+        "write.metadata.path": f"file://{builder.warehouse}/elsewhere/meta",
+        "write.object-storage.path": f"file://{builder.warehouse}/legacy/objects",
+        "write.folder-storage.path": f"file://{builder.warehouse}/legacy/folder",
+    }
+    table = simple(builder, properties=paths)
+    claims = [claim.address for claim in frozen(builder).claims]
+    assert claims == [f"{table.table.location()}/", *(f"{path.rstrip('/')}/" for path in paths.values())]
+
+
+@pytest.mark.parametrize("settings", [{"tables": ["other.*"]}, {"tables": []}])
+def test_a_table_outside_the_patterns_is_read_but_not_claimed(builder: LakeBuilder, settings: dict[str, Any]) -> None:
+    simple(builder)
+    refs = frozen(builder, **settings)
+    assert refs.claims == ()
+    assert refs.sources[0].properties["collect"] == "false"
+    assert len(refs.refs) == 1
+    assert refs.notes == ("table db.t: no pattern of `tables` names it, so everything of it is kept",)
+
+
+def test_patterns_choose_by_namespace_and_table(builder: LakeBuilder) -> None:
+    for name in ("db.orders", "db.orders_2", "dbx.orders"):
+        simple(builder, name)
+    collected = [source.table_name for source in frozen(builder, tables=["db.order?"]).sources if source.properties["collect"] == "true"]
+    assert collected == ["db.orders"]
+
+
+def test_a_table_with_gc_disabled_keeps_everything(builder: LakeBuilder) -> None:
+    simple(builder, properties={"gc.enabled": "false"})
+    refs = frozen(builder)
+    assert refs.claims == ()
+    assert refs.sources[0].properties == {"gc.enabled": "false", "collect": "false"}
+    assert refs.notes == ("table db.t: gc.enabled is false, so everything of it is kept",)
+
+
+def test_a_table_registered_twice_is_frozen_under_both_names(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    older = table.append(START + DAY)
+    builder.register("db.copy", table.metadata_location)
+    stale = table.metadata_location
+    newer = table.append(START + 2 * DAY)
+    refs = frozen(builder)
+    assert [(ref.table_name, ref.head_commit_id, ref.table_uuid) for ref in refs.refs] == [
+        ("db.copy", older, table.uuid),
+        ("db.t", newer, table.uuid),
+    ]
+    assert len(refs.claims) == 1
+    pinned = {root.address: root.must_exist for root in refs.pinned}
+    assert len(pinned) == len(refs.pinned)
+    assert pinned[stale]  # logged by one registration, current for the other
+    assert sum("registered 2 times" in note for note in refs.notes) == 2
+
+
+def test_a_table_registered_twice_is_not_claimed_where_one_registration_is_kept_whole(builder: LakeBuilder) -> None:
+    table = simple(builder)
+    builder.register("db.copy", table.metadata_location)
+    table.set_properties(START + 2 * DAY, {"gc.enabled": "false"})
+    assert frozen(builder).claims == ()
+
+
+# The commit graph
+
+
+def test_every_listed_snapshot_is_a_commit_staged_ones_too(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    first = table.append(START + DAY)
+    second = table.append(START + 2 * DAY)
+    staged = table.append(START + 3 * DAY, branch=None)
+    table.rollback(START + 4 * DAY, first)
+    found = commits(builder)
+    assert {commit.commit_id: commit.parents for commit in found.values()} == {first: (), second: (first,), staged: (second,)}
+    assert [commit.committed_at for commit in found.values()] == [START + DAY, START + 2 * DAY, START + 3 * DAY]
+    assert {commit.message for commit in found.values()} == {"append"}
+    assert found[first].summary["sequence-number"] == "1"
+    assert found[first].summary["schema-id"] == "0"
+    assert found[first].summary["added-data-files"] == "1"
+
+
+def test_statistics_files_are_content_roots_of_their_snapshot(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    first, second = table.append(START + DAY), table.append(START + 2 * DAY)
+    statistics, partitions = table.statistics(START + 3 * DAY, first)
+    found = commits(builder)
+    assert [(root.address, root.kind, root.size_bytes) for root in found[first].content_roots[1:]] == [
+        (statistics, Kind.STATISTICS, table.path(statistics).stat().st_size),
+        (partitions, Kind.PARTITION_STATISTICS, table.path(partitions).stat().st_size),
+    ]
+    assert len(found[second].content_roots) == 1
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+@pytest.mark.parametrize("layout", [{}, {"write.object-storage.enabled": "true"}], ids=["plain", "object storage"])
+def test_following_containers_finds_every_file_that_pyiceberg_finds(
+    builder: LakeBuilder, partitioned: bool, layout: dict[str, str]
+) -> None:
+    table = builder.table("db.t", START, partitioned=partitioned, properties=layout)
+    for day in range(1, 4):
+        table.append(START + day * DAY, ids=[day, day + 10], part=f"p {day}/ü")
+    table.position_deletes(START + 5 * DAY)
+    table.deletion_vector(START + 6 * DAY, 1)
+    table.equality_deletes(START + 7 * DAY)
+    table.overwrite(START + 8 * DAY)
+    rows = [row for commit in commits(builder).values() for row in files_below(builder, commit)]
+    live = {row["address"] for row in rows if row["entry_status"] in {"added", "existing"}}
+    assert live == set(table.table.inspect.all_files()["file_path"].to_pylist())
+    assert {row["address"] for row in rows if row["is_container"]} == set(table.table.inspect.all_manifests()["path"].to_pylist())
+    assert {row["kind"] for row in rows} == {"manifest", "data", "position_deletes", "equality_deletes", "deletion_vector"}
+    sizes = {row["address"]: row["size_bytes"] for row in rows}
+    assert sizes == {address: table.path(address).stat().st_size for address in sizes}
+
+
+def test_nothing_that_a_live_table_has_on_disk_goes_unnamed_but_leftovers(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    snapshot = table.append(START + DAY)
+    table.statistics(START + 2 * DAY, snapshot)
+    leftovers = table.leftovers(START + 3 * DAY)
+    named = {root.address for root in frozen(builder).pinned}
+    for commit in commits(builder).values():
+        named |= {root.address for root in commit.content_roots} | {row["address"] for row in files_below(builder, commit)}
+    assert builder.files() - {table.path(address) for address in named} == set(leftovers)
+
+
+# The unhappy side
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "garbage"])
+def test_one_unreadable_table_stops_the_lake_and_is_named(builder: LakeBuilder, damage: str) -> None:
+    simple(builder, "db.fine")
+    table = simple(builder, "db.broken")
+    path = table.path(table.metadata_location)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"empty": b"", "truncated": path.read_bytes()[:-40], "garbage": b"\x00" * 200}[damage])
+    with pytest.raises(LakeUnreadable, match=r"lake sales: table db\.broken could not be read"):
+        frozen(builder)
+
+
+def test_an_unreadable_table_outside_the_patterns_stops_the_lake_too(builder: LakeBuilder) -> None:
+    table = simple(builder)
+    table.path(table.metadata_location).unlink()
+    with pytest.raises(LakeUnreadable, match=r"table db\.t"):
+        frozen(builder, tables=["other.*"])
+
+
+def test_metadata_that_vanishes_after_the_freeze_is_named(builder: LakeBuilder) -> None:
+    table = simple(builder)
+    [source] = frozen(builder).sources
+    table.path(source.address).unlink()
+    with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: its metadata file:.* does not exist"):
+        list(lake(builder).commits(source))
+
+
+def test_metadata_that_is_damaged_after_the_freeze_is_named(builder: LakeBuilder, tmp_path: Path) -> None:
+    damaged = tmp_path / "x.metadata.json"
+    damaged.write_bytes(b"{")
+    with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read: .*x\.metadata\.json.*not a whole JSON"):
+        list(lake(builder).commits(CommitSource(f"file://{damaged}", "u", "db.t")))
+
+
+def test_a_catalog_that_hides_unreferenced_snapshots_is_refused(builder: LakeBuilder) -> None:
+    builder.properties["snapshot-loading-mode"] = "refs"
+    with pytest.raises(LakeUnreadable, match="snapshot-loading-mode=refs hides snapshots"):
+        frozen(builder)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"type": "sql", "uri": "postgresql+nodriver://me:hunter2@localhost/x"},
+        {"type": "rest", "uri": "http://me:hunter2@localhost:1", "token": "hunter2"},
+        {"type": "hunter2", "uri": "x", "s3.secret-access-key": "hunter2"},
+    ],
+)
+def test_a_catalog_that_does_not_open_is_named_without_its_secrets(builder: LakeBuilder, properties: dict[str, str]) -> None:
+    builder.properties = properties
+    with pytest.raises(LakeUnreadable, match="lake sales: the list of tables of catalog 'default' could not be read") as caught:
+        frozen(builder)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__suppress_context__
+
+
+# The builder itself
+
+
+def test_the_builders_delete_files_are_ones_pyiceberg_applies(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    table.append(START + DAY, ids=[1, 2, 3])
+    table.position_deletes(START + 2 * DAY, 0)
+    table.deletion_vector(START + 3 * DAY, 2)
+    assert table.table.scan().to_arrow()["id"].to_pylist() == [2]
+
+
+def test_the_builder_dates_files_by_the_commit_that_wrote_them(builder: LakeBuilder) -> None:
+    table = simple(builder)
+    table.append(START + 9 * DAY)
+    assert {path.stat().st_mtime for path in builder.files()} == {(START + n * DAY).timestamp() for n in (0, 1, 9)}
+    assert table.table.metadata.last_updated_ms == (START + 9 * DAY).timestamp() * 1000

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.iceberg.metadata import parse_metadata
+
+WILD = Path(__file__).parents[3] / ".." / "shared" / "fixtures" / "iceberg-wild"
+WILD_METADATA = [path for path in sorted(WILD.resolve().rglob("*.metadata.json")) if b"format-version" in path.read_bytes()]
+ADDRESS = "file:///lake/metadata/00001.metadata.json"
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    snapshot = {
+        "snapshot-id": 9007199254740993,
+        "timestamp-ms": 1767225600001,
+        "manifest-list": "file:///ml",
+        "summary": {"operation": "append"},
+    }
+    return {
+        "format-version": 2,
+        "table-uuid": "u",
+        "location": "file:///lake",
+        "current-snapshot-id": 9007199254740993,
+        "snapshots": [snapshot],
+        "refs": {"main": {"snapshot-id": 9007199254740993, "type": "branch"}},
+        **changes,
+    }
+
+
+def parsed(**changes: Any) -> Any:
+    return parse_metadata(ADDRESS, json.dumps(document(**changes)).encode())
+
+
+@pytest.mark.skipif(not WILD_METADATA, reason="the clone has no ../shared/fixtures/iceberg-wild")
+@pytest.mark.parametrize("path", WILD_METADATA, ids=lambda path: f"{path.parts[-3]}-{path.name[:8]}")
+def test_the_metadata_of_many_writers_reads_as_its_json_says(path: Path) -> None:
+    raw = json.loads(path.read_bytes())
+    table = parse_metadata(str(path), path.read_bytes())
+    assert [snapshot.snapshot_id for snapshot in table.snapshots] == [str(item["snapshot-id"]) for item in raw.get("snapshots", [])]
+    assert [snapshot.manifest_list for snapshot in table.snapshots] == [item["manifest-list"] for item in raw.get("snapshots", [])]
+    current = raw.get("current-snapshot-id")
+    heads = {ref.name: ref.snapshot_id for ref in table.refs}
+    assert heads.get("main") == (None if current in {None, -1} else str(current))
+
+
+def test_snapshot_ids_beyond_53_bits_and_milliseconds_are_exact() -> None:
+    snapshot = parsed().snapshots[0]
+    assert snapshot.snapshot_id == "9007199254740993"
+    assert snapshot.committed_at == datetime(2026, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
+
+
+def test_gzipped_metadata_reads_like_plain() -> None:
+    raw = json.dumps(document()).encode()
+    assert parse_metadata(ADDRESS, gzip.compress(raw)) == parse_metadata(ADDRESS, raw)
+
+
+def test_metadata_without_refs_has_main_at_the_current_snapshot() -> None:
+    [main] = parsed(refs=None).refs
+    assert (main.name, main.ref_type, main.snapshot_id) == ("main", "branch", "9007199254740993")
+
+
+@pytest.mark.parametrize("none", [None, -1])
+def test_a_table_without_a_current_snapshot_has_no_main(none: int | None) -> None:
+    changes = {"current-snapshot-id": none, "refs": {}}
+    assert parsed(**changes).refs == ()
+
+
+def test_statistics_of_a_snapshot_that_is_gone_are_still_files_of_the_table() -> None:
+    statistics = [{"snapshot-id": 5, "statistics-path": "file:///s", "file-size-in-bytes": 3}]
+    table = parsed(**{"partition-statistics": statistics})
+    assert [(file.address, file.kind, file.size_bytes) for file in table.loose_files] == [("file:///s", "partition_statistics", 3)]
+
+
+def test_sequence_number_and_schema_join_the_summary() -> None:
+    snapshot = {**document()["snapshots"][0], "sequence-number": 4, "schema-id": 0}
+    assert parsed(snapshots=[snapshot]).snapshots[0].summary == {"operation": "append", "sequence-number": "4", "schema-id": "0"}
+
+
+@pytest.mark.parametrize("value, enabled", [("true", True), ("TRUE", True), ("false", False), ("no", False)])
+def test_gc_is_disabled_by_every_word_but_true(value: str, enabled: bool) -> None:
+    assert parsed(properties={"gc.enabled": value}).gc_enabled is enabled
+
+
+SNAPSHOT = document()["snapshots"][0]
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"format-version": 4}, "format-version 4 is unknown"),
+        ({"format-version": 0}, "format-version 0 is unknown"),
+        ({"format-version": "2"}, "`format-version` of the document must be int"),
+        ({"format-version": None}, "the document has no `format-version`"),
+        ({"table-uuid": None}, "no table-uuid"),
+        ({"location": None}, "the document has no `location`"),
+        ({"snapshots": {}}, "`snapshots` of the document must be list"),
+        ({"snapshots": [1]}, "snapshots[0] must be an object"),
+        ({"snapshots": [SNAPSHOT, SNAPSHOT]}, "2 snapshots have 1 distinct ids"),
+        ({"snapshots": [{**SNAPSHOT, "manifest-list": None, "manifests": ["m"]}]}, "embedded `manifests` are not supported"),
+        ({"snapshots": [{**SNAPSHOT, "timestamp-ms": None}]}, "snapshots[0] has no `timestamp-ms`"),
+        ({"snapshots": [{**SNAPSHOT, "timestamp-ms": 10**18}]}, "outside the years 1 to 9999"),
+        ({"snapshots": [{**SNAPSHOT, "summary": [1]}]}, "the summary of snapshot 9007199254740993 must be an object"),
+        ({"snapshots": []}, "branch 'main' points at snapshot 9007199254740993, which is not among the 0 listed"),
+        ({"current-snapshot-id": 1}, "branch main points at snapshot 9007199254740993 but current-snapshot-id is 1"),
+        ({"refs": {"v": {"snapshot-id": 9007199254740993, "type": "note"}}}, "ref 'v' is of type 'note'"),
+        ({"refs": {"v": {"snapshot-id": 3, "type": "tag"}}}, "tag 'v' points at snapshot 3, which is not among the 1 listed"),
+        ({"refs": {"v": {"type": "tag"}}}, "ref 'v' has no `snapshot-id`"),
+        ({"refs": {"v": {"snapshot-id": 1, "type": "tag", "max-ref-age-ms": "1d"}}}, "`max-ref-age-ms` of ref 'v' must be int"),
+        ({"properties": {"history.expire.max-snapshot-age-ms": "5d"}}, "history.expire.max-snapshot-age-ms is '5d'"),
+        ({"statistics": [{"snapshot-id": 1}]}, "statistics[0] has no `statistics-path`"),
+    ],
+)
+def test_metadata_that_is_not_what_the_format_promises_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError, match=re.escape(message)) as caught:
+        parsed(**changes)
+    assert str(caught.value).startswith(f"{ADDRESS}: ")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe", b"\x1f\x8bgarbage", gzip.compress(b"{}" * 500)[:-8]])
+def test_bytes_that_are_no_metadata_are_refused(raw: bytes) -> None:
+    with pytest.raises(FormatError, match=f"^{ADDRESS}: "):
+        parse_metadata(ADDRESS, raw)
+
+
+def test_metadata_cut_off_anywhere_is_refused() -> None:
+    raw = json.dumps(document()).encode()
+    for length in range(len(raw)):
+        with pytest.raises(FormatError):
+            parse_metadata(ADDRESS, raw[:length])
