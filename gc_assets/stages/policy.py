@@ -33,7 +33,7 @@ def policy_table(night: Night, lake_name: str) -> Published:
 
 
 def current_rules(night: Night, lake_name: str) -> Published:
-    """This run date's rules with `last_deleted`: the same rule's bound on the newest date whose deletions finished in full.
+    """The rules of this run date with `last_deleted`: the same rule's bound on the newest date whose deletions finished in full.
 
     A policy row proves nothing was deleted: dates whose plans were not applied, failed or were restored do not count.
     """

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pandas.util import hash_array
+from pandas.core.util.hashing import hash_array
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError

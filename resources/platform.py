@@ -1,0 +1,66 @@
+"""The edge: reads the environment once and hands configuration, clock and lowered safety limits on as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
+
+from gc_assets.config import GRACE_FLOOR, Config, load_config
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import UsageError
+from gc_assets.core.units import format_duration, parse_duration
+from gc_assets.stages.night import Night
+
+CONFIG_VARIABLE: Final = "GC_ASSETS_CONFIG"
+NOW_VARIABLE: Final = "GC_ASSETS_UNSAFE_NOW"
+FLOOR_VARIABLE: Final = "GC_ASSETS_UNSAFE_GRACE_FLOOR"
+DEFAULT_CONFIG: Final = "lakes.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """A configuration with the clock it runs by. `unsafe` names every limit that the environment lowered."""
+
+    config: Config
+    clock: Clock
+    unsafe: tuple[str, ...]
+    path: Path
+
+    def night(self, run_date: date, as_of: datetime | None = None) -> Night:
+        return Night.of(self.config, self.clock, run_date, as_of, self.unsafe)
+
+
+def config_path(environment: Mapping[str, str], given: str | None = None) -> Path:
+    """The configuration file: the one given, else `GC_ASSETS_CONFIG`, else `./lakes.yaml`."""
+    return Path(given or environment.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+
+
+def load_platform(environment: Mapping[str, str], given: str | None = None) -> Platform:
+    """Raises `UsageError` for whatever is wrong with the file or the variables."""
+    path = config_path(environment, given)
+    floor, unsafe = GRACE_FLOOR, []
+    if environment.get(FLOOR_VARIABLE):
+        try:
+            floor = parse_duration(environment[FLOOR_VARIABLE])
+        except ValueError as error:
+            raise UsageError(f"{FLOOR_VARIABLE}: {error}") from None
+        unsafe.append(f"{FLOOR_VARIABLE} lowers the floor of the grace period to {format_duration(floor)}")
+    clock = clock_of(environment)
+    if clock.fixed is not None:
+        unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
+    return Platform(load_config(path, environment, floor), clock, tuple(unsafe), path)
+
+
+def clock_of(environment: Mapping[str, str]) -> Clock:
+    """The real clock, or the one that `GC_ASSETS_UNSAFE_NOW` fixes (UTC where it names no zone)."""
+    text = environment.get(NOW_VARIABLE)
+    if not text:
+        return Clock()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{NOW_VARIABLE} is {text!r}; expected an ISO 8601 time such as 2026-11-21T03:00:00+00:00") from None
+    return Clock(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
