@@ -1,0 +1,42 @@
+"""The scan of a whole buffer finds what a search in each row finds."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gc_assets.core import byte_scan
+from gc_assets.core.byte_scan import has_irregular_components, rows_with
+
+KEYS = st.lists(st.text(st.sampled_from("a/.é%"), max_size=6), max_size=12)
+
+
+@given(KEYS, st.integers(0, 4), st.integers(0, 4))
+def test_a_row_is_irregular_if_a_component_may_be_empty_or_dots(keys: list[str], start: int, dropped: int) -> None:
+    column = pa.array(keys, pa.string()).slice(start, max(0, len(keys) - start - dropped))
+    found = has_irregular_components(column)
+    for key, irregular in zip(column.to_pylist(), found, strict=True):
+        # A slash at the end may be taken together with the next row, which costs time and nothing else.
+        assert irregular or not re.search(r"^[/.]|/[/.]", key)
+        assert not irregular or re.search(r"^[/.]|/[/.]|/$", key)
+
+
+@given(KEYS, st.integers(0, 4))
+def test_a_byte_is_found_in_exactly_the_rows_that_hold_it(keys: list[str], start: int) -> None:
+    column = pa.array(keys, pa.string()).slice(start)
+    assert rows_with(column, lambda byte, _: byte == ord("%")).tolist() == ["%" in key for key in column.to_pylist()]
+
+
+def test_a_pattern_across_the_border_of_two_windows_is_found() -> None:
+    window = byte_scan._WINDOW
+    column = pa.array(["a" * (window - 1) + "//" + "b" * window, "c/d"])
+    assert has_irregular_components(column).tolist() == [True, False]
+
+
+def test_nulls_and_empty_columns_hold_nothing() -> None:
+    assert has_irregular_components(pa.array([None, ""], pa.string())).tolist() == [False, False]
+    assert np.array_equal(has_irregular_components(pa.array([], pa.string())), np.zeros(0, bool))

@@ -1,0 +1,331 @@
+"""Two addresses of one object resolve to one key; addresses of two objects never do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gc_assets.core.errors import FormatError, StoreError, UsageError
+from gc_assets.core.paths import KeyResolver, Location, loose, overlapping
+
+STORAGES = [
+    ("warehouse", "file:///data/warehouse"),
+    ("nested", "/data/warehouse/sub/"),
+    ("lake", "s3://bucket/prefix/"),
+    ("all", "s3a://other"),
+]
+
+
+@pytest.fixture
+def resolver() -> KeyResolver:
+    return KeyResolver(STORAGES)
+
+
+def resolved(resolver: KeyResolver, addresses: list[str | None]) -> list[tuple[str, str] | None]:
+    names, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
+    assert [name is None for name in names] == [key is None for key in keys]
+    return [None if name is None else (name, key) for name, key in zip(names, keys, strict=True)]
+
+
+SAME_OBJECT = [
+    ("file:///data/warehouse/db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    ("file:/data/warehouse/db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    ("file://localhost/data/warehouse/db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    ("FILE://LOCALHOST/data/warehouse/db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    ("/data/warehouse/db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    ("//data/warehouse/db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    ("file:////data//warehouse/./db/t//x.parquet", "warehouse", "db/t/x.parquet"),
+    ("/data/warehouse//db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    ("/data/warehouse/./db/t/x.parquet", "warehouse", "db/t/x.parquet"),
+    # What looks encoded is data: both Iceberg engines write names as they are.
+    ("file:///data/warehouse/a%20b/x", "warehouse", "a%20b/x"),
+    ("file:///data/warehouse/a b/x", "warehouse", "a b/x"),
+    ("file:///data/warehouse/a+b/x?y#z", "warehouse", "a+b/x?y#z"),
+    ("file:///data/warehouse/caf\u00e9", "warehouse", "caf\u00e9"),
+    ("file:///data/warehouse/cafe\u0301", "warehouse", "cafe\u0301"),
+    ("file:///data/warehouse/.hidden/..x/x..", "warehouse", ".hidden/..x/x.."),
+    # Directories: claims end in a slash.
+    ("file:///data/warehouse/", "warehouse", ""),
+    ("/data/warehouse/db/t/", "warehouse", "db/t/"),
+    ("/data/warehouse/db/t/.", "warehouse", "db/t/"),
+    ("/data/warehouse/db//t//", "warehouse", "db/t/"),
+    # The longest root wins, however it is spelled.
+    ("/data/warehouse/sub/x", "nested", "x"),
+    ("/data/warehouse/./sub//x", "nested", "x"),
+    ("file:/data//warehouse/sub/x", "nested", "x"),
+    ("/data/warehouse/sub_2/x", "warehouse", "sub_2/x"),
+    # On S3 every byte of a key counts.
+    ("s3://bucket/prefix/a//b", "lake", "a//b"),
+    ("s3a://bucket/prefix/a/./b", "lake", "a/./b"),
+    ("s3n://bucket/prefix//a", "lake", "/a"),
+    ("S3A://bucket/prefix/a", "lake", "a"),
+    ("s3://bucket/prefix/a/", "lake", "a/"),
+    ("s3://other//a", "all", "/a"),
+    ("s3://other/", "all", ""),
+]
+
+
+@pytest.mark.parametrize("address, storage, key", SAME_OBJECT)
+def test_an_address_resolves_to_its_storage_and_key(resolver: KeyResolver, address: str, storage: str, key: str) -> None:
+    assert resolver.resolve_one(address) == (storage, key)
+
+
+def test_a_batch_resolves_as_its_rows_do(resolver: KeyResolver) -> None:
+    addresses = [address for address, _, _ in SAME_OBJECT]
+    mixed = [*addresses, None, "gs://bucket/prefix/a", *addresses[::-1], addresses[0]]
+    assert resolved(resolver, mixed) == [address and resolver.resolve_one(address) for address in mixed]
+    assert resolved(resolver, []) == []
+    assert resolved(resolver, [None, None]) == [None, None]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/data/warehouse_2/x",
+        "/data/warehouse",
+        "s3://bucket/prefix_2/x",
+        "s3://Bucket/prefix/x",
+        "s3://bucket/Prefix/x",
+        "s3://elsewhere/data/warehouse/x",
+        "gs://bucket/prefix/x",
+        "abfss://c@account.dfs.core.windows.net/prefix/x",
+        "/DATA/warehouse/x",
+        "/elsewhere/\0/x",
+    ],
+)
+def test_an_address_below_no_storage_is_external(resolver: KeyResolver, address: str) -> None:
+    assert resolver.resolve_one(address) is None
+    assert resolved(resolver, [address, "/data/warehouse/x"]) == [None, ("warehouse", "x")]
+
+
+@pytest.mark.parametrize(
+    "address, finding",
+    [
+        ("/data/warehouse/a/../b", r"`\.\.`"),
+        ("/data/warehouse/..", r"`\.\.`"),
+        ("/elsewhere/../data/warehouse/b", r"`\.\.`"),
+        ("s3://bucket/prefix/a/../b", r"`\.\.`"),
+        ("db/t/x.parquet", "relative"),
+        ("", "relative"),
+        ("file:db/t/x.parquet", "absolute path"),
+        ("file://data/warehouse/x", "host 'data'"),
+        ("s3:/bucket/prefix/x", "bucket"),
+        ("s3:///prefix/x", "bucket"),
+        ("s3://bucket", "no key"),
+    ],
+)
+def test_an_address_that_systems_read_differently_is_refused_by_name(resolver: KeyResolver, address: str, finding: str) -> None:
+    with pytest.raises(FormatError, match=finding):
+        resolver.resolve_one(address)
+    with pytest.raises(FormatError, match=finding):
+        resolver.resolve(pa.array(["/data/warehouse/x", address, "/data/warehouse/y"]))
+
+
+def test_a_secret_in_an_address_is_not_repeated(resolver: KeyResolver) -> None:
+    with pytest.raises(FormatError) as refused:
+        resolver.resolve_one("s3n://ID:hush@bucket/prefix/x")
+    assert "hush" not in str(refused.value)
+    assert "bucket/prefix/x" in str(refused.value)
+
+
+def test_a_canonical_address_resolves_to_what_it_was_made_from(resolver: KeyResolver) -> None:
+    assert resolver.address("warehouse", "a b/%20") == "file:///data/warehouse/a b/%20"
+    assert resolver.address("lake", "/a//b") == "s3://bucket/prefix//a//b"
+    assert resolver.resolve_one(resolver.address("lake", "/a//b")) == ("lake", "/a//b")
+    with pytest.raises(UsageError, match=r"no storage 'x'.*all, lake, nested, warehouse"):
+        resolver.address("x", "a")
+
+
+def test_a_sliced_or_chunked_column_resolves_as_a_whole_one(resolver: KeyResolver) -> None:
+    addresses = pa.array(["/x/../y", "/data/warehouse//a", None, "/data/warehouse/b", "/x/../y"])
+    names, keys = resolver.resolve(pa.chunked_array([addresses.slice(1, 1), addresses.slice(2, 2)]))
+    assert names.to_pylist() == ["warehouse", None, "warehouse"]
+    assert keys.to_pylist() == ["a", None, "b"]
+    assert resolver.resolve(addresses.slice(1, 3))[1].to_pylist() == ["a", None, "b"]
+
+
+def test_a_resolver_travels_to_executors(resolver: KeyResolver) -> None:
+    copy = pickle.loads(pickle.dumps(resolver))  # noqa: S301  (our own bytes)
+    assert copy.resolve_one("/data/warehouse/x") == ("warehouse", "x")
+
+
+def test_a_storage_may_be_the_whole_disk() -> None:
+    assert resolved(KeyResolver([("disk", "file:///")]), ["file:///a/b", "file:/a//b", "/a"]) == [
+        ("disk", "a/b"),
+        ("disk", "a/b"),
+        ("disk", "a"),
+    ]
+
+
+# ---- random spellings, against the file system's and the store's own idea of sameness
+
+SEGMENTS = st.text(st.sampled_from("ab.%2 é/"), min_size=1, max_size=6).filter(lambda text: ".." not in text.split("/"))
+
+
+@st.composite
+def spellings_on_disk(draw: st.DrawFn, key: str) -> str:
+    start = draw(st.sampled_from(["file://", "file:", "FILE:", "", "file://localhost", "File://LocalHost"]))
+    path = [draw(st.sampled_from(["/", "/./"])) + "data"]
+    path += [draw(st.sampled_from(["/", "//", "/./", "///"])) + part for part in ("warehouse", *key.split("/"))]
+    return start + "".join(path)
+
+
+@given(st.data(), SEGMENTS, SEGMENTS)
+def test_local_addresses_have_one_key_exactly_if_the_disk_sees_one_file(data: st.DataObject, one: str, two: str) -> None:
+    resolver = KeyResolver([("warehouse", "/data/warehouse")])
+    first, second = (data.draw(spellings_on_disk(key)) for key in (one, two))
+    places = resolved(resolver, [first, second])
+    assert places == [resolver.resolve_one(first), resolver.resolve_one(second)]
+    # A slash at the end names a directory: the same to `normpath`, and another thing to us.
+    seen = [(os.path.normpath(f"/data/warehouse/{key}"), key.endswith(("/", "/.")) or key == ".") for key in (one, two)]
+    assert (places[0] == places[1]) == (seen[0] == seen[1])
+
+
+@given(SEGMENTS, SEGMENTS, st.lists(st.sampled_from(["s3", "s3a", "s3n", "S3", "S3A"]), min_size=2, max_size=2))
+def test_s3_addresses_have_one_key_exactly_if_their_bytes_are_equal(one: str, two: str, schemes: list[str]) -> None:
+    resolver = KeyResolver([("lake", "s3://bucket/prefix")])
+    places = resolved(resolver, [f"{scheme}://bucket/prefix/{key}" for scheme, key in zip(schemes, (one, two), strict=True)])
+    assert places == [("lake", one), ("lake", two)]
+
+
+# ---- symbolic links
+
+
+def test_an_address_through_a_symbolic_link_to_a_storage_is_inside(tmp_path: Path) -> None:
+    (tmp_path / "real/db").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "elsewhere").mkdir()
+    resolver = KeyResolver([("warehouse", str(tmp_path / "real"))])
+    assert resolver.resolve_one(f"{tmp_path}/link/db/x") == ("warehouse", "db/x")
+    assert resolved(resolver, [f"file://{tmp_path}/link/db/gone/x", f"{tmp_path}/elsewhere/x", f"{tmp_path}/link/y"]) == [
+        ("warehouse", "db/gone/x"),
+        None,
+        ("warehouse", "y"),
+    ]
+
+
+def test_a_storage_configured_through_a_link_holds_addresses_of_the_real_place(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    resolver = KeyResolver([("warehouse", str(tmp_path / "link"))])
+    assert resolver.resolve_one(f"{tmp_path}/real/x") == resolver.resolve_one(f"{tmp_path}/link/x") == ("warehouse", "x")
+
+
+def test_a_link_that_cannot_be_followed_stops_the_run_by_name(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "real").mkdir()
+    resolver = KeyResolver([("warehouse", str(tmp_path / "real"))])
+    with pytest.raises(StoreError, match=f"{tmp_path}/loop/"):
+        resolver.resolve_one(f"{tmp_path}/loop/x")
+
+
+# ---- locations
+
+
+@pytest.mark.parametrize(
+    "text, canonical",
+    [
+        ("file:///data/warehouse/", "file:///data/warehouse/"),
+        ("/data/warehouse", "file:///data/warehouse/"),
+        ("FILE:/data//./warehouse", "file:///data/warehouse/"),
+        ("file://localhost/data/warehouse/.", "file:///data/warehouse/"),
+        ("file:///", "file:///"),
+        ("S3A://bucket/prefix", "s3://bucket/prefix/"),
+        ("s3n://bucket", "s3://bucket/"),
+        ("s3://bucket/a b/%20/", "s3://bucket/a b/%20/"),
+    ],
+)
+def test_a_location_has_one_spelling_that_ends_in_a_slash(text: str, canonical: str) -> None:
+    assert str(Location.parse(text)) == canonical
+    assert Location.parse(canonical) == Location.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "data/warehouse", "file:", "file://", "file://host/data", "gs://bucket/", "/data/../warehouse", "s3://", "s3://bucket/.."]
+)
+def test_a_location_that_cannot_be_is_wrong_usage(text: str) -> None:
+    with pytest.raises(UsageError, match=f"storage location {text!r}"):
+        Location.parse(text)
+
+
+def test_two_storages_of_one_name_are_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="a, a"):
+        KeyResolver([("a", "/x"), ("a", "/y")])
+
+
+def test_locations_overlap_by_whole_segments_only() -> None:
+    locations = [
+        ("t", "/w/t"),
+        ("t_2", "/w/t_2"),
+        ("nested", "file:///w//t/nested"),
+        ("again", "file:/w/t_2/"),
+        ("s3", "s3://w/t"),
+        ("s3a", "s3a://w/t/x"),
+    ]
+    assert overlapping(locations) == [("t", "nested"), ("t_2", "again"), ("s3", "s3a")]
+
+
+def test_locations_that_meet_through_a_link_are_seen_once_links_are_resolved(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    places = [("real", f"{tmp_path}/real"), ("link", f"{tmp_path}/link")]
+    assert overlapping(places) == []
+    assert overlapping([(name, str(Location.parse(place).without_links())) for name, place in places]) == [("real", "link")]
+
+
+# ---- near misses
+
+
+@pytest.mark.parametrize(
+    "one, two",
+    [
+        ("a%20b/x", "a b/x"),
+        ("a%2520b", "a%20b"),
+        ("a%2Fb", "a/b"),
+        ("a//b", "a/b"),
+        ("a/./b", "a/b"),
+        ("/a", "a"),
+        ("./a", "a"),
+        ("cafe\u0301", "caf\u00e9"),
+        ("caf%C3%A9", "cafe\u0301"),
+        ("%ff%20", "%FF "),
+    ],
+)
+def test_keys_that_differ_in_spelling_only_are_near_misses(one: str, two: str) -> None:
+    assert loose(pa.array([one, "plain"]))[0] == loose(pa.array([two]))[0]
+
+
+@pytest.mark.parametrize(
+    "one, two", [("a b", "a_b"), ("A", "a"), ("a/b", "a/c"), ("a/b", "ab"), ("a.b", "a/b"), ("100%", "100"), ("%zz", "zz"), ("a/", "a")]
+)
+def test_keys_that_differ_in_more_are_no_near_misses(one: str, two: str) -> None:
+    assert loose(pa.array([one]))[0] != loose(pa.array([two]))[0]
+
+
+def test_regular_keys_and_nulls_are_their_own_loose_form() -> None:
+    keys = pa.array(["db/t/00000-0.parquet", None, "a.b/c", ""])
+    assert loose(keys).equals(keys)
+    assert loose(pa.chunked_array([keys, pa.array(["a%20b", None])])).to_pylist() == [*keys.to_pylist(), "a b", None]
+
+
+@given(st.text(max_size=12), st.integers(0, 3))
+def test_encoding_a_key_any_number_of_times_leaves_its_loose_form(key: str, times: int) -> None:
+    encoded = key
+    for _ in range(times):
+        encoded = quote(encoded)
+    assert loose(pa.array([encoded])).to_pylist() == loose(pa.array([key])).to_pylist()
+
+
+@given(st.lists(st.one_of(st.none(), st.text(st.sampled_from("ab./%2ée\u0301"), max_size=8)), max_size=8), st.integers(0, 3))
+def test_a_loose_column_is_its_rows_and_loosening_twice_changes_nothing(keys: list[str | None], start: int) -> None:
+    column = pa.array(keys, pa.string()).slice(start)
+    once = loose(column)
+    assert once.to_pylist() == [loose(pa.array([key], pa.string()))[0].as_py() for key in column.to_pylist()]
+    assert loose(once).equals(once)
