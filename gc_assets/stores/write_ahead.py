@@ -18,18 +18,18 @@ import xxhash
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
+from gc_assets.core.hashing import SPARK_SEED
 from gc_assets.stores.protocol import FAILED, Outcome, Planned
 
 # A share's history is held in memory when a plan is resumed: about 50 MB.
 KEYS_PER_SHARE = 50_000
 _INTENT = ".intent.jsonl"
 _OUTCOME = ".outcome.jsonl"
-_SPARK_HASH_SEED = 42
 
 
 def share_of(key: str, shares: int) -> int:
     """Equals Spark's `pmod(xxhash64(key), shares)`."""
-    unsigned = xxhash.xxh64_intdigest(key.encode(), seed=_SPARK_HASH_SEED)
+    unsigned = xxhash.xxh64_intdigest(key.encode(), seed=SPARK_SEED)
     return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned) % shares
 
 

@@ -1,0 +1,64 @@
+"""A storage on disk, its planned rows, and what lies where: shared by the tests of stores."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from gc_assets.core.clock import Clock
+from gc_assets.stores.listing import plan_listing
+from gc_assets.stores.local import etag_of
+from gc_assets.stores.protocol import Action, Listed, Planned
+
+PLAN = "plan-a"
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+CLOCK = Clock(NOW)
+
+
+def write(root: Path, key: str, content: bytes = b"content", mtime_ns: int = 1_700_000_000_123_456_789) -> Path:
+    path = root / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+    return path
+
+
+def plan(root: Path, key: str, action: Action = "quarantine", *, etag: str | None = None) -> Planned:
+    """The row a plan would hold for the file as it is now; `etag` for one that is elsewhere by now."""
+    identity = etag or etag_of((root / key).lstat())
+    source = None if action == "quarantine" else PLAN
+    return Planned(key, action, int(identity.split("-")[0]), identity, None, source)
+
+
+def trash(root: Path, key: str, plan_id: str = PLAN) -> Path:
+    return root / ".gc-assets/trash" / plan_id / key
+
+
+def contents(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Bytes and mtime of every file below the root, the collector's own prefix included but for its lease."""
+    files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    found = {str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    return {key: value for key, value in found.items() if not key.startswith((".gc-assets/lease", ".gc-assets/fencing", ".gc-assets/."))}
+
+
+def listed(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> Listed:
+    """The whole listing, rounds and all, as one step."""
+    tasks = list(plan_listing(str(location), parallelism))
+    steps: list[Listed] = []
+    while tasks:
+        for step in tasks.pop().run(budget):
+            steps.append(step)
+            tasks += step.leftover
+    batches = [step.objects for step in steps]
+    objects = pa.Table.from_batches(batches).combine_chunks() if batches else None
+    if objects is None:
+        return Listed(pa.RecordBatch.from_pylist([], schema=pa.schema([("key", pa.string())])))
+    whole = objects.to_batches()
+    return Listed(whole[0] if whole else batches[0], tuple(problem for step in steps for problem in step.problems))
+
+
+def keys(step: Listed) -> list[str]:
+    return sorted(step.objects.column("key").to_pylist())
