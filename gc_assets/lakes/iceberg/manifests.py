@@ -3,12 +3,7 @@
 Pure: container and bytes in, rows out. Source: Iceberg's format/spec.md, "Manifests" and "Manifest Lists", versions 1 to 3.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported, so no checker sees them)
-
 from __future__ import annotations
-
-from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,7 +89,7 @@ def _files(container: Container, table: pa.Table) -> pa.RecordBatch:
 
 def _known(container: Container, table: pa.Table, name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
     """The column of codes 0 to `codes - 1`; null reads as 0 where the format lets a writer leave the field out."""
-    column = cast("pa.ChunkedArray", pc.fill_null(table[name], 0 if nullable else -1))
+    column: pa.ChunkedArray = pc.fill_null(table[name], 0 if nullable else -1)
     unknown = pc.filter(column, pc.or_(pc.less(column, 0), pc.greater_equal(column, codes)))
     if len(unknown):
         found = "none" if unknown[0].as_py() == -1 else unknown[0].as_py()
