@@ -6,6 +6,7 @@ The only module of this lake kind that talks to a catalog. Secrets are unwrapped
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -33,15 +34,10 @@ def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr
     Raises `LakeUnreadable` naming the namespace or table that could not be read: nothing is ever left out.
     """
     plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
-    if plain.get("snapshot-loading-mode", "all").lower() != "all":
-        raise LakeUnreadable(
-            f"lake {lake}: catalog property snapshot-loading-mode={plain['snapshot-loading-mode']} hides snapshots that no ref names, "
-            "whose files would look like garbage; set it to `all` or leave it out"
-        )
 
-    def unreadable(what: str, error: Exception) -> LakeUnreadable:
+    def unreadable(what: str, finding: str) -> LakeUnreadable:
         return LakeUnreadable(
-            f"lake {lake}: {what} could not be read ({type(error).__name__}: {_redacted(str(error), properties)}); "
+            f"lake {lake}: {what} could not be read ({textwrap.shorten(_redacted(finding, properties), 400)}); "
             "repair it or drop it from the catalog, then run again: without it nothing can be called garbage"
         )
 
@@ -50,13 +46,22 @@ def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr
         catalog = load_catalog(catalog_name, **plain)
         identifiers = sorted(_identifiers(catalog))
     except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does; it stops the run here
-        raise unreadable(f"the list of tables of catalog {catalog_name!r}", error) from None
+        raise unreadable(f"the list of tables of catalog {catalog_name!r}", f"{type(error).__name__}: {error}") from None
+    # Asked of the open catalog: a configuration file of pyiceberg's or the server may have set it too.
+    mode = catalog.properties.get("snapshot-loading-mode", "all")
+    if mode.lower() != "all":
+        raise LakeUnreadable(
+            f"lake {lake}: catalog property snapshot-loading-mode={mode} hides snapshots that no ref names, "
+            "whose files would look like garbage; set it to `all` or leave it out"
+        )
     for identifier in identifiers:
         name = ".".join(identifier)
         try:
             location = catalog.load_table(identifier).metadata_location
         except Exception as error:  # noqa: BLE001 - as above
-            raise unreadable(f"table {name}", error) from None
+            raise unreadable(f"table {name}", f"{type(error).__name__}: {error}") from None
+        if not location:
+            raise unreadable(f"table {name}", "the catalog does not say where its metadata.json is")
         yield TablePointer(name, location)
 
 

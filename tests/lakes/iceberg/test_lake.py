@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -258,6 +259,30 @@ def test_one_unreadable_table_stops_the_lake_and_is_named(builder: LakeBuilder, 
     else:
         path.write_bytes({"empty": b"", "truncated": path.read_bytes()[:-40], "garbage": b"\x00" * 200}[damage])
     with pytest.raises(LakeUnreadable, match=r"lake sales: table db\.broken could not be read"):
+        frozen(builder)
+
+
+def test_a_ref_whose_snapshot_is_missing_stops_the_lake(builder: LakeBuilder) -> None:
+    table = builder.table("db.t", START)
+    first = table.append(START + DAY)
+    table.append(START + 2 * DAY)
+    table.tag(START + 3 * DAY, "v1", first)
+    path = table.path(table.metadata_location)
+    document = json.loads(path.read_text())
+    document["snapshots"] = document["snapshots"][1:]
+    path.write_text(json.dumps(document))
+    with pytest.raises(LakeUnreadable, match=rf"table db\.t could not be read: .*tag 'v1' points at snapshot {first}"):
+        frozen(builder)
+
+
+def test_a_v1_table_with_embedded_manifests_stops_the_lake(builder: LakeBuilder) -> None:
+    table = simple(builder)
+    path = table.path(table.metadata_location)
+    document = json.loads(path.read_text())
+    document["format-version"] = 1
+    document["snapshots"][0]["manifests"] = [document["snapshots"][0].pop("manifest-list")]
+    path.write_text(json.dumps(document))
+    with pytest.raises(LakeUnreadable, match=r"table db\.t could not be read .*manifest-list"):
         frozen(builder)
 
 
