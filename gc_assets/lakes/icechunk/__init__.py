@@ -1,1 +1,1 @@
-"""."""
+"""Icechunk repositories of spec v1 as a lake kind."""

@@ -1,0 +1,151 @@
+"""Chunk manifests of spec v1: the chunks that their references name (`manifest.fbs`), read with numpy.
+
+Bytes in, ids out. A reference is native (a chunk id), virtual (a location) or inline (its bytes are in the manifest). All
+references of one layout (vtable) are gathered at once; a writer shares layouts, so there are a handful.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.icechunk import envelope
+from gc_assets.lakes.icechunk.flatbuffers import ABSENT, FlatBuffer, VTable
+from gc_assets.lakes.icechunk.ids import ID_BYTES, Ids, distinct, spell_one
+
+_ID, _ARRAYS = range(2)
+_NODE_ID, _REFS = range(2)
+_INLINE, _CHUNK_ID, _LOCATION = 1, 4, 5
+_REF_FIELDS = 8
+# Eight optional fields give 256 layouts; more than a few times that is damage, and each costs a pass.
+_MOST_LAYOUTS = 1024
+# Locations are gathered this many at a time, so that the indices of a big manifest stay small.
+_LOCATIONS_AT_ONCE = 1 << 16
+
+Positions = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkManifest:
+    """What a manifest refers to: distinct native chunk ids, distinct virtual locations, and how many references of each sort."""
+
+    manifest_id: str
+    chunk_ids: Ids
+    locations: pa.StringArray
+    native_refs: int
+    virtual_refs: int
+    inline_refs: int
+
+    @property
+    def chunk_refs(self) -> int:
+        return self.native_refs + self.virtual_refs + self.inline_refs
+
+
+def parse_chunk_manifest(where: str, raw: bytes) -> ChunkManifest:
+    """The manifest in a file's bytes. Raises `FormatError` naming `where`."""
+    buffer = FlatBuffer(where, envelope.unwrap(where, raw, envelope.CHUNK_MANIFEST))
+    root = buffer.root(known_fields=2)
+    refs = _ref_tables(buffer, root.at(_ARRAYS, "arrays"))
+    native: list[Ids] = [np.zeros((0, ID_BYTES), np.uint8)]
+    virtual: list[Positions] = [np.zeros(0, np.int64)]
+    inline_refs = 0
+    for layout, tables in _by_layout(buffer, refs):
+        present = [field for field in (_CHUNK_ID, _INLINE, _LOCATION) if layout.fields[field] != ABSENT]
+        if len(present) != 1:
+            raise FormatError(
+                f"{where}: expected each reference to be native, virtual or inline, found one that is {len(present)} of these; "
+                "restore the file from a backup"
+            )
+        if present == [_CHUNK_ID]:
+            native.append(_gather_ids(buffer, tables + layout.fields[_CHUNK_ID]))
+        elif present == [_LOCATION]:
+            virtual.append(tables + layout.fields[_LOCATION])
+        else:
+            inline_refs += len(tables)
+    ids, fields = np.concatenate(native), np.concatenate(virtual)
+    return ChunkManifest(
+        manifest_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
+        chunk_ids=distinct(ids),
+        locations=_locations(buffer, fields),
+        native_refs=len(ids),
+        virtual_refs=len(fields),
+        inline_refs=inline_refs,
+    )
+
+
+def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
+    """Positions of all references of all arrays."""
+    start, count = buffer.vector(arrays, 4)
+    found: list[Positions] = [np.zeros(0, np.int64)]
+    for index in range(count):
+        array = buffer.table(buffer.indirect(start + 4 * index), known_fields=2)
+        first, refs = buffer.vector(array.at(_REFS, "refs"), 4)
+        offsets = np.frombuffer(buffer.data, "<u4", refs, first)
+        found.append(first + 4 * np.arange(refs, dtype=np.int64) + offsets)
+    return np.concatenate(found)
+
+
+def _by_layout(buffer: FlatBuffer, tables: Positions) -> list[tuple[VTable, Positions]]:
+    """The references grouped by their vtable, every offset within the buffer."""
+    if not len(tables):
+        return []
+    vtables = tables - _gather_u32(buffer, tables).view(np.int32)
+    starts = np.unique(vtables).tolist()
+    if len(starts) > _MOST_LAYOUTS:
+        raise buffer.damaged(f"{len(starts):,} table layouts")
+    groups: list[tuple[VTable, Positions]] = []
+    for start in starts:
+        members = tables if len(starts) == 1 else tables[vtables == start]
+        groups.append((buffer.vtable(start, int(members.max()), _REF_FIELDS), members))
+    return groups
+
+
+def _gather_ids(buffer: FlatBuffer, positions: Positions) -> Ids:
+    if int(positions.max()) + ID_BYTES > len(buffer.data):
+        raise buffer.damaged("a chunk id past the end")
+    if not np.any(positions & 3):  # holds in practice; the format does not promise it
+        return _words(buffer)[(positions >> 2)[:, None] + np.arange(3)].view(np.uint8)
+    return np.frombuffer(buffer.data, np.uint8)[positions[:, None] + np.arange(ID_BYTES)]
+
+
+def _gather_u32(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint32]:
+    """The numbers at positions that the format aligns to four bytes."""
+    if int(positions.min()) < 0 or int(positions.max()) + 4 > len(buffer.data):
+        raise buffer.damaged("a reference past the end")
+    if np.any(positions & 3):
+        raise buffer.damaged("a reference that is not aligned to four bytes")
+    return _words(buffer)[positions >> 2]
+
+
+def _words(buffer: FlatBuffer) -> NDArray[np.uint32]:
+    return np.frombuffer(buffer.data, "<u4", len(buffer.data) // 4)
+
+
+def _locations(buffer: FlatBuffer, fields: Positions) -> pa.StringArray:
+    """The distinct strings that the given fields point at."""
+    parts: list[Any] = [pa.array([], pa.string())]
+    for first in range(0, len(fields), _LOCATIONS_AT_ONCE):
+        some = fields[first : first + _LOCATIONS_AT_ONCE]
+        strings = some + _gather_u32(buffer, some)
+        lengths = _gather_u32(buffer, strings).astype(np.int64)
+        if int((strings + 4 + lengths).max()) > len(buffer.data):
+            raise buffer.damaged("a virtual location that runs past the end")
+        ends = np.cumsum(lengths)
+        if int(ends[-1]) > np.iinfo(np.int32).max:
+            raise buffer.damaged(f"virtual locations of {int(ends[-1]):,} bytes together")
+        offsets = np.concatenate(([0], ends))
+        places = np.arange(int(ends[-1])) + np.repeat(strings + 4 - offsets[:-1], lengths)
+        text = np.frombuffer(buffer.data, np.uint8)[places]
+        strings_array = pa.StringArray.from_buffers(len(some), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(text))
+        try:
+            strings_array.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise FormatError(f"{buffer.where}: expected virtual locations in UTF-8: {error}; restore the file from a backup") from error
+        parts.append(pc.unique(strings_array))
+    return pc.unique(pa.chunked_array(parts)) if len(parts) > 1 else parts[0]

@@ -1,0 +1,225 @@
+"""Which edits of history a policy asks for, and what refs reach once they are made. Two semantics, by name:
+
+* `seed`: the public text (icechunk `design-docs/007-basic-expiration.md`). For each ref the last snapshot on the walk from its tip that
+  is not expired gets the first snapshot of the history as parent; a ref whose tip is expired is left alone.
+* `icechunk-v1`: the library since 0.2.11 (its PR 870). The same, and an expired tip is given the first snapshot as parent.
+
+Pure and linear in snapshots, apart from rules that count snapshots. Positions are those of `Forest`. Unlike the text and the library,
+refs may have different cut-offs: an edit that would cut what another ref keeps is not made, so the order of refs changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gc_assets.core.units import Cutoff
+from gc_assets.lakes.iceberg.ancestry import NO_PARENT, Forest
+from gc_assets.lakes.protocol import Ref
+
+Semantics = Literal["seed", "icechunk-v1"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A cut-off, the configuration path that gives it, and its moment on this run date (microseconds; null where age decides nothing)."""
+
+    cutoff: Cutoff
+    path: str
+    moment: int | None
+
+    def __str__(self) -> str:
+        return f"{self.cutoff} ({self.path})"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A ref with the position of its head and the rule for its history."""
+
+    ref: Ref
+    head: int
+    rule: Rule
+
+    @property
+    def label(self) -> str:
+        return f"{self.ref.ref_type} {self.ref.ref_name}"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The snapshots with what every walk needs: times in microseconds, the first snapshot of each one's ancestry, and the distance to it.
+
+    `first` is `NO_PARENT` where the ancestry cannot be told: it lacks a snapshot, or its parents form a cycle.
+    """
+
+    forest: Forest
+    stamps: Sequence[int]
+    first: Sequence[int]
+    depth: Sequence[int]
+
+    @classmethod
+    def of(cls, forest: Forest, stamps: Sequence[int], incomplete: Iterable[int]) -> History:
+        """`incomplete` holds the positions whose parent is named and not among the snapshots."""
+        first, depth = [NO_PARENT] * len(forest.ids), [0] * len(forest.ids)
+        lacking = set(incomplete)
+        for index in reversed(forest.children_first):
+            above = forest.parent[index]
+            if above == NO_PARENT:
+                first[index] = NO_PARENT if index in lacking else index
+            else:
+                first[index], depth[index] = first[above], depth[above] + 1
+        return cls(forest, stamps, first, depth)
+
+    def moment_bounds(self, moment: int) -> tuple[Sequence[int], Sequence[int]]:
+        """For each snapshot the last on its walk that is not older than the moment, and the last that is; `NO_PARENT` for none."""
+        young, old = [NO_PARENT] * len(self.stamps), [NO_PARENT] * len(self.stamps)
+        for index in reversed(self.forest.children_first):
+            above = self.forest.parent[index]
+            if above != NO_PARENT:
+                young[index], old[index] = young[above], old[above]
+            if self.stamps[index] < moment:
+                old[index] = index if old[index] == NO_PARENT else old[index]
+            else:
+                young[index] = index if young[index] == NO_PARENT else young[index]
+        return young, old
+
+    def ancestor(self, index: int, steps: int) -> int:
+        """`steps` parents up, or the first snapshot."""
+        for _ in range(min(steps, self.depth[index])):
+            index = self.forest.parent[index]
+        return index
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What a ref's rule keeps of its own history: from the head to `last`, or nothing (`NO_PARENT`) if the head itself is expired."""
+
+    pointer: Pointer
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A snapshot gets another parent because the walks of these refs end there; the first in the order of refs speaks for all."""
+
+    snapshot: int
+    new_parent: int
+    walks: Sequence[Walk]
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """The outcome: edits, refs to delete, and for each snapshot the ref that keeps it afterwards.
+
+    `keepers[i]` is the walk whose rule holds snapshot i with the longest reach; `reached[i]` the first that reaches it after the edits.
+    """
+
+    edits: tuple[Edit, ...]
+    deleted: tuple[Walk, ...]
+    keepers: Mapping[int, Walk]
+    reached: Mapping[int, Walk]
+    skewed: tuple[Pointer, ...]
+
+
+class Bounds:
+    """Remembers the bounds of each moment, so that a thousand tags of one rule cost one pass."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
+
+    def walk(self, pointer: Pointer) -> Walk:
+        """Where the ref's rule stops keeping. Incomplete histories are kept whole by the caller, not here."""
+        history, cutoff = self._history, pointer.rule.cutoff
+        if cutoff.forever:
+            return Walk(pointer, history.first[pointer.head])
+        last = NO_PARENT
+        if cutoff.keep_last is not None:
+            last = history.ancestor(pointer.head, cutoff.keep_last - 1)
+        if pointer.rule.moment is not None:
+            young = self._of(pointer.rule.moment)[0][pointer.head]
+            if young != NO_PARENT and (last == NO_PARENT or history.depth[young] < history.depth[last]):
+                last = young
+        return Walk(pointer, last)
+
+    def skewed(self, pointer: Pointer) -> bool:
+        """Whether the first snapshot is younger than the cut-off and one after it is older, on which the library panics."""
+        if pointer.rule.moment is None or pointer.rule.cutoff.forever:
+            return False
+        young, old = self._of(pointer.rule.moment)
+        return old[pointer.head] != NO_PARENT and young[pointer.head] == self._history.first[pointer.head]
+
+    def _of(self, moment: int) -> tuple[Sequence[int], Sequence[int]]:
+        if moment not in self._known:
+            self._known[moment] = self._history.moment_bounds(moment)
+        return self._known[moment]
+
+
+def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Pointer], semantics: Semantics) -> Expiration:
+    """What the semantics do to the history of `pointers`, deleting those of `removable` whose head is expired and would go.
+
+    A removable ref whose head survives stays (issue 1534 of icechunk). The snapshot of a ref that goes is never edited: the library does,
+    which renews the object's age, so that its collector frees what the snapshot needs and spares the snapshot.
+    """
+    bounds = Bounds(history)
+    walks = [bounds.walk(pointer) for pointer in pointers]
+    may_go = {id(pointer) for pointer in removable if history.first[pointer.head] != NO_PARENT}
+    lapsing = [walk for walk in walks if id(walk.pointer) in may_go and walk.last == NO_PARENT]
+    going = {id(walk.pointer) for walk in lapsing}
+    staying = [walk for walk in walks if id(walk.pointer) not in going]
+    keepers = _keepers(history, staying)
+    edits = _edits(history, staying, keepers, semantics)
+    reached = _reached(history, staying, {edit.snapshot: edit.new_parent for edit in edits})
+    return Expiration(
+        edits=edits,
+        deleted=tuple(walk for walk in lapsing if walk.pointer.head not in reached),
+        keepers=keepers,
+        reached=reached,
+        skewed=tuple(pointer for pointer in pointers if bounds.skewed(pointer)),
+    )
+
+
+def _keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
+    """For each snapshot that a rule keeps, the walk through it that keeps the most of what lies below."""
+    keepers: dict[int, Walk] = {}
+
+    def offer(index: int, walk: Walk) -> None:
+        known = keepers.get(index)
+        if known is None or history.depth[walk.last] < history.depth[known.last]:
+            keepers[index] = walk
+
+    for walk in walks:
+        if walk.last != NO_PARENT:
+            offer(walk.pointer.head, walk)
+    for index in history.forest.children_first:
+        walk = keepers.get(index)
+        if walk is not None and index != walk.last:
+            offer(history.forest.parent[index], walk)
+    return keepers
+
+
+def _edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, Walk], semantics: Semantics) -> tuple[Edit, ...]:
+    ending: dict[int, list[Walk]] = {}
+    for walk in walks:
+        first = history.first[walk.pointer.head]
+        editable = walk.last
+        if editable == NO_PARENT and semantics == "icechunk-v1":
+            editable = walk.pointer.head
+        if first == NO_PARENT or editable in (NO_PARENT, first) or history.forest.parent[editable] == first:
+            continue
+        keeper = keepers.get(editable)
+        if keeper is None or keeper.last == editable:
+            ending.setdefault(editable, []).append(walk)
+    return tuple(Edit(snapshot, history.first[snapshot], tuple(ended)) for snapshot, ended in ending.items())
+
+
+def _reached(history: History, walks: Sequence[Walk], new_parents: Mapping[int, int]) -> dict[int, Walk]:
+    """Every snapshot that a ref reaches after the edits, with the first that does. Cycles end where they close."""
+    reached: dict[int, Walk] = {}
+    for walk in walks:
+        index = walk.pointer.head
+        while index != NO_PARENT and index not in reached:
+            reached[index] = walk
+            index = new_parents.get(index, history.forest.parent[index])
+    return reached

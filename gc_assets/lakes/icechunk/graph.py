@@ -1,0 +1,75 @@
+"""A repository's commit graph as positions: snapshots, refs with their rules, and what is missing or damaged. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+from gc_assets.config import IcechunkLakeConfig
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.iceberg.ancestry import Reach, forest_of, refs_reaching
+from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule
+from gc_assets.lakes.protocol import FrozenRefs
+from gc_assets.schemas import TIMESTAMP
+
+# Key of a commit's summary: why its snapshot object could not be read.
+UNREADABLE = "unreadable"
+MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The snapshots, the parents that are named and missing, the refs (tags first, by name), and which refs reach what now."""
+
+    history: History
+    missing_parent: Mapping[int, str]
+    unreadable: Mapping[int, str]
+    pointers: Sequence[Pointer]
+    reach: Sequence[Reach]
+
+    @property
+    def ids(self) -> Sequence[str]:
+        return self.history.forest.ids
+
+
+def micros(moment: datetime) -> int:
+    return (moment - _EPOCH) // MICROSECOND
+
+
+def moment_micros(moment: datetime | None) -> int | None:
+    return None if moment is None else micros(moment)
+
+
+def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: IcechunkLakeConfig) -> Graph:
+    """The graph in the rows of `commits`. Raises `LakeUnreadable` for a ref whose head is not among them."""
+    ids = commits["commit_id"].to_pylist()
+    parents = [next(iter(named or ()), None) for named in commits["parents"].to_pylist()]
+    forest = forest_of(ids, parents)
+    missing = {index: parent for index, parent in enumerate(parents) if parent is not None and parent not in forest.position}
+    stamps = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).to_pylist()
+    summaries = commits["summary"].to_pylist(maps_as_pydicts="lossy")
+    unreadable = {index: summary[UNREADABLE] for index, summary in enumerate(summaries) if summary and UNREADABLE in summary}
+    pointers: list[Pointer] = []
+    for ref in sorted(refs.refs, key=lambda ref: (ref.ref_type != "tag", ref.ref_name)):
+        if ref.head_commit_id is None or ref.head_commit_id not in forest.position:
+            raise LakeUnreadable(
+                f"lake {refs.lake}: {ref.ref_type} {ref.ref_name!r} points at snapshot {ref.head_commit_id}, which is not in snapshots/; "
+                "run again if it was just written; otherwise restore the snapshot, or delete the ref with icechunk"
+            )
+        cutoff, path = config.retention.cutoff_for(ref.ref_name)
+        pointers.append(Pointer(ref, forest.position[ref.head_commit_id], Rule(cutoff, path, moment_micros(cutoff.moment(as_of)))))
+    heads: dict[int, list[str]] = defaultdict(list)
+    shared = shared_names(pointers)
+    for pointer in pointers:
+        heads[pointer.head].append(pointer.label if pointer.ref.ref_name in shared else pointer.ref.ref_name)
+    return Graph(History.of(forest, stamps, missing), missing, unreadable, pointers, refs_reaching(forest, heads))
+
+
+def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
+    """Names that a branch and a tag both have."""
+    return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

@@ -1,0 +1,65 @@
+"""Object ids of Icechunk: 12 random bytes, spelled as 20 characters of Crockford's base32 (spec.md, "Object Ids").
+
+Pure: knows neither files nor addresses. Many ids at a time are arrays of shape (n, 12) of unsigned bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ID_BYTES = 12
+ID_CHARS = 20
+_ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+# 96 bits fill 19 characters and one bit; the four bits appended on the right are zero, so the last character is 0 or G.
+_SPELLED = re.compile("[0-9A-HJKMNP-TV-Z]{19}[0G]")
+# Two characters for each value of ten bits, so that an id is ten look-ups.
+_PAIRS = np.frombuffer(b"".join(bytes((_ALPHABET[value >> 5], _ALPHABET[value & 31])) for value in range(1024)), "<u2")
+
+Ids = NDArray[np.uint8]
+
+
+def is_object_id(name: str) -> bool:
+    """Whether a name is the spelling that a writer gives an id."""
+    return _SPELLED.fullmatch(name) is not None
+
+
+def spell(ids: Ids) -> Ids:
+    """The ids as ASCII characters, shape (n, 20)."""
+    high, low = _halves(ids)
+    pairs = np.empty((len(ids), ID_CHARS // 2), "<u2")
+    for column in range(6):
+        pairs[:, column] = _PAIRS[(high >> np.uint64(54 - 10 * column)) & np.uint64(1023)]
+    pairs[:, 6] = _PAIRS[((high & np.uint64(15)) << np.uint64(6)) | (low >> np.uint64(26))]
+    pairs[:, 7] = _PAIRS[(low >> np.uint64(16)) & np.uint64(1023)]
+    pairs[:, 8] = _PAIRS[(low >> np.uint64(6)) & np.uint64(1023)]
+    pairs[:, 9] = _PAIRS[(low & np.uint64(63)) << np.uint64(4)]
+    return pairs.view("u1")
+
+
+def spell_one(object_id: bytes) -> str:
+    bits = int.from_bytes(object_id, "big") << 4
+    return bytes(_ALPHABET[bits >> shift & 31] for shift in range(95, -1, -5)).decode()
+
+
+def distinct(ids: Ids) -> Ids:
+    """Each id once, in the order of first appearance."""
+    high, low = _halves(ids)
+    ordered = np.sort(high)
+    if not np.any(ordered[1:] == ordered[:-1]):
+        return ids
+    order = np.lexsort((low, high))
+    high, low = high[order], low[order]
+    first = np.concatenate(([True], (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
+    # Within a run of equal ids lexsort is stable, so the first of the run appeared first.
+    return ids[np.sort(order[first])]
+
+
+def _halves(ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The first 8 and the last 4 bytes of each id as numbers, most significant byte first."""
+    words = np.ascontiguousarray(ids).view(">u4")
+    high = (words[:, 0].astype(np.uint64) << np.uint64(32)) | words[:, 1].astype(np.uint64)
+    return high, words[:, 2].astype(np.uint64)

@@ -1,0 +1,92 @@
+"""The refs of a spec v1 repository: one small JSON object per branch or tag, below `refs/` (spec.md, "References").
+
+Listing and reading are all that happens here. Whatever cannot be read raises: the official library takes a tag that it cannot read
+for a deleted one, and its collector then destroys the tag's data (reproduced with 1.1.21 for a truncated object, 403 and 503).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.icechunk.ids import is_object_id
+from gc_assets.lakes.protocol import ContentRoot, Kind, Objects, Ref, RefType
+
+_POINTER = "ref.json"
+_TOMBSTONE = "ref.json.deleted"
+_TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
+
+
+@dataclass(frozen=True, slots=True)
+class RefsRead:
+    """The refs, tags before branches and by name, and the files that hold them, those of deleted tags too."""
+
+    refs: tuple[Ref, ...]
+    files: tuple[ContentRoot, ...]
+
+
+def read_refs(lake: str, objects: Objects, repository: str) -> RefsRead:
+    """Every ref below `<repository>/refs/`. Raises `LakeUnreadable` naming the object that could not be read or understood.
+
+    A directory without objects is what deleting a branch leaves on a local disk, and no ref.
+    """
+    prefix = f"{repository}/refs/"
+    try:
+        listed = {address: size for address, size, _ in objects.list(prefix)}
+    except OSError as error:
+        raise LakeUnreadable(f"lake {lake}: {prefix} cannot be listed: {error}") from error
+    names: dict[str, set[str]] = defaultdict(set)
+    for address in listed:
+        directory, _, name = address.removeprefix(prefix).rpartition("/")
+        names[directory].add(name)
+    refs: list[Ref] = []
+    files: list[str] = []
+    for directory, held in sorted(names.items()):
+        at = f"{prefix}{directory}/"
+        ref_type, _, ref_name = directory.partition(".")
+        if ref_type not in _TYPES or not ref_name or "/" in ref_name:
+            raise LakeUnreadable(
+                f"lake {lake}: {at} is neither branch.<name> nor tag.<name>; "
+                "it may be a ref of a format that this release does not know, so nothing is collected"
+            )
+        files += [at + name for name in sorted(held & {_POINTER, _TOMBSTONE})]
+        if _TYPES[ref_type] == "tag" and _TOMBSTONE in held:
+            continue
+        if _POINTER not in held:
+            raise LakeUnreadable(
+                f"lake {lake}: {ref_type} {ref_name!r} has no {at}{_POINTER}, only {', '.join(sorted(held))}; "
+                "restore it, or remove what is left of the ref"
+            )
+        refs.append(Ref(ref_name, _TYPES[ref_type], _head(lake, objects, at + _POINTER, f"{ref_type} {ref_name!r}")))
+    refs.sort(key=lambda ref: (ref.ref_type != "tag", ref.ref_name))
+    return RefsRead(tuple(refs), tuple(_files(files, listed)))
+
+
+def _head(lake: str, objects: Objects, address: str, name: str) -> str:
+    def unreadable(why: str) -> LakeUnreadable:
+        return LakeUnreadable(
+            f"lake {lake}: {name} cannot be read: {address}: {why}; restore the file, or delete the ref with icechunk if it is not wanted"
+        )
+
+    try:
+        raw = objects.read(address)
+    except OSError as error:
+        raise unreadable(str(error)) from error
+    try:
+        document: Any = json.loads(raw)
+    except ValueError as error:
+        raise unreadable(f"expected JSON, found {raw[:40]!r} ({error})") from error
+    head = document.get("snapshot") if isinstance(document, dict) else None
+    if not isinstance(head, str) or not is_object_id(head):
+        raise unreadable(f'expected {{"snapshot": "<20 characters>"}}, found {raw[:80]!r}')
+    return head
+
+
+def _files(addresses: Iterable[str], sizes: Mapping[str, int]) -> Iterable[ContentRoot]:
+    # A branch that is deleted during the night takes its file along, and a ref's file may be rewritten at any moment.
+    for address in addresses:
+        yield ContentRoot(address, Kind.REF, is_container=False, size_bytes=sizes[address], must_exist=False)

@@ -1,0 +1,66 @@
+"""Snapshot files of spec v1: who they are, their parent, their time and their chunk manifests (`snapshot.fbs`).
+
+Bytes in, values out. The nodes of a snapshot are not read: `manifest_files` lists every manifest they use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.icechunk import envelope
+from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer
+from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
+
+_ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _METADATA, _MANIFEST_FILES = range(7)
+_FIELDS = 7
+_MANIFEST_FILE = np.dtype([("id", "V12"), ("_", "V4"), ("size_bytes", "<u8"), ("chunk_refs", "<u4"), ("__", "V4")])
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Later times have no `datetime`; the file would be damaged anyway.
+_END_OF_TIME_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """A chunk manifest as a snapshot lists it, with what it promises of it."""
+
+    manifest_id: str
+    size_bytes: int
+    chunk_refs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot file. `parent_id` is null for the first snapshot of a repository, whatever its id."""
+
+    snapshot_id: str
+    parent_id: str | None
+    flushed_at: datetime
+    message: str
+    manifest_files: tuple[ManifestFile, ...]
+
+
+def parse_snapshot(where: str, raw: bytes) -> Snapshot:
+    """The snapshot in a file's bytes. Raises `FormatError` naming `where`."""
+    buffer = FlatBuffer(where, envelope.unwrap(where, raw, envelope.SNAPSHOT))
+    root = buffer.root(_FIELDS)
+    flushed_at = buffer.unsigned64(root.at(_FLUSHED_AT, "flushed_at"))
+    if flushed_at > _END_OF_TIME_US:
+        raise FormatError(f"{where}: expected flushed_at in microseconds since 1970, found {flushed_at}; restore the file from a backup")
+    start, length = buffer.vector(root.at(_MESSAGE, "message"), 1)
+    try:
+        message = buffer.take(start, length).decode()
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{where}: expected a message in UTF-8, found {error}; restore the file from a backup") from error
+    start, count = buffer.vector(root.at(_MANIFEST_FILES, "manifest_files"), _MANIFEST_FILE.itemsize)
+    listed = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start).tolist()
+    return Snapshot(
+        snapshot_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
+        parent_id=spell_one(buffer.take(root.at(_PARENT_ID, "parent_id"), ID_BYTES)) if root.has(_PARENT_ID) else None,
+        flushed_at=_EPOCH + timedelta(microseconds=flushed_at),
+        message=message,
+        manifest_files=tuple(ManifestFile(spell_one(item[0]), item[2], item[3]) for item in listed),
+    )
