@@ -1,0 +1,1 @@
+"""Real sample lakes, and one night on them that explains itself."""

@@ -1,0 +1,344 @@
+"""Real Iceberg lakes on a local disk, with histories that happened at chosen times.
+
+pyiceberg writes everything it can; delete files, which it cannot write, go through its own manifest writer.
+Every file's modification time is the time of the commit that wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+import zlib
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import SetPartitionStatisticsUpdate, SetSnapshotRefUpdate, SetStatisticsUpdate, TableUpdate
+from pyiceberg.table.update.snapshot import (
+    _FastAppendFiles,  # pyright: ignore[reportPrivateUsage]  # the only producer whose manifests a subclass can choose
+)
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+from pyroaring import BitMap
+
+from gc_assets.config import IcebergLakeConfig
+
+SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
+BY_PART = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="part"))
+
+
+@contextmanager
+def clock_at(moment: datetime) -> Generator[None]:
+    """Pyiceberg stamps what it writes with `moment`: snapshots take `time.time`, everything else `datetime_to_millis`."""
+    seconds = moment.timestamp()
+    milliseconds = int(seconds * 1000)
+    with (
+        mock.patch.object(time, "time", return_value=seconds),
+        mock.patch("pyiceberg.table.update.datetime_to_millis", return_value=milliseconds),
+        mock.patch("pyiceberg.table.metadata.datetime_to_millis", return_value=milliseconds),
+    ):
+        yield
+
+
+class LakeBuilder:
+    """One SQL catalog on sqlite (`<root>/catalog.db`) over the warehouse `<root>/warehouse`."""
+
+    def __init__(self, root: Path, catalog_name: str = "default", catalog_file: str = "catalog.db") -> None:
+        self.root = root
+        self.warehouse = root / "warehouse"
+        self.warehouse.mkdir(parents=True, exist_ok=True)
+        self.catalog_name = catalog_name
+        self.properties = {"type": "sql", "uri": f"sqlite:///{root / catalog_file}", "warehouse": f"file://{self.warehouse}"}
+        self.catalog = SqlCatalog(catalog_name, **self.properties)
+        self._dated: set[Path] = set()
+
+    def config(self, name: str = "sales", **settings: Any) -> IcebergLakeConfig:
+        """The configuration of this lake; `settings` are further keys of `lakes.yaml`."""
+        return IcebergLakeConfig.model_validate(
+            {"name": name, "kind": "iceberg", "catalog": self.properties, "catalog_name": self.catalog_name, **settings}
+        )
+
+    def table(
+        self,
+        name: str,
+        at: datetime,
+        *,
+        partitioned: bool = False,
+        properties: Mapping[str, str] | None = None,
+        location: str | None = None,
+    ) -> TableBuilder:
+        """A new table; `name` is `namespace.table`, namespaces nested by dots."""
+        namespace = tuple(name.split(".")[:-1])
+        for depth in range(1, len(namespace) + 1):
+            self.catalog.create_namespace_if_not_exists(namespace[:depth])
+        spec = BY_PART if partitioned else UNPARTITIONED_PARTITION_SPEC
+        with self.at(at):
+            self.catalog.create_table(name, SCHEMA, location=location, partition_spec=spec, properties=dict(properties or {}))
+        return TableBuilder(self, name)
+
+    def register(self, name: str, metadata_location: str) -> TableBuilder:
+        """The table behind a metadata file under one more name."""
+        self.catalog.register_table(name, metadata_location)
+        return TableBuilder(self, name)
+
+    @contextmanager
+    def at(self, moment: datetime) -> Generator[None]:
+        """Commits inside are stamped with `moment`, and so are the files they write."""
+        with clock_at(moment):
+            yield
+        self.date_files(moment)
+
+    def date_files(self, moment: datetime) -> None:
+        """Gives the modification time `moment` to every file of the warehouse that has none given yet."""
+        for path in self.files() - self._dated:
+            os.utime(path, (moment.timestamp(), moment.timestamp()))
+            self._dated.add(path)
+
+    def files(self) -> set[Path]:
+        """Every file of the warehouse."""
+        return {path for path in self.warehouse.rglob("*") if path.is_file()}
+
+
+class TableBuilder:
+    """One table under construction. Every change is a commit at a given time; those that make a snapshot return its id in decimal."""
+
+    def __init__(self, lake: LakeBuilder, name: str) -> None:
+        self.lake = lake
+        self.name = name
+
+    @property
+    def table(self) -> Table:
+        """The table as the catalog has it now."""
+        return self.lake.catalog.load_table(self.name)
+
+    @property
+    def uuid(self) -> str:
+        return str(self.table.metadata.table_uuid)
+
+    @property
+    def metadata_location(self) -> str:
+        return self.table.metadata_location
+
+    def append(self, at: datetime, ids: Sequence[int] = (1, 2), part: str = "a", branch: str | None = "main") -> str:
+        """A commit that adds one data file. `branch=None` stages the snapshot: no ref reaches it."""
+        with self.lake.at(at):
+            self.table.append(_rows(ids, part), branch=branch)
+        return self._newest()
+
+    def overwrite(self, at: datetime, ids: Sequence[int] = (7,), part: str = "a") -> str:
+        with self.lake.at(at):
+            self.table.overwrite(_rows(ids, part))
+        return self._newest()
+
+    def delete(self, at: datetime, row_filter: str) -> str:
+        with self.lake.at(at):
+            self.table.delete(row_filter)
+        return self._newest()
+
+    def rollback(self, at: datetime, snapshot_id: str) -> None:
+        """`main` points at an earlier snapshot; the later ones are reached by no ref."""
+        self._set_ref(at, "main", "branch", snapshot_id, {})
+
+    def branch(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
+        """`settings` are `min_snapshots_to_keep`, `max_snapshot_age_ms`, `max_ref_age_ms`."""
+        self._set_ref(at, name, "branch", snapshot_id, settings)
+
+    def tag(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
+        self._set_ref(at, name, "tag", snapshot_id, settings)
+
+    def set_properties(self, at: datetime, properties: Mapping[str, str]) -> None:
+        with self.lake.at(at), self.table.transaction() as transaction:
+            transaction.set_properties(dict(properties))
+
+    def statistics(self, at: datetime, snapshot_id: str) -> tuple[str, str]:
+        """A table statistics file and a partition statistics file for the snapshot; their addresses."""
+        table = self.table
+        puffin = table.location_provider().new_metadata_location(f"{snapshot_id}-{uuid.uuid4()}.stats")
+        partitions = table.location_provider().new_metadata_location(f"partition-stats-{snapshot_id}-{uuid.uuid4()}.parquet")
+        with self.lake.at(at), table.transaction() as transaction:
+            whole = self._write(puffin, _puffin([]))
+            named = {"snapshot-id": int(snapshot_id), "statistics-path": puffin, "file-size-in-bytes": whole}
+            statistics = {**named, "file-footer-size-in-bytes": whole - 4, "blob-metadata": []}
+            size = self._write(partitions, _parquet(pa.table({"part": ["a"], "record_count": [2]})))
+            per_partition = {"snapshot-id": int(snapshot_id), "statistics-path": partitions, "file-size-in-bytes": size}
+            _apply(
+                transaction,
+                SetStatisticsUpdate.model_validate({"snapshot-id": int(snapshot_id), "statistics": statistics}),
+                SetPartitionStatisticsUpdate.model_validate({"partition-statistics": per_partition}),
+            )
+        return puffin, partitions
+
+    def position_deletes(self, at: datetime, position: int = 0) -> str:
+        """Deletes one row of the newest data file by position."""
+        target = self._newest_data_file()
+        deletes = _parquet(pa.table({"file_path": [target.file_path], "pos": pa.array([position], pa.int64())}))
+        return self._commit_deletes(at, target, DataFileContent.POSITION_DELETES, FileFormat.PARQUET, deletes)
+
+    def equality_deletes(self, at: datetime, id_: int = 1) -> str:
+        """Deletes rows by `id`. pyiceberg cannot scan the table afterwards."""
+        deletes = _parquet(pa.table({"id": pa.array([id_], pa.int64())}))
+        target = self._newest_data_file()
+        return self._commit_deletes(at, target, DataFileContent.EQUALITY_DELETES, FileFormat.PARQUET, deletes, equality_ids=[1])
+
+    def deletion_vector(self, at: datetime, position: int = 0) -> str:
+        """Deletes one row of the newest data file by a deletion vector in a Puffin file."""
+        target = self._newest_data_file()
+        vector = _puffin([(_deletion_vector([position]), {"referenced-data-file": target.file_path, "cardinality": "1"})])
+        return self._commit_deletes(at, target, DataFileContent.POSITION_DELETES, FileFormat.PUFFIN, vector)
+
+    def leftovers(self, at: datetime, count: int = 3) -> list[Path]:
+        """What a writer leaves that dies before its commit: data files, and the manifest that would have named them."""
+        provider = self.table.location_provider()
+        addresses = [provider.new_data_location(f"00000-{index}-{uuid.uuid4()}.parquet") for index in range(count)]
+        for address in addresses:
+            self._write(address, _parquet(_rows([99], "a")))
+        manifest = provider.new_metadata_location(f"{uuid.uuid4()}-m0.avro")
+        self._write(manifest, b"Obj\x01 a manifest that was never finished")
+        self.lake.date_files(at)
+        return [self.path(address) for address in [*addresses, manifest]]
+
+    @staticmethod
+    def path(address: str) -> Path:
+        return Path(address.removeprefix("file://"))
+
+    def _newest(self) -> str:
+        return str(self.table.metadata.snapshots[-1].snapshot_id)
+
+    def _set_ref(self, at: datetime, name: str, ref_type: str, snapshot_id: str, settings: Mapping[str, int]) -> None:
+        with self.lake.at(at), self.table.transaction() as transaction:
+            named = {"ref-name": name, "type": ref_type, "snapshot-id": int(snapshot_id)}
+            hyphenated = {key.replace("_", "-"): value for key, value in settings.items()}
+            _apply(transaction, SetSnapshotRefUpdate.model_validate({**named, **hyphenated}))
+
+    def _newest_data_file(self) -> DataFile:
+        table = self.table
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            raise ValueError(f"table {self.name} has no snapshot yet, so no data file to delete rows of")
+        manifests = [item for item in snapshot.manifests(table.io) if item.content == ManifestContent.DATA]
+        return manifests[0].fetch_manifest_entry(table.io)[0].data_file
+
+    def _commit_deletes(
+        self,
+        at: datetime,
+        target: DataFile,
+        content: DataFileContent,
+        file_format: FileFormat,
+        payload: bytes,
+        equality_ids: list[int] | None = None,
+    ) -> str:
+        table = self.table
+        address = table.location_provider().new_data_location(f"deletes-{uuid.uuid4()}.{file_format.value.lower()}")
+        with self.lake.at(at), table.transaction() as transaction:
+            self._write(address, payload)
+            file = DataFile.from_args(
+                content=content,
+                file_path=address,
+                file_format=file_format,
+                partition=target.partition,
+                record_count=1,
+                file_size_in_bytes=len(payload),
+                equality_ids=equality_ids,
+            )
+            file.spec_id = table.metadata.default_spec_id
+            _AppendDeletes(file, transaction, table).commit()
+        return self._newest()
+
+    def _write(self, address: str, payload: bytes) -> int:
+        path = self.path(address)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.write_bytes(payload)
+
+
+class _DeleteManifestWriter(ManifestWriterV2):
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _AppendDeletes(_FastAppendFiles):
+    """A snapshot that adds one delete file to what the branch has."""
+
+    def __init__(self, file: DataFile, transaction: Any, table: Table) -> None:
+        super().__init__(operation=Operation.DELETE, transaction=transaction, io=table.io)
+        self._file = file
+
+    def _manifests(self) -> list[ManifestFile]:
+        spec = self._transaction.table_metadata.spec()
+        with _DeleteManifestWriter(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression) as writer:
+            entry = ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=self._snapshot_id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=self._file,
+            )
+            writer.add_entry(entry)
+        return [writer.to_manifest_file(), *self._existing_manifests()]
+
+
+def _apply(transaction: Transaction, *updates: TableUpdate) -> None:
+    # pyiceberg has no public way to set partition statistics, or a ref with its own retention to any snapshot.
+    transaction._apply(updates, ())  # pyright: ignore[reportPrivateUsage]
+
+
+def _rows(ids: Sequence[int], part: str) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "part": [part] * len(ids)})
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def _deletion_vector(positions: Sequence[int]) -> bytes:
+    """A `deletion-vector-v1` blob (Iceberg's Puffin specification): length, magic, 64-bit Roaring bitmap, CRC-32."""
+    bitmap = (1).to_bytes(8, "little") + (0).to_bytes(4, "little") + BitMap(positions).serialize()
+    body = b"\xd1\xd3\x39\x64" + bitmap
+    return len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+
+
+def _puffin(blobs: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
+    """A Puffin file of deletion vectors: magic, blobs, footer (magic, JSON, its length, flags, magic)."""
+    content, described = b"PFA1", []
+    for blob, properties in blobs:
+        described.append(
+            {
+                "type": "deletion-vector-v1",
+                "fields": [2147483546],  # the row position's reserved field id
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": len(content),
+                "length": len(blob),
+                "properties": dict(properties),
+            }
+        )
+        content += blob
+    footer = json.dumps({"blobs": described}).encode()
+    return content + b"PFA1" + footer + len(footer).to_bytes(4, "little") + bytes(4) + b"PFA1"
