@@ -11,11 +11,13 @@ import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import fastavro
 import pyarrow as pa
-from datafusion import Expr, SessionConfig, SessionContext, col, lit
+
+if TYPE_CHECKING:
+    from datafusion import Expr
 
 MAGIC = b"Obj\x01"
 # Below this, planning a DataFusion query (2 ms) costs more than fastavro's whole decode (25-60 µs an entry).
@@ -106,6 +108,8 @@ def _is_empty_record(field: dict[str, Any]) -> bool:
 
 
 def _with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> pa.Table:
+    from datafusion import SessionConfig, SessionContext  # half a second that a lake of tiny manifests need not spend
+
     kept = {key: value for key, value in header.metadata.items() if key == b"avro.codec"}
     kept[b"avro.schema"] = json.dumps(without_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()
     pairs = b"".join(_long(len(part)) + part for pair in kept.items() for part in pair)
@@ -120,6 +124,8 @@ def _with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> p
 
 
 def _expression(column: Column, schema: pa.Schema) -> Expr:
+    from datafusion import col, lit
+
     for path in column.paths:
         fields: Any = schema
         for part in path:

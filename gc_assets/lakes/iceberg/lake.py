@@ -17,7 +17,6 @@ import pyarrow as pa
 from gc_assets.config import IcebergLakeConfig
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.lakes.iceberg import manifests
-from gc_assets.lakes.iceberg.catalog import TablePointer, list_tables
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata, parse_metadata
 from gc_assets.lakes.iceberg.retention import COLLECT, retain
 from gc_assets.lakes.protocol import (
@@ -63,8 +62,10 @@ class IcebergLake:
 
         Raises `LakeUnreadable` naming the table that could not be read, or whose ref points at a missing snapshot.
         """
+        from gc_assets.lakes.iceberg.catalog import list_tables  # pyiceberg takes half a second; executors never open a catalog
+
         pointers = list_tables(self.name, self._config.catalog_name, self._config.catalog)
-        registrations = [self._registration(pointer) for pointer in pointers]
+        registrations = [self._registration(pointer.name, pointer.metadata_location) for pointer in pointers]
         spared = {item.table.table_uuid for item in registrations if not item.collect}
         return FrozenRefs(
             lake=self.name,
@@ -100,10 +101,10 @@ class IcebergLake:
         """What the tables' own settings, with the configuration's overrides, keep at `as_of`."""
         return retain(refs, commits, as_of, grace_cutoff, self._config.retention)
 
-    def _registration(self, pointer: TablePointer) -> _Registration:
-        table, size_bytes = self._metadata(pointer.name, pointer.metadata_location)
-        matched = any(fnmatchcase(pointer.name, pattern) for pattern in self._config.tables)
-        return _Registration(pointer.name, table, size_bytes, matched)
+    def _registration(self, name: str, metadata_location: str) -> _Registration:
+        table, size_bytes = self._metadata(name, metadata_location)
+        matched = any(fnmatchcase(name, pattern) for pattern in self._config.tables)
+        return _Registration(name, table, size_bytes, matched)
 
     def _metadata(self, name: str, address: str) -> tuple[TableMetadata, int]:
         try:
