@@ -128,7 +128,7 @@ def plan_listing(location: str, parallelism: int) -> Sequence[ListingTask]:
             settled.append(unit)  # the task that lists it records why
             continue
         seen += len(entries)
-        if len(entries) > HUGE_DIRECTORY and parallelism > 1:
+        if len(entries) > HUGE_DIRECTORY:  # not all its names were read
             settled += unit.split(parallelism)
             continue
         settled.append(Unit(unit.key, recurse=False))

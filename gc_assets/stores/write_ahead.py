@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import xxhash
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.hashing import SPARK_SEED
-from gc_assets.stores.protocol import FAILED, Outcome, Planned
+from gc_assets.stores.protocol import FAILED, VERDICTS, Outcome, Planned
 
 # A share's history is held in memory when a plan is resumed: about 50 MB.
 KEYS_PER_SHARE = 50_000
+_Row = TypeVar("_Row")
 _INTENT = ".intent.jsonl"
 _OUTCOME = ".outcome.jsonl"
 
@@ -57,10 +58,10 @@ class WriteAheadLog:
         interrupted: set[tuple[str, str]] = set()
         for name in sorted(names):
             if name.endswith(_OUTCOME):
-                outcomes = (_outcome(row, name) for row in self._read(share, name))
+                outcomes = self._read(share, name, _outcome)
                 settled |= {(o.planned.action, o.planned.key): o for o in outcomes if o.verdict != FAILED}
             elif name.endswith(_INTENT) and name.removesuffix(_INTENT) + _OUTCOME not in names:
-                interrupted |= {(row["action"], row["key"]) for row in self._read(share, name)}
+                interrupted |= {(planned.action, planned.key) for planned in self._read(share, name, _planned)}
         return History(settled, frozenset(interrupted))
 
     def intend(self, share: int, token: int, batch: Sequence[Planned]) -> str:
@@ -79,13 +80,13 @@ class WriteAheadLog:
     def _write(self, share: int, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         self.files.replace(f"{self._share(share)}/{name}", "".join(json.dumps(row) + "\n" for row in rows).encode())
 
-    def _read(self, share: int, name: str) -> list[dict[str, Any]]:
+    def _read(self, share: int, name: str, parse: Callable[[dict[str, Any]], _Row]) -> list[_Row]:
         path = f"{self._share(share)}/{name}"
         try:
-            return [json.loads(line) for line in self.files.read(path).splitlines()]
-        except ValueError as error:
+            return [parse(json.loads(line)) for line in self.files.read(path).splitlines()]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
-                f"{path} in the state is no log of a batch ({error}); restore it from a backup before applying plan {self.plan_id}"
+                f"{path} in the state is no log of a batch ({error!r}); restore it from a backup before applying the plan"
             ) from error
 
 
@@ -107,9 +108,12 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     return WriteAheadLog(files, directory, plan_id, header["shares"])
 
 
-def _outcome(row: dict[str, Any], name: str) -> Outcome:
-    try:
-        verdict, error, at = row.pop("outcome"), row.pop("error"), datetime.fromisoformat(row.pop("at"))
-        return Outcome(Planned(**row), verdict, error, at)
-    except (KeyError, TypeError, ValueError) as error:
-        raise StateError(f"{name}: a line is no outcome ({error!r})") from error
+def _planned(row: dict[str, Any]) -> Planned:
+    return Planned(**row)
+
+
+def _outcome(row: dict[str, Any]) -> Outcome:
+    verdict, error, at = row.pop("outcome"), row.pop("error"), datetime.fromisoformat(row.pop("at"))
+    if verdict not in VERDICTS:
+        raise ValueError(f"expected one of {', '.join(VERDICTS)}, found {verdict!r}")
+    return Outcome(Planned(**row), verdict, error, at)

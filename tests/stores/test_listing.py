@@ -88,6 +88,13 @@ def test_one_huge_directory_spreads_over_the_workers(tmp_path, monkeypatch):
     assert max(shares) < 2 * min(shares)
 
 
+def test_a_single_worker_lists_a_huge_directory_with_all_that_is_below_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "HUGE_DIRECTORY", 2)
+    for number in range(5):
+        write(tmp_path, f"t/{number}/x", b"")
+    assert len(keys(listed(tmp_path, 1))) == 5
+
+
 def test_a_huge_directory_that_only_a_task_meets_is_handed_back_in_shares(tmp_path, monkeypatch):
     monkeypatch.setattr(listing, "HUGE_DIRECTORY", 10)
     monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)

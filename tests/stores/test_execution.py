@@ -1,0 +1,277 @@
+"""A plan's actions through the write-ahead log: nothing twice, nothing forgotten, books closed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, GcError, StateError
+from gc_assets.core.files import Files
+from gc_assets.core.hashing import xxhash64
+from gc_assets.schemas import DELETION_LOG
+from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows
+from gc_assets.stores.lease import DURATION, acquire
+from gc_assets.stores.protocol import Planned, Result
+from gc_assets.stores.quarantine import open_quarantine
+from gc_assets.stores.write_ahead import open_log, share_of
+from tests.stores.builders import CLOCK, NOW, PLAN, contents, in_memory, plan, write
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "storage").mkdir()
+    return tmp_path / "storage"
+
+
+@pytest.fixture
+def lease(root):
+    return acquire(str(root), PLAN, "test", CLOCK)
+
+
+@pytest.fixture
+def log(tmp_path):
+    return open_log(Files(str(tmp_path / "state")), "wal", PLAN, 10)
+
+
+class Counting:
+    """A quarantine that remembers what it was asked; `answers` are given first, then the disk's own."""
+
+    def __init__(self, root, mode="trash", answers=()):
+        self.inner, self.asked, self.answers = open_quarantine(mode, str(root), PLAN), [], list(answers)
+
+    def act(self, batch, resumed=()):
+        self.asked.append([planned.key for planned in batch])
+        if self.answers:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return [answer] * len(batch)
+        return self.inner.act(batch, resumed)
+
+
+def verdicts(outcomes) -> dict[str, str]:
+    return {outcome.planned.key: outcome.verdict for outcome in outcomes}
+
+
+def test_every_row_has_one_outcome(root, lease, log):
+    rows = [plan(root, write(root, f"t/{n}").relative_to(root).as_posix()) for n in range(7)]
+    (root / "t/3").unlink()
+    write(root, "t/5", b"replaced since")
+    found = list(execute(rows, open_quarantine("trash", str(root), PLAN), log, lease, CLOCK, batch_size=3))
+    assert [outcome.planned for outcome in found] == rows
+    assert Counter(outcome.verdict for outcome in found) == {"done": 5, "absent": 1, "changed": 1}
+    assert {outcome.at for outcome in found} == {NOW}
+    assert set(contents(root)) == {"t/5"} | {f".gc-assets/trash/{PLAN}/t/{n}" for n in (0, 1, 2, 4, 6)}
+
+
+def test_a_second_run_touches_nothing_and_tells_the_same(root, lease, log):
+    rows = [plan(root, write(root, f"{n}").name) for n in range(5)]
+    (root / "1").unlink()
+    first = list(execute(rows, Counting(root), log, lease, CLOCK, batch_size=2))
+    write(root, "0", b"a new file of the same name")
+    second = Counting(root)
+    assert list(execute(rows, second, log, lease, Clock(NOW + timedelta(hours=1)), batch_size=2)) == first
+    assert second.asked == []
+    assert (root / "0").read_bytes() == b"a new file of the same name"
+
+
+def test_a_second_run_may_cut_and_order_the_plan_differently(root, lease, log):
+    rows = [plan(root, write(root, f"{n}").name) for n in range(9)]
+    first = verdicts(execute(rows[:6], Counting(root), log, lease, CLOCK, batch_size=4))
+    second = Counting(root)
+    assert verdicts(execute(rows[::-1], second, log, lease, CLOCK, batch_size=5)) == first | {"6": "done", "7": "done", "8": "done"}
+    assert sorted(key for batch in second.asked for key in batch) == ["6", "7", "8"]
+
+
+@pytest.mark.parametrize("verdict", ["done", "absent", "changed", "denied"])
+def test_a_settled_outcome_is_final(root, lease, log, verdict):
+    rows = [plan(root, write(root, "a").name)]
+    list(execute(rows, Counting(root, answers=[Result(verdict, "why")]), log, lease, CLOCK))
+    again = Counting(root)
+    found = list(execute(rows, again, log, lease, CLOCK))
+    assert [(outcome.verdict, outcome.error) for outcome in found] == [(verdict, "why")]
+    assert again.asked == []
+
+
+def test_what_failed_is_tried_again(root, lease, log):
+    rows = [plan(root, write(root, "a").name)]
+    first = list(execute(rows, Counting(root, answers=[Result("failed", "disk full")]), log, lease, CLOCK))
+    assert [(o.verdict, o.error) for o in first] == [("failed", "disk full")]
+    assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == {"a": "done"}
+    assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == {"a": "done"}
+
+
+def test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after(root, lease, log, tmp_path):
+    rows = [plan(root, write(root, "a").name)]
+    seen = {}
+
+    class Looking(Counting):
+        def act(self, batch, resumed=()):
+            seen["before"] = sorted(path.name.split(".", 1)[1] for path in (tmp_path / "state/wal/share-00000").iterdir())
+            return super().act(batch, resumed)
+
+    list(execute(rows, Looking(root), log, lease, CLOCK))
+    files = sorted((tmp_path / "state/wal/share-00000").iterdir())
+    assert seen["before"] == ["intent.jsonl"]
+    assert [path.name.split(".", 1)[1] for path in files] == ["intent.jsonl", "outcome.jsonl"]
+    intent, outcome = (json.loads(path.read_text()) for path in files)
+    assert intent == {"key": "a", "action": "quarantine", "size_bytes": 7, "etag": rows[0].etag, "version_id": None, "source_plan_id": None}
+    assert outcome == intent | {"outcome": "done", "error": None, "at": "2026-11-21T12:00:00+00:00"}
+
+
+def test_a_purge_that_died_before_its_outcome_was_written_is_done(root, lease, log):
+    rows = [plan(root, write(root, key).name, "purge") for key in ("a", "b")]
+
+    class Dying(Counting):
+        def act(self, batch, resumed=()):
+            super().act(batch, resumed)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(execute(rows[:1], Dying(root, "deferred"), log, lease, CLOCK))
+    (root / "b").unlink()
+    assert verdicts(execute(rows, Counting(root, "deferred"), log, lease, CLOCK)) == {"a": "done", "b": "absent"}
+
+
+def test_the_lease_is_looked_at_before_each_batch(root, log):
+    mine = acquire(str(root), PLAN, "slow", CLOCK)
+    rows = [plan(root, write(root, f"{n}").name) for n in range(4)]
+    outcomes = execute(rows, Counting(root), log, mine, CLOCK, batch_size=2)
+    done = [next(outcomes), next(outcomes)]
+    acquire(str(root), PLAN, "fast", Clock(NOW + DURATION))
+    with pytest.raises(GateRefused, match="lost"):
+        next(outcomes)
+    assert [o.verdict for o in done] == ["done", "done"]
+    assert (root / "2").exists()
+    assert (root / "3").exists()
+
+
+def test_actions_of_one_key_are_told_apart(root, lease, log):
+    quarantine = plan(root, write(root, "a").name)
+    restore = plan(root, "a", "restore")
+    for row in (quarantine, restore):
+        assert verdicts(execute([row], Counting(root), log, lease, CLOCK)) == {"a": "done"}
+    assert (root / "a").exists()
+
+
+def test_a_log_of_another_plan_is_refused(log):
+    with pytest.raises(StateError, match=r"wal/log\.json.*plan-b.*plan-a"):
+        open_log(log.files, "wal", "plan-b", 10)
+
+
+def test_a_log_keeps_its_shares_whatever_is_asked_later(tmp_path):
+    files = Files(str(tmp_path))
+    assert open_log(files, "wal", PLAN, 120_000).shares == 3
+    assert open_log(files, "wal", PLAN, 1).shares == 3
+    assert open_log(files, "empty", PLAN, 0).shares == 1
+
+
+@pytest.mark.parametrize("kind", ["intent", "outcome"])
+@pytest.mark.parametrize("content", [b"{", b'{"key": "a"}', b"[]", b"\xff", b"null"])
+def test_a_log_that_cannot_be_understood_stops(root, lease, log, tmp_path, kind, content):
+    rows = [plan(root, write(root, "a").name)]
+    list(execute(rows, Counting(root), log, lease, CLOCK))
+    share = tmp_path / "state/wal/share-00000"
+    (share / f"000001-damaged.{kind}.jsonl").write_bytes(content)
+    again = Counting(root)
+    with pytest.raises(StateError, match=rf"damaged\.{kind}\.jsonl"):
+        list(execute(rows, again, log, lease, CLOCK))
+    assert again.asked == []
+
+
+def test_a_verdict_that_nobody_knows_stops(root, lease, log, tmp_path):
+    rows = [plan(root, write(root, "a").name)]
+    list(execute(rows, Counting(root), log, lease, CLOCK))
+    written = next((tmp_path / "state/wal/share-00000").glob("*.outcome.jsonl"))
+    written.write_text(written.read_text().replace('"done"', '"probably"'))
+    with pytest.raises(StateError, match="probably"):
+        list(execute(rows, Counting(root), log, lease, CLOCK))
+
+
+def test_a_log_pickles(log):
+    assert pickle.loads(pickle.dumps(log)) == log  # noqa: S301  (bytes made on this line)
+
+
+KEYS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=20)
+
+
+@settings(deadline=None)
+@given(keys=KEYS, shares=st.integers(1, 1000))
+def test_a_share_is_sparks_pmod_of_xxhash64(keys, shares):
+    expected = [int(value) % shares for value in xxhash64(pa.array(keys))]
+    assert [share_of(key, shares) for key in keys] == expected
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_any_sequence_of_partial_runs_settles_every_key_once(data):
+    with in_memory() as base:
+        settles_every_key_once(base, data)
+
+
+def settles_every_key_once(base, data):
+    root = base / "storage"
+    rows = [plan(root, write(root, f"t{n % 3}/{n}", str(n).encode()).relative_to(root).as_posix()) for n in range(12)]
+    mine = acquire(str(root), PLAN, "test", CLOCK)
+    log = open_log(Files(str(base / "state")), "wal", PLAN, 120_000)
+    asked: Counter[str] = Counter()
+    for _ in range(data.draw(st.integers(0, 3))):
+        counting = Counting(root)
+        part = data.draw(st.lists(st.sampled_from(rows), unique=True))
+        list(execute(part, counting, log, mine, CLOCK, batch_size=data.draw(st.integers(1, 5))))
+        asked.update(key for batch in counting.asked for key in batch)
+    last = Counting(root)
+    found = list(execute(rows, last, log, mine, CLOCK))
+    asked.update(key for batch in last.asked for key in batch)
+    assert verdicts(found) == {row.key: "done" for row in rows}
+    assert set(asked.values()) == {1}
+    assert {key: content for key, (content, _) in contents(root).items()} == {
+        f".gc-assets/trash/{PLAN}/t{n % 3}/{n}": str(n).encode() for n in range(12)
+    }
+
+
+def test_books_that_balance_pass():
+    balance(0, {})
+    balance(6, {"done": 2, "absent": 1, "changed": 1, "denied": 1, "failed": 1})
+
+
+@pytest.mark.parametrize("outcomes", [{}, {"done": 2}, {"done": 4}, {"done": 2, "skipped": 1}])
+def test_books_that_do_not_balance_stop_with_their_figures(outcomes):
+    with pytest.raises(GcError, match="3 planned"):
+        balance(3, outcomes)
+
+
+def test_rows_come_from_a_plan_and_go_to_a_log():
+    batch = pa.RecordBatch.from_pylist(
+        [{"key": "a", "action": "purge", "size_bytes": 5, "etag": "e", "version_id": None, "source_plan_id": "p", "reason": "expired"}]
+    )
+    rows = list(planned_rows(batch))
+    assert rows == [Planned("a", "purge", 5, "e", None, "p")]
+
+
+def test_the_log_rows_have_the_published_columns(root, lease, log):
+    rows = [plan(root, write(root, "a").name)]
+    table = outcome_rows(execute(rows, Counting(root), log, lease, CLOCK), PLAN)
+    assert table.schema == DELETION_LOG.schema
+    assert table.to_pylist() == [
+        {
+            "key": "a",
+            "phase": "quarantine",
+            "outcome": "done",
+            "error": None,
+            "at": NOW,
+            "plan_id": PLAN,
+            "size_bytes": 7,
+            "etag": rows[0].etag,
+            "source_plan_id": None,
+        }
+    ]
+    assert outcome_rows([], PLAN).num_rows == 0

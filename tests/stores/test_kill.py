@@ -1,0 +1,105 @@
+"""Killed for real before every step on the disk, a second run ends what the first began and loses nothing."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.stores.execution import balance
+from gc_assets.stores.lease import DURATION
+from gc_assets.stores.quarantine import open_quarantine
+from tests.stores.builders import CLOCK, NOW, PLAN, contents, in_memory, plan, trash, write
+from tests.stores.killed import PROCESSES, apply, killed_before, racing
+
+KEYS = ("t/a", "t/deep/b", "u/c")
+LATER = Clock(NOW + DURATION)
+# Fewer than this would mean that steps went uncounted.
+FEWEST_STEPS = 20
+
+
+def build(base: Path, mode, action):
+    """Three planned files among two live ones; for purge and restore already in quarantine. Returns root, rows, bytes before the plan."""
+    root = base / "storage"
+    for key in (*KEYS, "t/live", "live"):
+        write(root, key, key.encode())
+    before = contents(root)
+    rows = [plan(root, key, action) for key in KEYS]
+    if action != "quarantine":
+        results = open_quarantine(mode, str(root), PLAN).act([plan(root, key) for key in KEYS])
+        assert [result.verdict for result in results] == ["done"] * 3
+    return root, rows, before
+
+
+def places(root: Path, key: str) -> list[Path]:
+    return [path for path in (root / key, trash(root, key)) if path.exists()]
+
+
+@pytest.mark.parametrize("mode", ["trash", "deferred"])
+@pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
+def test_a_run_killed_before_any_step_is_ended_by_the_next(mode, action):
+    for step in count(1):
+        with in_memory() as base:
+            if not killed_and_ended(base, step, mode, action):
+                break
+    assert step > FEWEST_STEPS
+
+
+def killed_and_ended(base, step, mode, action) -> bool:
+    """False where the run ended before that step."""
+    root, rows, before = build(base, mode, action)
+    child = PROCESSES.Process(target=killed_before, args=(step, root, base / "state", rows, mode, CLOCK))
+    child.start()
+    child.join(60)
+    assert child.exitcode in {0, -signal.SIGKILL}
+    for key in KEYS:
+        found = places(root, key)
+        assert {path.read_bytes() for path in found} <= {key.encode()}
+        assert found or action == "purge", f"{key} is lost after a kill before step {step}"
+    outcomes = apply(root, base / "state", rows, mode, LATER)
+    balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
+    assert [(outcome.planned, outcome.verdict) for outcome in outcomes] == [(row, "done") for row in rows]
+    assert contents(root) == expected(before, mode, action)
+    return child.exitcode != 0
+
+
+def expected(before, mode, action):
+    live = {key: value for key, value in before.items() if key not in KEYS}
+    if action == "purge":
+        return live
+    if action == "restore" or mode == "deferred":
+        return before
+    return live | {f".gc-assets/trash/{PLAN}/{key}": before[key] for key in KEYS}
+
+
+@pytest.mark.parametrize("mode", ["trash", "deferred"])
+def test_a_file_written_while_the_run_lay_dead_is_left_alone(tmp_path, mode):
+    root, rows, _ = build(tmp_path, mode, "quarantine")
+    child = PROCESSES.Process(target=killed_before, args=(12, root, tmp_path / "state", rows, mode, CLOCK))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    for key in KEYS:
+        (root / key).unlink(missing_ok=True)
+        write(root, key, b"committed meanwhile")
+    outcomes = apply(root, tmp_path / "state", rows, mode, LATER)
+    assert {outcome.verdict for outcome in outcomes} <= {"done", "changed"}
+    assert [(root / key).read_bytes() for key in KEYS] == [b"committed meanwhile"] * 3
+
+
+def test_of_two_applies_at_once_one_is_refused_and_the_plan_is_done_once(tmp_path):
+    root, rows, before = build(tmp_path, "trash", "quarantine")
+    (root / ".gc-assets").mkdir(exist_ok=True)
+    start = PROCESSES.Barrier(2)
+    children = [PROCESSES.Process(target=racing, args=(start, root, tmp_path / "state", rows, "trash", CLOCK)) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    codes = sorted(child.exitcode for child in children)
+    assert codes in ([0, 3], [0, 0])  # 0, 0: the first had finished and released before the second asked
+    assert contents(root) == expected(before, "trash", "quarantine")
