@@ -1,0 +1,105 @@
+"""The entry point: finds the command, and turns every end of it into a message and an exit code.
+
+Commands are imported when they are called, so that help and wrong usage answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any, Final
+
+import click
+
+from gc_assets import __version__
+from gc_assets.cli.context import Settings
+from gc_assets.core.errors import GcError
+
+# Command to the module that holds it and what it does, so that the list of commands imports none of them.
+COMMANDS: Final = {
+    "demo": ("demo", "Build real sample lakes and run one night on them."),
+    "run": ("run", "Work out one run date: what is live, what is garbage, the plan. Deletes nothing."),
+    "show": ("show", "Print a table of a run date."),
+    "report": ("report", "Write a run date as one HTML page."),
+    "explain": ("explain", "Say why a file is kept, planned or gone."),
+    "plans": ("plans", "List the plans and what may be done with each."),
+    "approve": ("plans", "Approve a plan by name."),
+    "apply": ("plans", "Execute an approved plan."),
+    "restore": ("plans", "Put quarantined files back."),
+    "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
+    "prune": ("prune", "Remove old run directories from the state."),
+}
+
+
+class Commands(click.Group):
+    """Lists the commands in the order of a night and imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  (click's signature)
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"gc_assets.cli.{COMMANDS[cmd_name][0]}")
+        return getattr(module, f"{cmd_name}_command")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  (click's signature)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        settings = ctx.ensure_object(Settings)
+        try:
+            return super().invoke(ctx)
+        except GcError as error:
+            click.echo(f"gc-assets: {error}", err=True)
+            if settings.verbose:
+                traceback.print_exc()
+            ctx.exit(error.exit_code)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:  # noqa: BLE001  (the last stop: every end of a command is a message and an exit code)
+            click.echo(f"gc-assets: unexpected {type(error).__name__}: {error}", err=True)
+            if settings.verbose:
+                traceback.print_exc()
+            else:
+                click.echo("Repeat the command with -v to see where it happened.", err=True)
+            ctx.exit(1)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gc-assets")
+@click.option("--config", "config", metavar="FILE", help="The configuration; default $GC_ASSETS_CONFIG, else ./lakes.yaml.")
+@click.option("-v", "--verbose", is_flag=True, help="Show Dagster's log and the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
+    r"""Collects the garbage of versioned data lakes: says what is dead and why, and deletes it only after your approval.
+
+    \b
+    A night, step by step:
+      gc-assets run                          what is live, what is garbage, the plan
+      gc-assets report -o report.html        look at it
+      gc-assets approve PLAN_ID --by ada     say yes to exactly this plan
+      gc-assets apply PLAN_ID                move its files to quarantine
+      gc-assets restore --plan PLAN_ID       put them back
+
+    Data goes to standard output, messages to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage or
+    configuration, 3 refused by a gate.
+    """
+    settings = ctx.ensure_object(Settings)
+    settings.config, settings.verbose = config, verbose
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        cli()
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

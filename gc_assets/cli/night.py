@@ -1,0 +1,178 @@
+"""Runs one run date through Dagster, in this process, and says what came of it.
+
+The only module of the command line that knows Dagster. The assets are those of `definitions.py`; an ephemeral instance
+holds the run unless `DAGSTER_HOME` names one, whose web page then shows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from typing import Final, Literal
+
+import dagster as dg
+
+from gc_assets.core import errors
+from gc_assets.core.errors import GcError, UsageError
+from gc_assets.core.plan import PlanHeader
+from gc_assets.definitions import build_definitions
+from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, TABLES
+from gc_assets.stages.deletion_plan import header_of
+from resources.collector import Collector
+from resources.platform import Platform
+
+Mode = Literal["plan", "apply"]
+ROWS_METADATA: Final = "dagster/row_count"
+LOGGER: Final = "command_line"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An asset that this run has just published, `seconds` after it began."""
+
+    group: str
+    asset: str
+    rows: int | None
+    seconds: float
+
+
+def run_night(
+    platform: Platform,
+    run_date: date,
+    *,
+    as_of: datetime | None = None,
+    lakes: Collection[str] = (),
+    storages: Collection[str] = (),
+    through: str | None = None,
+    mode: Mode | None = None,
+    on_step: Callable[[Step], None] = lambda _: None,
+    verbose: bool = False,
+) -> tuple[PlanHeader, ...]:
+    """The plans that this run made, one per storage that it swept, in the configuration's order.
+
+    Without `lakes` and `storages` everything runs; a storage needs all lakes, a lake alone needs no storage. `through`
+    names the last asset wanted. In mode `apply` what came back to life is restored; a plan that asks for anything else
+    waits for its approval. Raises the first error of the run as it was; a plan that its gates refuse is returned.
+    """
+    chosen = with_mode(platform, mode)
+    night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
+    keys = selection(chosen, lakes, storages, through)
+    definitions = dg.Definitions.merge(build_definitions(chosen), dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))
+    job = definitions.resolve_implicit_global_asset_job_def()
+    with _instance() as instance:
+        result = job.execute_in_process(
+            run_config={"loggers": {LOGGER: {"config": {}}}},
+            instance=instance,
+            partition_key=run_date.isoformat(),
+            asset_selection=[dg.AssetKey(list(key)) for key in keys],
+            raise_on_error=False,
+            resources={"collector": Collector.of(chosen, as_of)},
+        )
+    made = [
+        header_of(night.state.require(storage.name, DELETION_PLAN.name, run_date))
+        for storage in chosen.config.storages
+        if _published(result, storage.name, DELETION_PLAN.name)
+    ]
+    if not result.success:
+        _raise_failure(result, refused={header.storage for header in made if header.failed_gates})
+    return tuple(made)
+
+
+def with_mode(platform: Platform, mode: Mode | None) -> Platform:
+    """The platform with every storage in `mode`; as configured where none is given."""
+    if mode is None:
+        return platform
+    storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
+    return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
+
+
+def selection(platform: Platform, lakes: Collection[str], storages: Collection[str], through: str | None) -> list[tuple[str, str]]:
+    """The (group, asset) pairs to materialize, in the order of the flow. Raises `UsageError` for a name there is not."""
+    config = platform.config
+    some_lakes = [config.lake(name).name for name in lakes]
+    some_storages = [config.storage(name) for name in storages]
+    everything = not some_lakes and not some_storages
+    chosen_storages = config.storages if everything else some_storages
+    chosen_lakes = some_lakes if some_lakes and not some_storages else [lake.name for lake in config.lakes]
+    names = list(TABLES)
+    if through is not None and through not in names:
+        raise UsageError(f"--through {through}: no such asset; there are {', '.join(names)}")
+    if through is not None and TABLES[through].scope == "storage" and not chosen_storages:
+        raise UsageError(f"--through {through}: it is a table of a storage, and --lake alone runs none; name the storage with --storage")
+    until = names if through is None else names[: names.index(through) + 1]
+    keys = [(lake, name) for lake in chosen_lakes for name in until if TABLES[name].scope == "lake"]
+    return keys + [
+        (storage.name, name)
+        for storage in chosen_storages
+        for name in until
+        if TABLES[name].scope == "storage" and (name != DELETION_LOG.name or storage.mode == "apply")
+    ]
+
+
+def _instance() -> AbstractContextManager[dg.DagsterInstance]:
+    return dg.DagsterInstance.get() if os.environ.get("DAGSTER_HOME") else dg.DagsterInstance.ephemeral()
+
+
+def _published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> bool:
+    events = result.get_asset_materialization_events()
+    return any(event.asset_key == dg.AssetKey([group, asset]) for event in events)
+
+
+def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None:
+    """Raises what stopped the first failed step; a plan that its own gates refuse is no failure of the run."""
+    for event in result.all_events:
+        if not event.is_step_failure:
+            continue
+        failure = event.step_failure_data
+        told = failure.user_failure_data
+        if told is not None and told.description is not None:
+            raise _own_error(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
+        step = event.node_name.removesuffix(f"__{DELETION_PLAN.name}")
+        if event.node_name.endswith(DELETION_PLAN.name) and step in refused:
+            continue
+        raise GcError(f"{event.node_name.replace('__', '/')} failed: {failure.error_display_string if failure.error else event.message}")
+
+
+def _own_error(name: str) -> type[GcError]:
+    kind = getattr(errors, name, GcError)
+    return kind if isinstance(kind, type) and issubclass(kind, GcError) else GcError
+
+
+def _logger(on_step: Callable[[Step], None], verbose: bool) -> dg.LoggerDefinition:
+    @dg.logger
+    def command_line(_: dg.InitLoggerContext) -> logging.Logger:
+        logger = logging.Logger(LOGGER, level=logging.DEBUG)
+        logger.addHandler(_Steps(on_step))
+        if verbose:
+            shown = logging.StreamHandler()
+            shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            logger.addHandler(shown)
+        return logger
+
+    return command_line
+
+
+class _Steps(logging.Handler):
+    """Turns Dagster's materialization events into steps, as they happen."""
+
+    def __init__(self, on_step: Callable[[Step], None]) -> None:
+        super().__init__()
+        self._on_step = on_step
+        self._began: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        event: dg.DagsterEvent | None = getattr(record, "dagster_meta", {}).get("dagster_event")
+        if event is None:
+            return
+        if event.is_step_start:
+            self._began[event.step_key or ""] = record.created
+        if event.is_step_materialization:
+            materialization = event.step_materialization_data.materialization
+            *_, group, asset = materialization.asset_key.path
+            rows = materialization.metadata.get(ROWS_METADATA)
+            seconds = record.created - self._began.get(event.step_key or "", record.created)
+            self._on_step(Step(group, asset, int(rows.value) if rows is not None else None, seconds))

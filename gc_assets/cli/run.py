@@ -1,0 +1,116 @@
+"""`gc-assets run`: one run date through Dagster, with progress."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gc_assets.cli.context import MOMENT, Settings, common_options, format_option, run_date_option
+from gc_assets.cli.output import say, write_json
+
+if TYPE_CHECKING:
+    from gc_assets.cli.night import Step
+    from gc_assets.core.plan import PlanHeader
+
+
+@click.command("run", short_help="Work out one run date.")
+@run_date_option
+@click.option("--as-of", type=MOMENT, metavar="T", help="Count the policy's ages from T instead of the start of the run date.")
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
+@click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage, with all lakes that may point into it.")
+@click.option("--through", metavar="ASSET", help="Stop after this asset.")
+@click.option("--mode", type=click.Choice(["plan", "apply"]), help="Instead of the storages' own mode.")
+@format_option()
+@common_options
+def run_command(
+    settings: Settings,
+    run_date: date | None,
+    as_of: datetime | None,
+    lakes: tuple[str, ...],
+    storages: tuple[str, ...],
+    through: str | None,
+    mode: Any,
+    format_: str,
+) -> None:
+    r"""Works out one run date through Dagster: what is live, what is garbage and why, and the plan of each storage.
+
+    Nothing is deleted. In mode `apply` files that came back to life are restored; everything else waits for an approval.
+
+    \b
+    Examples:
+      gc-assets run
+      gc-assets run --run-date 2026-11-21 --format json
+      gc-assets run --lake sales --through reachable_snapshots
+
+    A plan that its gates refuse is printed with them, and the exit code is 3.
+    """
+    platform = settings.platform()
+    day = run_date or platform.clock.today()
+    platform.night(day, as_of)
+    say(f"run date {day}: {len(platform.config.lakes)} lakes, {len(platform.config.storages)} storages; starting Spark and Dagster")
+    from gc_assets.cli.night import run_night
+
+    plans = run_night(
+        platform,
+        day,
+        as_of=as_of,
+        lakes=lakes,
+        storages=storages,
+        through=through,
+        mode=mode,
+        on_step=print_step,
+        verbose=settings.verbose,
+    )
+    shown = [header for header in plans if header.rows or header.failed_gates]
+    if format_ == "json":
+        write_json(plan_summary(header) for header in shown)
+    else:
+        for header in shown:
+            click.echo(plan_line(header))
+        if not shown:
+            say("Nothing to do: no plan has a file in it." if plans else "No storage was asked for a plan.")
+    refused = [header for header in shown if header.failed_gates]
+    for header in refused:
+        for gate in header.failed_gates:
+            say(f"refused by gate {gate.name}: {gate.message}")
+    if refused:
+        raise click.exceptions.Exit(3)
+    for header in shown:
+        if header.historical:
+            say(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
+        else:
+            say(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
+
+
+def print_step(step: Step) -> None:
+    """One line of progress."""
+    rows = f"{step.rows:>14,} rows" if step.rows is not None else " " * 19
+    say(f"  {step.group + '/' + step.asset:<40}{rows}{step.seconds:>8.1f} s")
+
+
+def plan_line(header: PlanHeader) -> str:
+    """A plan in one line."""
+    from gc_assets.core.units import format_bytes
+
+    files = sum(total.files for total in header.totals.values())
+    size = sum(total.bytes for total in header.totals.values())
+    gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
+    actions = ", ".join(f"{name} {total.files:,}" for name, total in header.totals.items())
+    held = header.held_for_expiry
+    waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for snapshot expiry" if held.files else ""
+    return f"{header.storage}: plan {header.plan_id}, {files:,} files, {format_bytes(size)} ({actions}), {gates}{waits}"
+
+
+def plan_summary(header: PlanHeader) -> dict[str, Any]:
+    """A plan as one JSON object: the header with its totals added up."""
+    return {
+        "storage": header.storage,
+        "plan_id": header.plan_id,
+        "run_date": header.run_date,
+        "files": sum(total.files for total in header.totals.values()),
+        "bytes": sum(total.bytes for total in header.totals.values()),
+        "passed": not header.failed_gates,
+        **header.model_dump(mode="json", exclude={"storage", "plan_id", "run_date"}),
+    }
