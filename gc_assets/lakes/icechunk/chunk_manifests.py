@@ -20,9 +20,11 @@ from gc_assets.lakes.icechunk.flatbuffers import ABSENT, FlatBuffer, VTable
 from gc_assets.lakes.icechunk.ids import ID_BYTES, Ids, distinct, spell_one
 
 _ID, _ARRAYS = range(2)
-_NODE_ID, _REFS = range(2)
+_REFS = 1
 _INLINE, _CHUNK_ID, _LOCATION = 1, 4, 5
-_REF_FIELDS = 8
+# Library 2.x writes the two fields of spec version 2 that describe compressed locations into manifests of version 1 too. A compressed
+# location itself is a ninth field of a reference, which spec version 1 does not have.
+_MANIFEST_FIELDS, _ARRAY_FIELDS, _REF_FIELDS = 4, 2, 8
 # Eight optional fields give 256 layouts; more than a few times that is damage, and each costs a pass.
 _MOST_LAYOUTS = 1024
 # Locations are gathered this many at a time, so that the indices of a big manifest stay small.
@@ -50,7 +52,7 @@ class ChunkManifest:
 def parse_chunk_manifest(where: str, raw: bytes) -> ChunkManifest:
     """The manifest in a file's bytes. Raises `FormatError` naming `where`."""
     buffer = FlatBuffer(where, envelope.unwrap(where, raw, envelope.CHUNK_MANIFEST))
-    root = buffer.root(known_fields=2)
+    root = buffer.root(_MANIFEST_FIELDS)
     refs = _ref_tables(buffer, root.at(_ARRAYS, "arrays"))
     native: list[Ids] = [np.zeros((0, ID_BYTES), np.uint8)]
     virtual: list[Positions] = [np.zeros(0, np.int64)]
@@ -84,7 +86,7 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
     for index in range(count):
-        array = buffer.table(buffer.indirect(start + 4 * index), known_fields=2)
+        array = buffer.table(buffer.indirect(start + 4 * index), _ARRAY_FIELDS)
         first, refs = buffer.vector(array.at(_REFS, "refs"), 4)
         offsets = np.frombuffer(buffer.data, "<u4", refs, first)
         found.append(first + 4 * np.arange(refs, dtype=np.int64) + offsets)

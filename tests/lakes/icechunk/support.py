@@ -1,0 +1,77 @@
+"""What the tests of Icechunk lakes share: a lake over a folder, its commit graph as a table, states by snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.lake import IcechunkLake
+from gc_assets.lakes.protocol import Commit, Container, ContentRoot, FrozenRefs, Retention
+from gc_assets.schemas import COMMIT_GRAPH
+from gc_assets.stores.local import LocalObjects
+
+FAR_FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def lake_at(path: Path, retention: dict[str, Any] | None = None, **expiry: Any) -> IcechunkLake:
+    settings = {"name": "weather", "kind": "icechunk", "location": f"file://{path}", "retention": retention or {}, "expiry": expiry}
+    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), LocalObjects())
+
+
+def commits_of(lake: IcechunkLake, refs: FrozenRefs) -> list[Commit]:
+    return [commit for source in refs.sources for commit in lake.commits(source)]
+
+
+def graph_of(commits: Iterable[Commit]) -> pa.Table:
+    """Rows of `commit_graph`, generation left null."""
+    rows = [
+        {
+            "commit_id": commit.commit_id,
+            "parents": list(commit.parents),
+            "committed_at": commit.committed_at,
+            "content_roots": [],
+            "message": commit.message,
+            "summary": list(commit.summary.items()),
+        }
+        for commit in commits
+    ]
+    return pa.Table.from_pylist(rows, schema=COMMIT_GRAPH.schema)
+
+
+def retention_of(lake: IcechunkLake, as_of: datetime, grace_cutoff: datetime = FAR_FUTURE) -> Retention:
+    refs = lake.freeze(as_of)
+    return lake.retain(refs, graph_of(commits_of(lake, refs)), as_of, grace_cutoff)
+
+
+def states(retention: Retention) -> dict[str, str]:
+    return dict(zip(*(retention.reachable[name].to_pylist() for name in ("commit_id", "state")), strict=True))
+
+
+def in_state(retention: Retention, state: str) -> set[str]:
+    return {commit for commit, found in states(retention).items() if found == state}
+
+
+def edits(retention: Retention) -> dict[str, str]:
+    rows = retention.expiry.to_pylist()
+    return {row["snapshot_id"]: row["new_parent_id"] for row in rows if row["action"] == "edit_parent"}
+
+
+def deleted_refs(retention: Retention) -> set[str]:
+    return {row["ref_name"] for row in retention.expiry.to_pylist() if row["action"] == "delete_ref"}
+
+
+def container(root: ContentRoot) -> Container:
+    return Container(root.address, root.kind, root.size_bytes)
+
+
+def move_ref(path: Path, ref: str, snapshot: str) -> None:
+    """Points `branch.x` or `tag.x` at a snapshot, without asking whether it exists."""
+    folder = path / "refs" / ref
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ref.json").write_text(json.dumps({"snapshot": snapshot}))
