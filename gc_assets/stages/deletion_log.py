@@ -54,13 +54,11 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     the fresh mark no longer supports it; nothing is changed then. A restore needs no approval.
     """
     header, state = plan.header, night.state
-    if plan.restored_at is not None:
-        return Applied(None, {}, f"files of this plan were restored at {plan.restored_at.isoformat()}; make a new plan")
-    if plan.finished is not None:
-        return Applied(None, {}, f"this plan was applied in full at {plan.finished['at']}; applying it again changes nothing")
-    begun = any(item.name == "log.json" for item in state.files.list(execution_directory(header)))
+    already = nothing_to_do(plan)
+    if already is not None:
+        return Applied(None, {}, already)
+    refuse_apply(night, plan, phases)
     too_late = night.clock.now() >= header.apply_before
-    _refuse(night, plan, phases, begun=begun, too_late=too_late)
     owner = plan.approval.by if plan.approval is not None else getpass.getuser()
     lease = acquire(header.location, header.plan_id, owner, night.clock)
     try:
@@ -73,8 +71,20 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         _forget_recheck(state, header)
 
 
-def _refuse(night: Night, plan: StoredPlan, phases: Sequence[str], *, begun: bool, too_late: bool) -> None:
+def nothing_to_do(plan: StoredPlan) -> str | None:
+    """Why applying this plan would change nothing; null for one that may still be executed."""
+    if plan.restored_at is not None:
+        return f"files of this plan were restored at {plan.restored_at.isoformat()}; make a new plan"
+    if plan.finished is not None:
+        return f"this plan was applied in full at {plan.finished['at']}; applying it again changes nothing"
+    return None
+
+
+def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
+    """Raises `GateRefused` where the plan must not be executed, from what the configuration and the state say."""
     header = plan.header
+    begun = any(item.name == "log.json" for item in night.state.files.list(execution_directory(header)))
+    too_late = night.clock.now() >= header.apply_before
     storage = night.storage(header.storage)
     refuse_historical(header)
     if storage.mode != "apply":
