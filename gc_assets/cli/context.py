@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from resources.platform import Platform
 
+Mode = Literal["plan", "apply"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -37,6 +38,14 @@ def spark_of(platform: Platform) -> SparkSession:
     from resources.spark import SparkRuntime
 
     return SparkRuntime.from_config(platform.config.spark).session()
+
+
+def with_mode(platform: Platform, mode: Mode | None) -> Platform:
+    """The platform with every storage in `mode`; as configured where none is given."""
+    if mode is None:
+        return platform
+    storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
+    return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
 
 class RunDate(click.ParamType):

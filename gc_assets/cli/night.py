@@ -10,12 +10,13 @@ import logging
 import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Final, Literal
+from typing import Final
 
 import dagster as dg
 
+from gc_assets.cli.context import Mode, with_mode
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
@@ -25,7 +26,6 @@ from gc_assets.stages.deletion_plan import header_of
 from resources.collector import Collector
 from resources.platform import Platform
 
-Mode = Literal["plan", "apply"]
 ROWS_METADATA: Final = "dagster/row_count"
 LOGGER: Final = "command_line"
 
@@ -80,14 +80,6 @@ def run_night(
     if not result.success:
         _raise_failure(result, refused={header.storage for header in made if header.failed_gates})
     return tuple(made)
-
-
-def with_mode(platform: Platform, mode: Mode | None) -> Platform:
-    """The platform with every storage in `mode`; as configured where none is given."""
-    if mode is None:
-        return platform
-    storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
-    return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
 
 def selection(platform: Platform, lakes: Collection[str], storages: Collection[str], through: str | None) -> list[tuple[str, str]]:

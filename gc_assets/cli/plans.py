@@ -1,0 +1,226 @@
+"""`gc-assets plans`, `approve`, `apply`, `restore`: the deletion protocol, in the order in which a person meets it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, format_option, spark_of, with_mode
+from gc_assets.cli.output import say, write_json, write_table
+from gc_assets.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gc_assets.stages.approvals import StoredPlan
+    from gc_assets.stages.tables import Totals
+    from resources.platform import Platform
+
+PHASES: Final = ("restore", "expire", "quarantine", "purge")
+PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "bytes", "actions", "refused_by", "approved_by", "until")
+
+
+@click.command("plans", short_help="List the plans.")
+@click.option("--storage", metavar="N", help="Only of this storage.")
+@format_option()
+@common_options
+def plans_command(settings: Settings, storage: str | None, format_: str) -> None:
+    r"""Lists the plans, newest first, with what may be done with each.
+
+    \b
+    Status: ready (may be approved), refused (by a gate), approved, applied, restored, expired (too old),
+    historical (an analysis of a past date, never applied).
+
+    \b
+    Examples:
+      gc-assets plans
+      gc-assets plans --storage warehouse --format json
+    """
+    from gc_assets.stages.approvals import plans
+
+    platform = settings.platform()
+    if storage is not None:
+        platform.config.storage(storage)
+    now = platform.clock.now()
+    found = [_summary(plan, now) for plan in plans(platform.config, storage)]
+    if format_ == "json":
+        write_json(found)
+    elif found:
+        from gc_assets.core.units import format_bytes
+
+        write_table([{**row, "plan_id": row["plan_id"][:12], "bytes": format_bytes(row["bytes"])} for row in found], PLAN_COLUMNS)
+    if not found:
+        say("There is no plan with anything to do. `gc-assets run` makes one.")
+
+
+@click.command("approve", short_help="Approve a plan by name.")
+@click.argument("plan_id")
+@click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record.")
+@click.option("--override", "overrides", multiple=True, metavar="GATE", help="Pass over this failed gate; recorded. May be repeated.")
+@format_option()
+@common_options
+def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], format_: str) -> None:
+    r"""Records your yes to exactly this plan: its id is the digest of everything in it. Changes no lake.
+
+    The first characters of the id are enough (8 at least).
+
+    \b
+    Examples:
+      gc-assets approve 3f9c2a71d004 --by ada
+      gc-assets approve 3f9c2a71d004 --by ada --override live_drop
+    """
+    from gc_assets.stages.approvals import approve, find_plan
+
+    platform = settings.platform()
+    approval = approve(platform.config, platform.clock, plan_id, by, overrides)
+    header = find_plan(platform.config, approval.plan_id).header
+    if format_ == "json":
+        write_json([{**approval.model_dump(mode="json"), "storage": header.storage, "apply_before": header.apply_before}])
+    else:
+        click.echo(f"{header.storage}: plan {approval.plan_id} approved by {approval.by}")
+    say(f"Next: gc-assets apply {approval.plan_id[:12]}   (until {header.apply_before:%Y-%m-%d %H:%M}Z)")
+
+
+@click.command("apply", short_help="Execute an approved plan.")
+@click.argument("plan_id")
+@click.option("--phase", "phases", multiple=True, type=click.Choice(PHASES), help="Only this phase; may be repeated. Default: all.")
+@click.option("--mode", type=click.Choice(["plan", "apply"]), help="Instead of the storage's own mode, for this once.")
+@format_option()
+@common_options
+def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
+    r"""Executes an approved plan, and nothing but its rows: restore first, then quarantine, then purge.
+
+    Marks the lakes afresh before it touches a file; what came back to life is left alone. Stopped in the middle, the
+    same command goes on from its log.
+
+    \b
+    Examples:
+      gc-assets apply 3f9c2a71d004
+      gc-assets apply 3f9c2a71d004 --mode apply
+      gc-assets apply 3f9c2a71d004 --phase restore
+    """
+    if "expire" in phases:
+        raise UsageError("--phase expire: this release plans the expiry of snapshots and does not execute it")
+    from gc_assets.stages.approvals import find_plan
+    from gc_assets.stages.deletion_log import PHASES as EXECUTED
+    from gc_assets.stages.deletion_log import apply_plan, nothing_to_do, refuse_apply
+
+    platform = with_mode(settings.platform(), mode)
+    plan = find_plan(platform.config, plan_id)
+    night = platform.night(platform.clock.today())
+    chosen = tuple(phase for phase in EXECUTED if not phases or phase in phases)
+    already = nothing_to_do(plan)
+    if already is not None:
+        _print_books({}, None, format_)
+        say(f"Nothing to do: {already}.")
+        return
+    refuse_apply(night, plan, chosen)  # before Spark starts; apply_plan asks again
+    say(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
+    applied = apply_plan(spark_of(platform), night, plan, chosen)
+    books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
+    _print_books(books, plan.header.plan_id, format_)
+    if any(outcome == "failed" for _, outcome in applied.books):
+        say(f"Some files failed; see `gc-assets show deletion_log --run-date {plan.header.run_date}`, then apply again: it resumes.")
+        raise click.exceptions.Exit(1)
+    if applied.books:
+        say(f"To undo: gc-assets restore --plan {plan.header.plan_id[:12]}")
+
+
+@click.command("restore", short_help="Put quarantined files back.")
+@click.option("--plan", "plan_id", metavar="P", help="Everything that this plan quarantined.")
+@click.option("--prefix", metavar="X", help="Everything below this canonical prefix.")
+@click.option("--key", metavar="K", help="This file, by canonical key or address.")
+@click.option("--storage", metavar="N", help="The storage; needed where there are several and no plan or address says it.")
+@format_option()
+@common_options
+def restore_command(
+    settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, format_: str
+) -> None:
+    r"""Puts quarantined files back where they were. Needs no approval, and never replaces a file that stands there now.
+
+    \b
+    Examples:
+      gc-assets restore --plan 3f9c2a71d004
+      gc-assets restore --storage warehouse --prefix sales/orders/
+      gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
+    """
+    from gc_assets.stages.approvals import find_plan
+    from gc_assets.stages.restore import restore
+
+    if plan_id is None and prefix is None and key is None:
+        raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
+    platform = settings.platform()
+    plan = find_plan(platform.config, plan_id) if plan_id is not None else None
+    named, key = (None, None) if key is None else _place(platform, key)
+    where = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
+    if len(where) > 1:
+        raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(where))}")
+    name = storage_name(platform, next(iter(where), None))
+    _, books = restore(
+        spark_of(platform), platform.night(platform.clock.today()), name, plan.header.plan_id if plan is not None else None, prefix, key
+    )
+    _print_books({f"restore/{outcome}": total for outcome, total in books.items()}, plan.header.plan_id if plan else None, format_)
+    if not books:
+        say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
+    if set(books) - {"done"}:
+        say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
+        raise click.exceptions.Exit(1)
+
+
+def storage_name(platform: Platform, given: str | None) -> str:
+    """The storage given, or the only one. Raises `UsageError` where neither says it."""
+    names = [item.name for item in platform.config.storages]
+    if given is None and len(names) > 1:
+        raise UsageError(f"--storage is missing; the configuration has {', '.join(names)}")
+    return platform.config.storage(given or names[0]).name
+
+
+def _place(platform: Platform, key: str) -> tuple[str | None, str]:
+    """Storage (where an address says it) and canonical key."""
+    from gc_assets.stages.explain import is_address
+
+    if not is_address(key):
+        return None, key
+    place = platform.night(platform.clock.today()).resolver().resolve_one(key)
+    if place is None:
+        raise UsageError(f"--key {key}: the address lies in no configured storage")
+    return place
+
+
+def _summary(plan: StoredPlan, now: datetime) -> dict[str, Any]:
+    header = plan.header
+    status = plan.status_at(now)
+    until = {"ready": header.approve_before, "refused": header.approve_before, "approved": header.apply_before}.get(status)
+    return {
+        "plan_id": header.plan_id,
+        "storage": header.storage,
+        "run_date": header.run_date,
+        "status": status,
+        "files": sum(total.files for total in header.totals.values()),
+        "bytes": sum(total.bytes for total in header.totals.values()),
+        "actions": {name: total.files for name, total in header.totals.items()},
+        "refused_by": [gate.name for gate in header.failed_gates],
+        "approved_by": plan.approval.by if plan.approval is not None else None,
+        "overrides": list(plan.approval.overrides) if plan.approval is not None else [],
+        "created_at": header.created_at,
+        "until": until,
+        "applied_at": plan.finished["at"] if plan.finished is not None else None,
+        "restored_at": plan.restored_at,
+        "rehearsal": header.rehearsal,
+        "unsafe": list(header.unsafe),
+    }
+
+
+def _print_books(books: Mapping[str, Totals], plan_id: str | None, format_: str) -> None:
+    rows: list[dict[str, Any]] = []
+    for name, total in sorted(books.items()):
+        phase, _, outcome = name.partition("/")
+        rows.append({"plan_id": plan_id, "phase": phase, "outcome": outcome, "files": total.rows, "bytes": total.size_bytes})
+    if format_ == "json":
+        write_json(rows)
+    elif rows:
+        from gc_assets.core.units import format_bytes
+
+        write_table([{**row, "bytes": format_bytes(row["bytes"])} for row in rows], ("phase", "outcome", "files", "bytes"))

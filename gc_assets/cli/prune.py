@@ -1,0 +1,35 @@
+"""`gc-assets prune`: makes room in the state."""
+
+from __future__ import annotations
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.output import say, write_json
+
+
+@click.command("prune", short_help="Remove old run directories from the state.")
+@click.option("--keep-days", type=click.IntRange(min=0), default=30, show_default=True, metavar="N", help="Keep runs of the last N days.")
+@format_option()
+@common_options
+def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
+    r"""Removes run directories that a later run of the same date replaced. No current table goes, and no file of a lake.
+
+    The cache of decoded metadata, all plans, logs and policies stay whatever their age.
+
+    \b
+    Example:
+      gc-assets prune --keep-days 90
+    """
+    from gc_assets.core.receipts import State
+    from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, MANIFEST_ENTRIES, POLICY_TABLE
+
+    platform = settings.platform()
+    protected = [table.name for table in (MANIFEST_ENTRIES, DELETION_LOG, DELETION_PLAN, POLICY_TABLE)]
+    removed = State.at(platform.config.state).prune(keep_days, platform.clock, protected)
+    if format_ == "json":
+        write_json({"removed": path} for path in removed)
+    else:
+        for path in removed:
+            click.echo(path)
+    say(f"{len(removed):,} run directories removed from {platform.config.state}")

@@ -1,0 +1,132 @@
+"""`gc-assets show`: a published table, in the form a person or a program asks for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, run_date_option
+from gc_assets.cli.output import as_json, say, write_json, write_table
+from gc_assets.core.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gc_assets.config import Config
+    from gc_assets.schemas import Table
+
+# What a terminal shows unless more is asked for; the other formats are for programs and are whole.
+TABLE_ROWS = 100
+
+
+@click.command("show", short_help="Print a table of a run date.")
+@click.argument("asset")
+@run_date_option
+@click.option("--lake", metavar="N", help="For the tables of a lake; needed where there are several.")
+@click.option("--storage", metavar="N", help="For the tables of a storage; needed where there are several.")
+@click.option("--format", "format_", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Write to this file.")
+@click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows; default {TABLE_ROWS} for `table`, else all.")
+@common_options
+def show_command(
+    settings: Settings,
+    asset: str,
+    run_date: date | None,
+    lake: str | None,
+    storage: str | None,
+    format_: str,
+    output: str | None,
+    limit: int | None,
+) -> None:
+    r"""Prints the table ASSET of a run date. Needs neither --lake nor --storage where there is only one.
+
+    \b
+    Examples:
+      gc-assets show lake_refs --lake sales
+      gc-assets show orphan_files --run-date 2026-11-21 --limit 20
+      gc-assets show live_files --lake sales --format parquet -o live.parquet
+    """
+    from gc_assets.core.receipts import State
+    from gc_assets.schemas import TABLES
+    from gc_assets.stages.browse import batches, runs_of
+
+    if asset not in TABLES:
+        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(TABLES)}")
+    if format_ == "parquet" and output is None:
+        raise UsageError("--format parquet writes a file: name it with -o FILE")
+    platform = settings.platform()
+    table = TABLES[asset]
+    group = _group(platform.config, table, lake, storage)
+    day = run_date or platform.clock.today()
+    platform.night(day)
+    state = State.at(platform.config.state)
+    runs = runs_of(state, table, group, day)
+    total = sum(run.receipt.rows for run in runs)
+    wanted = TABLE_ROWS if limit is None and format_ == "table" else limit
+    rows = batches(state, table.schema, [path for run in runs for path in run.paths()], limit=wanted)
+    if format_ == "parquet":
+        _parquet(rows, table.schema, Path(str(output)))
+    elif output is None:
+        _text(rows, table, format_, sys.stdout)
+    else:
+        with Path(output).open("w", encoding="utf-8", newline="") as target:
+            _text(rows, table, format_, target)
+    shown = total if wanted is None else min(wanted, total)
+    say(f"{group}/{asset} of {day}: {shown:,} of {total:,} rows" + (f" in {output}" if output else ""))
+
+
+def _group(config: Config, table: Table, lake: str | None, storage: str | None) -> str:
+    given, other = (lake, storage) if table.scope == "lake" else (storage, lake)
+    names = [item.name for item in (config.lakes if table.scope == "lake" else config.storages)]
+    if other is not None:
+        raise UsageError(f"{table.name} is a table of a {table.scope}: name it with --{table.scope} ({', '.join(names)})")
+    if given is None and len(names) == 1:
+        return names[0]
+    if given not in names:
+        found = "is missing" if given is None else f"{given}: there is no such {table.scope}"
+        raise UsageError(f"--{table.scope} {found}; the configuration has {', '.join(names)}")
+    return given
+
+
+def _text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: TextIO) -> None:
+    if format_ == "csv":
+        _csv(rows, table.schema, target)
+    elif format_ == "json":
+        write_json(_objects(rows), target)
+    else:
+        write_table(list(_objects(rows)), table.schema.names, target)
+
+
+def _objects(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in rows:
+        yield from batch.to_pylist(maps_as_pydicts="strict")
+
+
+def _csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, target: TextIO) -> None:
+    """RFC 4180 with a header; null is empty, lists and maps are JSON, times ISO 8601."""
+    import csv
+
+    writer = csv.writer(target)
+    writer.writerow(schema.names)
+    for row in _objects(rows):
+        writer.writerow([_csv_value(value) for value in row.values()])
+
+
+def _csv_value(value: Any) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return json.dumps(value, default=as_json, ensure_ascii=False) if isinstance(value, list | dict) else as_json(value)
+
+
+def _parquet(rows: Iterator[pa.RecordBatch], schema: pa.Schema, path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in rows:
+            writer.write_batch(batch)

@@ -1,0 +1,58 @@
+"""Reads published tables for people, part by part and without Spark: whole tables, or the few rows about some keys.
+
+Knows which runs make up a table. A part is held in memory at a time, never a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.receipts import Published, State
+from gc_assets.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
+
+
+def runs_of(state: State, table: Table, group: str, run_date: date) -> list[Published]:
+    """The runs whose rows are the table as of a run date: its current one, but for tables that every run adds to.
+
+    Those are `manifest_entries` (all segments up to the date) and `deletion_log` (all executions of the date's plans).
+    Raises `StateError` where nothing is published for the date.
+    """
+    if table is MANIFEST_ENTRIES:
+        found = [run for run in state.runs(group, table.name) if run.receipt.run_date <= run_date]
+    elif table is DELETION_LOG:
+        found = [run for run in state.runs(group, table.name) if run.receipt.run_date == run_date]
+    else:
+        return [state.require(group, table.name, run_date)]
+    if not found:
+        how = "`gc-assets apply PLAN_ID` writes it" if table is DELETION_LOG else f"run `gc-assets run --run-date {run_date}` first"
+        raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
+    return found
+
+
+def batches(
+    state: State, schema: pa.Schema, paths: Collection[str], columns: Collection[str] | None = None, limit: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of Parquet parts with the columns of the schema, at most `limit` of them."""
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    left = limit
+    for path in paths:
+        source = pq.ParquetFile(pa.BufferReader(state.files.read(path)))
+        for batch in source.iter_batches(columns=wanted.names):
+            if left is not None and left <= 0:
+                return
+            rows = batch.select(wanted.names).cast(wanted)
+            yield rows if left is None else rows.slice(0, left)
+            left = None if left is None else left - rows.num_rows
+
+
+def rows_where(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
+    """The rows whose `column` is one of `values`. Row groups that cannot hold one are not read."""
+    wanted = pc.field(column).isin(list(values))
+    found = [pq.read_table(pa.BufferReader(state.files.read(path)), columns=schema.names, filters=wanted).cast(schema) for path in paths]
+    return pa.concat_tables(found) if found else schema.empty_table()
