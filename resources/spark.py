@@ -34,7 +34,7 @@ DRIVER_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.speculation": "false",
-    "spark.log.level": "ERROR",
+    "spark.log.level": "FATAL",
 }
 
 

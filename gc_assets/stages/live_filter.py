@@ -12,20 +12,21 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from xxhash import xxh64_intdigest
 
 from gc_assets.core.errors import GcError
 from gc_assets.core.files import Files
-from gc_assets.core.filter import Filter, FilterSpec
+from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.receipts import Balance, Published, Run
 from gc_assets.schemas import LIVE_FILES, LIVE_FILTER
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import PARTS_DDL, merge_written, parallelism, publish, read_table, report_parts
+from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, parallelism, publish, read_table, report_parts, spark_schema
 
 # A slice is built, merged and probed whole in one worker's memory; this many keys make about 100 MiB.
 SLICE_KEYS: Final = 20_000_000
-FALSE_POSITIVE_TARGET: Final = 1e-6
-PARTIAL_DDL: Final = "slice int, filter binary"
+FALSE_POSITIVE_SAMPLES: Final = 1_000_000
+PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
 
 def live_tables(night: Night) -> list[Published]:
@@ -69,15 +70,15 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
     )
     if slices > 1:
         hashes = hashes.repartition(slices, "slice")
-    partial = hashes.mapInArrow(_Build(spec), PARTIAL_DDL).repartition(min(slices, parallelism(spark)), "slice")
+    partial = hashes.mapInArrow(_Build(spec), spark_schema(PARTIAL)).repartition(min(slices, parallelism(spark)), "slice")
     merge = _Merge(spec, slices, state.files, run)
-    written = merge_written(partial.mapInArrow(merge, PARTS_DDL).collect())
+    written = merge_written(collect(partial.mapInArrow(merge, PARTS_DDL)))
     missing_slices = slices - written.rows
     facts = {
         "keys": count,
         "slices": slices,
         "bits_per_key": round(spec.size_bytes * 8 / max(1, spec.keys), 2),
-        "false_positive_target": FALSE_POSITIVE_TARGET,
+        "false_positive_target": TARGET_FPR,
         "false_positives_measured": written.facts.get("false_positives", 0.0) / max(1, written.rows),
         "empty_slices": missing_slices,
     }
@@ -98,7 +99,7 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
 def self_test(hashes: DataFrame, files: Files, published: Published, expected: int) -> None:
     """Every live key is in the filter as read back from storage. Raises `GcError` with the counts otherwise."""
     probe = ProbeFilter(files, tuple(published.paths()))
-    rows = hashes.mapInArrow(_CountHits(probe), "probed long, hits long").agg(F.sum("probed"), F.sum("hits")).collect()
+    rows = collect(hashes.mapInArrow(_CountHits(probe), "probed long, hits long").agg(F.sum("probed"), F.sum("hits")))
     probed, hits = (int(value or 0) for value in rows[0])
     if not probed == hits == expected:
         raise GcError(
@@ -140,12 +141,16 @@ class _Build:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filters: dict[int, Filter] = {}
+        keys: dict[int, int] = {}
         for batch in batches:
             hashes, slices = batch.column("key_hash").to_numpy(), batch.column("slice").to_numpy()
             for number in np.unique(slices).tolist():
-                filters.setdefault(number, Filter.empty(self.spec)).add(hashes[slices == number])
+                mine = hashes[slices == number]
+                filters.setdefault(number, Filter.empty(self.spec)).add(mine)
+                keys[number] = keys.get(number, 0) + len(mine)
         for number, bloom in filters.items():
-            yield pa.RecordBatch.from_pydict({"slice": pa.array([number], pa.int32()), "filter": pa.array([bloom.to_bytes()], pa.binary())})
+            row = {"slice": number, "keys": keys[number], "filter": bloom.to_bytes()}
+            yield pa.RecordBatch.from_pylist([row], schema=PARTIAL)
 
 
 @dataclass(frozen=True)
@@ -159,21 +164,24 @@ class _Merge:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         merged: dict[int, Filter] = {}
+        keys: dict[int, int] = {}
         for batch in batches:
             for row in batch.to_pylist():
-                part = Filter.from_bytes(row["filter"])
-                merged[row["slice"]] = merged[row["slice"]].merge(part) if row["slice"] in merged else part
+                number, part = row["slice"], Filter.from_bytes(row["filter"])
+                keys[number] = keys.get(number, 0) + row["keys"]
+                if number in merged:
+                    merged[number].merge(part)
+                else:
+                    merged[number] = part
         writer = PartWriter(self.files, self.run.path, LIVE_FILTER.schema)
-        digest = added = 0
-        rates = 0.0
+        digest, rates = 0, 0.0
         for number, bloom in merged.items():
             content = bloom.to_bytes()
-            rows = {"slice": [number], "slices": [self.slices], "keys": [bloom.added], "filter": [content]}
-            writer.write(pa.RecordBatch.from_pydict(rows, schema=LIVE_FILTER.schema))
-            digest += int.from_bytes(content[-8:], "little")
-            added += bloom.added
-            rates += bloom.measured_fpr(100_000, number)
-        yield report_parts(writer.close(), digest % 2**64, facts={"added": added, "false_positives": rates})
+            row = {"slice": number, "slices": self.slices, "keys": keys[number], "filter": content}
+            writer.write(pa.RecordBatch.from_pylist([row], schema=LIVE_FILTER.schema))
+            digest += xxh64_intdigest(content)
+            rates += bloom.measured_fpr(FALSE_POSITIVE_SAMPLES, np.random.default_rng(self.spec.seed))
+        yield report_parts(writer.close(), digest % 2**64, facts={"added": sum(keys.values()), "false_positives": rates})
 
 
 @dataclass(frozen=True)

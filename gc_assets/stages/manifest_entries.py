@@ -27,7 +27,7 @@ from gc_assets.lakes.protocol import Container, Lake, Objects
 from gc_assets.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, UNREADABLE
 from gc_assets.stages.content_roots import content_roots, inputs_of
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import PARTS_DDL, Written, merge_written, parallelism, publish, read_paths, report_parts, spark_schema
+from gc_assets.stages.tables import PARTS_DDL, Written, collect, merge_written, parallelism, publish, read_paths, report_parts, spark_schema
 from gc_assets.stores.local import LocalObjects
 
 CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_unreadable"
@@ -94,7 +94,7 @@ def _decode_level(frontier: DataFrame, known: DataFrame, decode: _Decode, tasks:
     )
     same = (F.col("address") == F.col("container")) & (F.col("size_bytes") == F.col("container_size_bytes"))
     pending = sized.join(known, same, "left_anti").repartition(tasks)
-    return merge_written(pending.mapInArrow(decode, PARTS_DDL).collect())
+    return merge_written(collect(pending.mapInArrow(decode, PARTS_DDL)))
 
 
 def _together(levels: list[Written]) -> Written:

@@ -31,6 +31,7 @@ from gc_assets.stages.tables import (
     ROUTE,
     Totals,
     Written,
+    collect,
     merge_written,
     publish,
     read_paths,
@@ -72,7 +73,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
     probe = _Probe(ProbeFilter(state.files, tuple(bloom.paths())), _claims(night, storage_name, refs), cutoff, state.files, run)
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
-    probed = merge_written(listed.withColumn("key_hash", F.xxhash64("key")).mapInArrow(probe, PARTS_DDL).collect())
+    probed = merge_written(collect(listed.withColumn("key_hash", F.xxhash64("key")).mapInArrow(probe, PARTS_DDL)))
     candidate_paths = [f"{run.path}/{part.name}" for part in probed.side.get(CANDIDATES_SIDE, ())]
     candidates = read_paths(spark, state.files, CANDIDATES, candidate_paths)
 
@@ -135,7 +136,7 @@ def _missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
     )
     present = listed.select("key", F.col("size_bytes").alias("listed_bytes")).join(F.broadcast(needed), "key")
     sound = present.filter("decoded_bytes is null or decoded_bytes = listed_bytes").select("key")
-    rows = needed.join(sound, "key", "left_anti").select("key", "kind").limit(MAX_NAMED).collect()
+    rows = collect(needed.join(sound, "key", "left_anti").select("key", "kind").limit(MAX_NAMED))
     return sorted(f"{row['kind']} {row['key']}" for row in rows)
 
 
@@ -145,7 +146,7 @@ def _foreign(spark: SparkSession, night: Night, storage_name: str, suspects: lis
     known = {uuid for table in refs for uuid in read_rows(night.state, LAKE_REFS, table, columns=["table_uuid"]).column(0).to_pylist()}
     frame = read_paths(spark, night.state.files, CANDIDATES, suspects)
     found = foreign_metadata(frame, storage_name, night.resolver(), LocalObjects(), frozenset(known - {None}))
-    return sorted(f"{row['key']}: {row['why']}" for row in found.limit(MAX_NAMED).collect())
+    return sorted(f"{row['key']}: {row['why']}" for row in collect(found.limit(MAX_NAMED)))
 
 
 def _behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:
@@ -155,7 +156,7 @@ def _behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory:
     problems = read_paths(spark, night.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
     at = problems.filter("kind = 'symlink'").select(F.col("key").alias("link"))
     below = F.col("key").startswith(F.concat("link", F.lit("/"))) | (F.col("key") == F.col("link"))
-    return sorted(row["key"] for row in keys.join(F.broadcast(at), below).select("key").limit(MAX_NAMED).collect())
+    return sorted(row["key"] for row in collect(keys.join(F.broadcast(at), below).select("key").limit(MAX_NAMED)))
 
 
 def _orphans(

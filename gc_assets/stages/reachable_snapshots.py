@@ -19,7 +19,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, La
 from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import frozen_refs
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import PARTS_DDL, merge_written, publish, report_parts, write_rows
+from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, publish, report_parts, write_rows
 
 
 def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tuple[Published, Published]:
@@ -45,7 +45,7 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
         reachable_run,
         expiry_run,
     )
-    rows = spark.range(0, 1, 1, 1).mapInArrow(task, PARTS_DDL).collect()
+    rows = collect(spark.range(0, 1, 1, 1).mapInArrow(task, PARTS_DDL))
     written = {json.loads(row["facts"])["asset"]: merge_written([row]) for row in rows}
     reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
     return (

@@ -20,7 +20,7 @@ from gc_assets.core.parts import PartWriter
 from gc_assets.core.receipts import Balance, Published, Run
 from gc_assets.schemas import PROBLEMS, STORAGE_INVENTORY
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import MAX_SAMPLES, PARTS_DDL, Totals, merge_written, parallelism, publish, report_parts
+from gc_assets.stages.tables import MAX_SAMPLES, PARTS_DDL, Totals, collect, merge_written, parallelism, publish, report_parts
 from gc_assets.stores.listing import plan_listing
 from gc_assets.stores.local import local_path
 from gc_assets.stores.protocol import ListingTask
@@ -45,7 +45,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     while tasks:
         planned += len(tasks)
         work = spark.createDataFrame([(pickle.dumps(task),) for task in tasks], "task binary").repartition(min(width, len(tasks)))
-        listed = work.mapInArrow(_List(state.files, run), LISTED_DDL).collect()
+        listed = collect(work.mapInArrow(_List(state.files, run), LISTED_DDL))
         rows += listed
         finished += sum(json.loads(row["facts"])["tasks"] for row in listed)
         tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (our own tasks' words)

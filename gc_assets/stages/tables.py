@@ -7,6 +7,7 @@ count. Works over a classic session and over Spark Connect: DataFrames and `mapI
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,11 +15,13 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import MapType, StructType
 
+from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.files import Files
 from gc_assets.core.hashing import digest as digest_rows
@@ -28,6 +31,8 @@ from gc_assets.schemas import Table
 
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
+# How Python prints one of our exceptions at the end of a traceback that Spark passes on.
+_OWN_ERROR = re.compile(r"gc_assets\.core\.errors\.(?P<name>\w+): (?P<message>.*?)(?=\n\s*SQLSTATE|\n\s*at |\n*\Z)", re.DOTALL)
 PARTS_DDL = "parts string, digest long, totals string, facts string"
 MAX_SAMPLES = 20
 
@@ -102,7 +107,19 @@ def write_frame(
         columns.append(F.col(ROUTE))
     hashed = frame.select(*columns).withColumn(ROW_HASH, row_hash(schema))
     task = _WriteParts(state.files, run.path, table.schema, tuple(totals_by), tuple(routes))
-    return merge_written(hashed.mapInArrow(task, PARTS_DDL).collect())
+    return merge_written(collect(hashed.mapInArrow(task, PARTS_DDL)))
+
+
+def collect(frame: DataFrame) -> list[Row]:
+    """The rows of a small frame. What an executor raised of our own errors is raised here again, as it was."""
+    try:
+        return frame.collect()
+    except PySparkException as error:
+        found = _OWN_ERROR.search(str(error))
+        if found is None:
+            raise
+        kind = getattr(errors, found["name"], errors.GcError)
+        raise kind(found["message"].strip()) from error
 
 
 def write_rows(rows: pa.Table, table: Table, run: Run, files: Files, side: dict[str, pa.Table] | None = None) -> Written:
