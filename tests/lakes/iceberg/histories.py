@@ -64,11 +64,11 @@ def retained(
     refs: Sequence[Ref],
     *sources: CommitSource,
     policy: Mapping[str, Any] | None = None,
-    grace_days: float = 0,
+    grace_days: float | None = None,
 ) -> Retention:
-    """Retention at `AS_OF`. The grace cut-off lies `grace_days` back, so that by default it protects the future alone."""
+    """Retention at `AS_OF`. The grace cut-off lies `grace_days` back; by default so far ahead that it protects nothing."""
     overrides = IcebergRetention.model_validate(policy or {})
-    grace_cutoff = AS_OF - grace_days * DAY + timedelta(microseconds=1)
+    grace_cutoff = AS_OF + 1000 * DAY if grace_days is None else AS_OF - grace_days * DAY
     return retain(frozen(refs, sources or (source(),)), graph(commits), AS_OF, grace_cutoff, overrides)
 
 

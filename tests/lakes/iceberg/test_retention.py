@@ -125,7 +125,7 @@ def test_a_snapshot_stamped_in_the_future_is_kept_even_if_no_ref_reaches_it() ->
     assert kept(retained([*chain(1), commit("late", None, -3)], [branch("main", "s0")])) == {"s0", "late"}
 
 
-@pytest.mark.parametrize("days, expected", [(7 - MS, "retained"), (7, "dangling")])
+@pytest.mark.parametrize("days, expected", [(7, "retained"), (7 + MS, "dangling")])
 def test_what_is_younger_than_the_grace_period_stays(days: float, expected: str) -> None:
     result = retained([*chain(1), commit("staged", "s0", days)], [branch("main", "s0")], source(max_snapshot_age_ms=1), grace_days=7)
     assert states(result)["staged"] == expected
@@ -174,6 +174,14 @@ def test_keep_until_of_a_tag_is_the_end_of_its_max_ref_age() -> None:
 def test_the_longest_rule_is_the_reason() -> None:
     refs = [branch("main", "s1"), branch("dev", "s1", max_snapshot_age_ms=90 * DAY_MS), tag("v1", "s0", max_ref_age_ms=8 * DAY_MS)]
     assert row(retained(chain(4, 1), refs), "s0")["keep_until"] == AS_OF + 86 * DAY
+
+
+def test_a_branch_that_lapses_soon_does_not_shorten_what_another_promises() -> None:
+    refs = [branch("dev", "s1", max_ref_age_ms=3 * DAY_MS), branch("main", "s2")]
+    result = retained(chain(3, 2, 1), refs)
+    assert row(result, "s1")["keep_until"] == AS_OF + 3 * DAY
+    assert row(result, "s0")["keep_until"] == AS_OF + 2 * DAY
+    assert row(result, "s0")["reason"] == "kept: within max-snapshot-age 5d of branch main"
 
 
 def test_a_hundred_refs_are_named_and_all_are_counted() -> None:

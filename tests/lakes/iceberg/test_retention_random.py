@@ -45,7 +45,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         "override": {"min": draw(maybe(st.integers(1, 4))), "age": draw(maybe(AGES)), "ref_age": draw(maybe(AGES))},
         "rules": draw(st.lists(st.tuples(st.sampled_from(["main", "v.*", "dev|rel", "v1", "ma"]), rule), max_size=2)),
         "keep_tags": draw(st.booleans()),
-        "grace": draw(st.sampled_from([0, 0, 0, 3])),
+        "grace": draw(st.sampled_from([None, None, None, 0, 3])),
     }
 
 
@@ -97,7 +97,8 @@ def expected(history: dict[str, Any]) -> tuple[set[str], dict[str, set[str]], se
                     break
                 kept.add(ancestor)
     kept |= {name for name in snapshots if name not in on_branch and snapshots[name][1] <= setting("age", None, 5)}
-    kept |= {name for name in snapshots if snapshots[name][1] < history["grace"]}
+    if history["grace"] is not None:
+        kept |= {name for name in snapshots if snapshots[name][1] <= history["grace"]}
     reached = {name: {ref_name for ref_name, ref in refs.items() if name in ancestry(ref["head"])} for name in snapshots}
     return kept, reached, set(refs) - stays
 
