@@ -50,13 +50,21 @@ class Trash:
     def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
         """As `Quarantine.act` says."""
         results = [_answer(planned, self._one, planned.key in resumed) for planned in batch]
-        done = [planned for planned, result in zip(batch, results, strict=True) if result.verdict == DONE]
-        self.tree.sync({directory for planned in done for directory in self._touched(planned)})
+        self.tree.sync({directory for planned in _done(batch, results) for directory in self._touched(planned)})
+        # A restored object's new name is on disk by now, so the old one can go.
+        restored = {planned.key for planned in _done(batch, results) if planned.action == "restore"}
+        results = [
+            _answer(planned, self._let_go, False) if planned.key in restored else result
+            for planned, result in zip(batch, results, strict=True)
+        ]
+        self.tree.sync({ancestors(self._held_key(planned))[-1] for planned in _done(batch, results) if planned.key in restored})
         return results
 
     def _touched(self, planned: Planned) -> list[str]:
-        held = ancestors(self._held_key(planned))
-        return [*held, ancestors(planned.key)[-1]] if planned.action == "quarantine" else held[-1:]
+        held, source = ancestors(self._held_key(planned)), ancestors(planned.key)
+        if planned.action == "quarantine":
+            return [*held, source[-1]]
+        return source if planned.action == "restore" else held[-1:]
 
     def _held_key(self, planned: Planned) -> str:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
@@ -108,10 +116,14 @@ class Trash:
         if here is None:
             with self.tree.entry(planned.key, create=True) as target:
                 held.link_to(target)
-                self.tree.sync(ancestors(planned.key))  # the second name is on disk before the first one goes
         elif here != planned.etag:
             return Result(CHANGED, f"another object ({here}) stands at {planned.key!r} by now; the quarantined one stays at {held.key!r}")
-        held.unlink()
+        return Result(DONE)
+
+    def _let_go(self, planned: Planned, _: bool) -> Result:
+        with self.tree.entry(self._held_key(planned)) as held:
+            if held.identity() == planned.etag:
+                held.unlink()
         return Result(DONE)
 
 
@@ -127,8 +139,7 @@ class Deferred:
     def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
         """As `Quarantine.act` says. A restore is done where the object still stands in its place."""
         results = [_answer(planned, self._one, planned.key in resumed) for planned in batch]
-        answers = zip(batch, results, strict=True)
-        self.tree.sync({ancestors(planned.key)[-1] for planned, result in answers if planned.action == "purge" and result.verdict == DONE})
+        self.tree.sync({ancestors(planned.key)[-1] for planned in _done(batch, results) if planned.action == "purge"})
         return results
 
     def _one(self, planned: Planned, resumed: bool) -> Result:
@@ -149,6 +160,10 @@ def _purge(planned: Planned, entry: Entry, resumed: bool) -> Result:
         return _changed(planned, entry, here)
     entry.unlink()
     return Result(DONE)
+
+
+def _done(batch: Sequence[Planned], results: Sequence[Result]) -> list[Planned]:
+    return [planned for planned, result in zip(batch, results, strict=True) if result.verdict == DONE]
 
 
 def _answer(planned: Planned, act: Callable[[Planned, bool], Result], resumed: bool) -> Result:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -67,11 +67,11 @@ class WriteAheadLog:
     def intend(self, share: int, token: int, batch: Sequence[Planned]) -> str:
         """The batch's name, once its intent is on disk. `token` is the fencing token under which it will act."""
         name = f"{token:06d}-{uuid.uuid4().hex}"
-        self._write(share, name + _INTENT, (asdict(planned) for planned in batch))
+        self._write(share, name + _INTENT, map(_row, batch))
         return name
 
     def conclude(self, share: int, name: str, outcomes: Sequence[Outcome]) -> None:
-        rows = (asdict(o.planned) | {"outcome": o.verdict, "error": o.error, "at": o.at.isoformat()} for o in outcomes)
+        rows = (_row(o.planned) | {"outcome": o.verdict, "error": o.error, "at": o.at.isoformat()} for o in outcomes)
         self._write(share, name + _OUTCOME, rows)
 
     def _share(self, share: int) -> str:
@@ -106,6 +106,13 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     if header.get("plan_id") != plan_id or not isinstance(header.get("shares"), int):
         raise StateError(f"{path} in the state: expected the log of plan {plan_id}, found {header}")
     return WriteAheadLog(files, directory, plan_id, header["shares"])
+
+
+_COLUMNS = tuple(field.name for field in fields(Planned))
+
+
+def _row(planned: Planned) -> dict[str, Any]:
+    return {name: getattr(planned, name) for name in _COLUMNS}
 
 
 def _planned(row: dict[str, Any]) -> Planned:
