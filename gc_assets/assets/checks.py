@@ -1,0 +1,152 @@
+"""Blocking checks, each a judgement of what is on disk and not of what a stage returned.
+
+A blocking check guards the run it is in and no other (dagster.md section 5): whatever deletes checks again by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import dagster as dg
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.parts import read_parts
+from gc_assets.core.receipts import Published
+from gc_assets.schemas import LAKE_REFS, LIVE_FILES
+from gc_assets.stages import approvals
+from gc_assets.stages.live_filter import ProbeFilter, live_tables
+from gc_assets.stages.night import Night
+
+# A check is a sample at this size, so that a night on a huge lake is not read twice by the driver.
+HASHED_BYTES: Final = 256 * 2**20
+PROBED_KEYS: Final = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether it holds, with the numbers it was judged by; `found` says in words what does not."""
+
+    passed: bool
+    numbers: Mapping[str, float] = field(default_factory=dict[str, float])
+    found: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule, and in one sentence the danger it averts."""
+
+    name: str
+    danger: str
+    judge: Callable[[Night, Published], Verdict]
+    blocking: bool = True
+
+    def result(self, night: Night, key: dg.AssetKey, published: Published) -> dg.AssetCheckResult:
+        verdict = self.judge(night, published)
+        severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
+        return dg.AssetCheckResult(
+            passed=verdict.passed,
+            asset_key=key,
+            check_name=self.name,
+            metadata=dict(verdict.numbers),
+            severity=severity,
+            description=verdict.found,
+        )
+
+
+def _receipt(night: Night, published: Published) -> Verdict:
+    hashed = wrong = size_bytes = 0
+    for part, path in zip(published.receipt.files, published.paths(), strict=True):
+        if size_bytes >= HASHED_BYTES:
+            break
+        content = night.state.files.read(path)
+        wrong += hashlib.sha256(content).hexdigest() != part.sha256
+        hashed, size_bytes = hashed + 1, size_bytes + len(content)
+    numbers = {"parts": len(published.receipt.files), "parts_hashed": hashed, "bytes_hashed": size_bytes, "parts_changed": wrong}
+    return Verdict(wrong == 0, numbers, f"{wrong:,} parts below {published.path} are not the bytes that were published" if wrong else None)
+
+
+def _complete(_: Night, published: Published) -> Verdict:
+    balances = published.receipt.balances
+    missing = [f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in balances if item.expected != item.found]
+    numbers = {"counts": len(balances), "expected": sum(item.expected for item in balances), "found": sum(item.found for item in balances)}
+    return Verdict(not missing, numbers, "; ".join(missing) or None)
+
+
+def _live_while_refs(night: Night, published: Published) -> Verdict:
+    refs = night.state.require(published.receipt.group, LAKE_REFS.name, night.run_date)
+    heads = _heads(night, refs)
+    live = published.receipt.rows
+    return Verdict(live > 0 or heads == 0, {"live_files": live, "refs": heads}, f"no live file for {heads:,} refs" if not live else None)
+
+
+def _heads(night: Night, refs: Published) -> int:
+    column = read_parts(night.state.files, refs.paths(), LAKE_REFS.schema, ["head_commit_id"]).column(0)
+    return len(column) - column.null_count
+
+
+def _everything_decoded(_: Night, published: Published) -> Verdict:
+    unreadable = published.receipt.facts["unreadable"]
+    found = f"{unreadable:,} containers could not be decoded; live_files stops if a commit that is kept needs one" if unreadable else None
+    return Verdict(unreadable == 0, {"unreadable_containers": unreadable}, found)
+
+
+def _holds_live_keys(night: Night, published: Published) -> Verdict:
+    probe = ProbeFilter(night.state.files, tuple(published.paths()))
+    probed = hits = 0
+    for path in (path for table in live_tables(night) for path in table.paths()):
+        if probed >= PROBED_KEYS:
+            break
+        rows = read_parts(night.state.files, [path], LIVE_FILES.schema, ["storage", "key_hash"])
+        hashes = rows.filter(pc.equal(rows.column("storage"), published.receipt.group)).column("key_hash").to_numpy()
+        probed, hits = probed + len(hashes), hits + int(probe.contains(hashes).sum())
+    missed = probed - hits
+    numbers = {"keys_probed": probed, "keys_missed": missed}
+    return Verdict(missed == 0, numbers, f"{missed:,} live keys are not in the filter" if missed else None)
+
+
+def _no_live_candidate(_: Night, published: Published) -> Verdict:
+    hits = published.receipt.facts["false_negatives"]
+    samples = ", ".join(published.receipt.facts["stopped_samples"])
+    return Verdict(hits == 0, {"false_negatives": hits}, f"{hits:,} candidates are live keys: {samples}" if hits else None)
+
+
+def _plan_intact(night: Night, published: Published) -> Verdict:
+    try:
+        header = approvals.load(night.state, published).header
+    except StateError as error:
+        return Verdict(False, {}, str(error))
+    return Verdict(header.rows == published.receipt.rows, {"planned_rows": header.rows, "rows_on_disk": published.receipt.rows})
+
+
+def _gates(night: Night, published: Published) -> Verdict:
+    header = approvals.load(night.state, published).header
+    failed = header.failed_gates
+    found = "\n".join(f"{gate.name}: {gate.message}" for gate in failed) or None
+    return Verdict(not failed, {"gates": len(header.gates), "gates_failed": len(failed)}, found)
+
+
+def _no_failed_key(_: Night, published: Published) -> Verdict:
+    books: dict[str, dict[str, int]] = published.receipt.facts["books"]
+    failed = sum(amount["files"] for name, amount in books.items() if name.endswith("/failed"))
+    return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)
+
+
+RECEIPT: Final = Check("receipt", "A table that is half there or was changed after publication would be taken for the truth.", _receipt)
+COMPLETE: Final = Check("complete", "A row that was never read or never written is a file that nobody protects.", _complete)
+LIVE_WHILE_REFS: Final = Check("live_while_refs", "An empty live set makes every file of the lake look like garbage.", _live_while_refs)
+EVERYTHING_DECODED: Final = Check(
+    "everything_decoded", "What an unreadable container names cannot be known to be live.", _everything_decoded, blocking=False
+)
+HOLDS_LIVE_KEYS: Final = Check("holds_live_keys", "A filter that misses a live key offers that file for deletion.", _holds_live_keys)
+NO_LIVE_CANDIDATE: Final = Check(
+    "no_live_candidate",
+    "One live key among the candidates proves that the filter lost files.",
+    _no_live_candidate,
+)
+PLAN_INTACT: Final = Check("plan_intact", "A plan that was edited after it was made is not the one a person approves.", _plan_intact)
+GATES: Final = Check("gates", "A plan that fails a gate would delete more, or other files, than anyone meant.", _gates)
+NO_FAILED_KEY: Final = Check("no_failed_key", "A plan with failed keys is not finished and stops the next plan.", _no_failed_key)

@@ -1,0 +1,45 @@
+"""Every asset of a lake and of a storage, in the order of the flow (design section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from gc_assets.assets.commit_graph import commit_graph
+from gc_assets.assets.deletion_log import deletion_log
+from gc_assets.assets.deletion_plan import deletion_plan
+from gc_assets.assets.lake_refs import lake_refs
+from gc_assets.assets.live_files import live_files
+from gc_assets.assets.live_filter import live_filter
+from gc_assets.assets.manifest_entries import manifest_entries
+from gc_assets.assets.orphan_files import orphan_files
+from gc_assets.assets.policy import current_rules, policy_table
+from gc_assets.assets.reachable_snapshots import reachable_snapshots
+from gc_assets.assets.spec import LakeConfig, RunDates
+from gc_assets.assets.storage_inventory import storage_inventory
+from gc_assets.config import StorageConfig
+
+
+def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
+    """What is found out of one lake: nothing here knows a storage's other files."""
+    return [
+        policy_table(lake, run_dates),
+        current_rules(lake, run_dates),
+        lake_refs(lake, run_dates),
+        commit_graph(lake, run_dates),
+        reachable_snapshots(lake, run_dates),
+        manifest_entries(lake, run_dates),
+        live_files(lake, run_dates),
+    ]
+
+
+def storage_assets(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates: RunDates) -> list[dg.AssetsDefinition]:
+    """What follows for one storage, from the live sets of all lakes together."""
+    return [
+        live_filter(storage, lakes, run_dates),
+        storage_inventory(storage, lakes, run_dates),
+        orphan_files(storage, lakes, run_dates),
+        deletion_plan(storage, lakes, run_dates),
+        deletion_log(storage, run_dates),
+    ]

@@ -1,0 +1,43 @@
+"""`live_files`: every file that a retained commit needs."""
+
+import dagster as dg
+
+from gc_assets.assets.checks import LIVE_WHILE_REFS, RECEIPT
+from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.results import Figures, materialized
+from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
+from gc_assets.assets.waterfalls import amounts_table
+from gc_assets.core.receipts import Published
+from gc_assets.schemas import LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
+from gc_assets.stages import live_files as stage
+from resources.collector import Collector
+
+CHECKS = [RECEIPT, LIVE_WHILE_REFS]
+
+
+def live_files(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
+    spec = lake_spec(lake, LIVE_FILES, run_dates, [key_of(lake, REACHABLE_SNAPSHOTS), key_of(lake, MANIFEST_ENTRIES)])
+
+    @box([spec], CHECKS)
+    def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> dg.MaterializeResult:
+        with plain_failures():
+            night = collector.night(context.partition_key)
+            stage.live_files(collector.spark(), night, lake.name)
+            return materialized(night, lake.name, LIVE_FILES, CHECKS, _figures, _report)
+
+    return run
+
+
+def _figures(published: Published) -> Figures:
+    facts = published.receipt.facts
+    return {
+        "live_files": facts["files"],
+        "live_bytes": facts["live_bytes"],
+        "expired_files": facts["expired_files"],
+        "dangling_files": facts["dangling_files"],
+        "external_files": facts["external_files"],
+    }
+
+
+def _report(published: Published) -> str:
+    return amounts_table("Kind of file", published.receipt.facts["by_kind"])

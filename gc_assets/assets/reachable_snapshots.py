@@ -1,0 +1,39 @@
+"""`reachable_snapshots` and `expiry_plan`: what the policy makes of every commit, and the edits of history it asks for."""
+
+from collections.abc import Iterator
+
+import dagster as dg
+
+from gc_assets.assets.checks import COMPLETE, RECEIPT
+from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.results import Figures, materialized
+from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
+from gc_assets.core.receipts import Published
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.schemas import COMMIT_GRAPH, CURRENT_RULES, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.stages import reachable_snapshots as stage
+from resources.collector import Collector
+
+CHECKS = [RECEIPT, COMPLETE]
+
+
+def reachable_snapshots(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
+    deps = [key_of(lake, COMMIT_GRAPH), key_of(lake, CURRENT_RULES)]
+    specs = [lake_spec(lake, table, run_dates, deps) for table in (REACHABLE_SNAPSHOTS, EXPIRY_PLAN)]
+
+    @box(specs, CHECKS)
+    def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
+        with plain_failures():
+            night = collector.night(context.partition_key)
+            stage.reachable_snapshots(collector.spark(), night, lake.name)
+            results = [
+                materialized(night, lake.name, REACHABLE_SNAPSHOTS, CHECKS, _commits),
+                materialized(night, lake.name, EXPIRY_PLAN, CHECKS, lambda it: {"expiry_actions": it.receipt.rows}),
+            ]
+        yield from (result for result in results if result.asset_key in context.selected_asset_keys)
+
+    return run
+
+
+def _commits(published: Published) -> Figures:
+    return {f"{state}_commits": published.receipt.facts[state] for state in (RETAINED, EXPIRED, DANGLING)}

@@ -1,0 +1,76 @@
+"""What an asset tells Dagster of a published table: rows, place, sample, figures, checks. Everything is read back from disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Final
+
+import dagster as dg
+
+from gc_assets.assets.checks import Check
+from gc_assets.core.parts import read_parts
+from gc_assets.core.receipts import Published
+from gc_assets.schemas import Table
+from gc_assets.stages.night import Night
+
+SAMPLE_ROWS: Final = 20
+# Cells are cut here: a manifest list's address is worth showing, a hundred parents are not.
+CELL_CHARACTERS: Final = 160
+# A first part larger than this is not read for the sake of a sample.
+SAMPLE_BYTES: Final = 64 * 2**20
+
+# Numbers under stable names with their unit in the name: Dagster plots each over the partitions.
+Figures = Mapping[str, int | float]
+
+
+def materialized(
+    night: Night,
+    group: str,
+    table: Table,
+    checks: Sequence[Check],
+    figures: Callable[[Published], Figures],
+    report: Callable[[Published], str] | None = None,
+) -> dg.MaterializeResult:
+    """The table of the night as the state now holds it. Raises `StateError` where it is not whole."""
+    published = night.state.require(group, table.name, night.run_date)
+    receipt, key = published.receipt, dg.AssetKey([group, table.name])
+    metadata: dict[str, Any] = {
+        "dagster/row_count": receipt.rows,
+        "dagster/uri": night.state.files.uri(published.path),
+        **figures(published),
+        "table_bytes": receipt.size_bytes,
+        "sample": sample(night, table, published),
+    }
+    if report is not None:
+        metadata["report"] = dg.MetadataValue.md(report(published))
+    if receipt.unsafe:
+        metadata["unsafe"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in receipt.unsafe))
+    return dg.MaterializeResult(
+        asset_key=key,
+        metadata=metadata,
+        data_version=dg.DataVersion(receipt.digest),
+        check_results=[check.result(night, key, published) for check in checks],
+    )
+
+
+def sample(night: Night, table: Table, published: Published) -> dg.TableMetadataValue:
+    """The first rows of the table, `SAMPLE_ROWS` at most; binary columns are left out."""
+    names = [field.name for field in table.schema if str(field.type) != "binary"]
+    first = [f"{published.path}/{part.name}" for part in published.receipt.files[:1] if part.size_bytes <= SAMPLE_BYTES]
+    rows = read_parts(night.state.files, first, table.schema, names).slice(0, SAMPLE_ROWS)
+    records = [dg.TableRecord({name: _cell(value) for name, value in row.items()}) for row in rows.to_pylist(maps_as_pydicts="lossy")]
+    schema = dg.TableSchema(columns=[dg.TableColumn(name, str(table.schema.field(name).type)) for name in names])
+    return dg.MetadataValue.table(records, schema)
+
+
+def _cell(value: Any) -> str | int | float | bool | None:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}Z"
+    if isinstance(value, date):
+        return value.isoformat()
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= CELL_CHARACTERS else text[: CELL_CHARACTERS - 1] + "…"

@@ -1,0 +1,33 @@
+"""The Dagster resource of every asset: the platform with the Spark it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime
+
+from pyspark.sql import SparkSession
+
+from gc_assets.stages.night import Night
+from resources.platform import Platform
+from resources.spark import SparkRuntime
+
+
+@dataclass(frozen=True)
+class Collector:
+    """What an asset needs to call a stage. `as_of` replaces the start of the run date where a run asks for it."""
+
+    platform: Platform
+    runtime: SparkRuntime
+    as_of: datetime | None = None
+
+    @classmethod
+    def of(cls, platform: Platform, as_of: datetime | None = None) -> Collector:
+        return cls(platform, SparkRuntime.from_config(platform.config.spark), as_of)
+
+    def night(self, partition_key: str) -> Night:
+        """Raises `UsageError` for a date outside the partitions."""
+        return self.platform.night(date.fromisoformat(partition_key), self.as_of)
+
+    def spark(self) -> SparkSession:
+        """Opened on first use: assets that need no Spark start none."""
+        return self.runtime.session()
