@@ -93,10 +93,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a ref's rule keeps of its own history: from the head to `last`, or nothing (`NO_PARENT`) if the head itself is expired."""
+    """What a ref's rule keeps of its own history: from the head to `last`, or nothing (`NO_PARENT`).
+
+    Where clocks are wrong an expired head may have an ancestor that is not: `last` is then that ancestor.
+    """
 
     pointer: Pointer
     last: int
+    head_expired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +137,7 @@ class Bounds:
         """Where the ref's rule stops keeping. Incomplete histories are kept whole by the caller, not here."""
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
-            return Walk(pointer, history.first[pointer.head])
+            return Walk(pointer, history.first[pointer.head], head_expired=False)
         last = NO_PARENT
         if cutoff.keep_last is not None:
             last = history.ancestor(pointer.head, cutoff.keep_last - 1)
@@ -141,7 +145,8 @@ class Bounds:
             young = self._of(pointer.rule.moment)[0][pointer.head]
             if young != NO_PARENT and (last == NO_PARENT or history.depth[young] < history.depth[last]):
                 last = young
-        return Walk(pointer, last)
+        old_head = pointer.rule.moment is None or history.stamps[pointer.head] < pointer.rule.moment
+        return Walk(pointer, last, head_expired=cutoff.keep_last is None and old_head)
 
     def skewed(self, pointer: Pointer) -> bool:
         """Whether the first snapshot is younger than the cut-off and one after it is older, on which the library panics."""
@@ -203,10 +208,10 @@ def _edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, Walk],
     ending: dict[int, list[Walk]] = {}
     for walk in walks:
         first = history.first[walk.pointer.head]
-        editable = walk.last
-        if editable == NO_PARENT and semantics == "icechunk-v1":
-            editable = walk.pointer.head
-        if first == NO_PARENT or editable in (NO_PARENT, first) or history.forest.parent[editable] == first:
+        if walk.head_expired and semantics == "seed":
+            continue
+        editable = walk.pointer.head if walk.last == NO_PARENT else walk.last
+        if first == NO_PARENT or editable == first or history.forest.parent[editable] == first:
             continue
         keeper = keepers.get(editable)
         if keeper is None or keeper.last == editable:

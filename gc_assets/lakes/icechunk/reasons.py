@@ -38,7 +38,7 @@ class Reasons:
             return _kept_by_rule(history, keeper.pointer, index)
         if history.first[index] == index:
             return f"kept: first snapshot of the history of {walk.pointer.label}, which never expires"
-        if self._semantics == "seed" and walk.last == NO_PARENT:
+        if self._semantics == "seed" and walk.head_expired:
             return f"kept: the head of {walk.pointer.label} is older than {walk.pointer.rule}, and `seed` then leaves its history alone"
         return f"kept: the history of {walk.pointer.label} needs no edit to be within {walk.pointer.rule}"
 

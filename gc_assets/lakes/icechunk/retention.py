@@ -143,7 +143,7 @@ def _expiry(graph: Graph, chosen: Expiration, ambiguous: frozenset[str], config:
         walk = edit.walks[0]
         pointer = walk.pointer
         others = f" (and for {len(edit.walks) - 1:,} other refs)" if len(edit.walks) > 1 else ""
-        what = "its head is expired" if walk.last == NO_PARENT else "the last snapshot kept"
+        what = "its head is expired" if walk.head_expired else "the last snapshot kept"
         yield {
             "snapshot_id": ids[edit.snapshot],
             "action": "edit_parent",
