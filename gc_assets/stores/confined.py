@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.local import etag_of
 
+SYMBOLIC_LINK = "a symbolic link"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class OutOfBounds(StoreError):
-    """A key that is no plain name below the root, or whose path is or leads through a symbolic link."""
+    """A key that is no plain name below the root, or whose path leads through a symbolic link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,7 @@ class Entry:
     name: bytes
 
     def identity(self) -> str | None:
-        """The etag of the file there, null where there is nothing, or words that equal no etag where it is no file.
-
-        Raises `OutOfBounds` for a symbolic link.
-        """
+        """The etag of the file there, null where there is nothing, or words that equal no etag where it is no file."""
         if self.directory is None:
             return None
         try:
@@ -43,7 +41,7 @@ class Entry:
         except FileNotFoundError:
             return None
         if stat.S_ISLNK(status.st_mode):
-            raise OutOfBounds(f"{self.key!r} is a symbolic link now")
+            return SYMBOLIC_LINK
         if not stat.S_ISREG(status.st_mode):
             return "a directory" if stat.S_ISDIR(status.st_mode) else "a special file"
         return etag_of(status)

@@ -12,12 +12,25 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from gc_assets.core.errors import UsageError
-from gc_assets.stores.confined import Entry, OutOfBounds, Tree, ancestors
+from gc_assets.stores.confined import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
 from gc_assets.stores.local import local_path
-from gc_assets.stores.protocol import ABSENT, CHANGED, DENIED, DONE, FAILED, RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
+from gc_assets.stores.protocol import (
+    ABSENT,
+    CHANGED,
+    DENIED,
+    DONE,
+    FAILED,
+    RESERVED_PREFIX,
+    Planned,
+    Quarantine,
+    QuarantineMode,
+    Result,
+    Verdict,
+)
 
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _WAY_OUT = {
+    errno.EPERM: "the file is immutable or another user's, or the file system has no hard links, which a restore needs; move it by hand",
     errno.EXDEV: "it is on another file system than the trash; make that mount a storage of its own, or use `quarantine: deferred`",
     errno.ENOSPC: "the disk is full: free some space and apply the plan again",
     errno.EDQUOT: "the disk quota is used up: free some space and apply the plan again",
@@ -99,8 +112,12 @@ class Trash:
                 return Result(FAILED, f"{planned.key!r} is in its place and in the trash: a restore was interrupted; restore it first")
             return Result(DONE)
         if here is None:
-            held.link_to(source)
-            source.sync_directory()
+            try:
+                held.link_to(source)
+                source.sync_directory()
+            except OSError as error:
+                found = f"another object had taken the place of {planned.key!r} and was moved to {held.key!r}"
+                return Result(FAILED, f"{found}; it could not be put back ({error.strerror}): apply again, or move it back by hand")
         elif here != in_trash:
             found = f"{here} is in its place, {in_trash} at {held.key!r}"
             return Result(FAILED, f"{planned.key!r} was replaced twice: {found}; decide by hand which one to keep")
@@ -117,7 +134,7 @@ class Trash:
             with self.tree.entry(planned.key, create=True) as target:
                 held.link_to(target)
         elif here != planned.etag:
-            return Result(CHANGED, f"another object ({here}) stands at {planned.key!r} by now; the quarantined one stays at {held.key!r}")
+            return Result(_replaced(here), f"{planned.key!r} is {here} by now, another object; the quarantined one stays at {held.key!r}")
         return Result(DONE)
 
     def _let_go(self, planned: Planned, _: bool) -> Result:
@@ -189,4 +206,8 @@ def _absent(planned: Planned, entry: Entry) -> Result:
 
 
 def _changed(planned: Planned, entry: Entry, found: str | None) -> Result:
-    return Result(CHANGED, f"{planned.action}: expected {planned.etag} at {entry.key!r}, found {found}; left alone")
+    return Result(_replaced(found), f"{planned.action}: expected {planned.etag} at {entry.key!r}, found {found}; left alone")
+
+
+def _replaced(found: str | None) -> Verdict:
+    return DENIED if found == SYMBOLIC_LINK else CHANGED

@@ -77,6 +77,7 @@ class TestTrash:
         verdicts, errors = act(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag))
         assert verdicts == ["changed"]
         assert "another object" in errors[0]
+        assert f".gc-assets/trash/{PLAN}/a" in errors[0]
         assert ((tmp_path / "a").read_bytes(), trash(tmp_path, "a").read_bytes()) == (b"new", b"old")
 
     def test_a_file_that_appears_during_a_restore_is_not_overwritten(self, tmp_path, monkeypatch):
@@ -92,6 +93,39 @@ class TestTrash:
         monkeypatch.setattr(os, "link", link)
         assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag)) == "failed"
         assert ((tmp_path / "a").read_bytes(), trash(tmp_path, "a").read_bytes()) == (b"new", b"old")
+
+    def test_a_link_where_a_quarantined_file_was_is_neither_followed_nor_replaced(self, tmp_path):
+        write(tmp_path, "live", b"live")
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        (tmp_path / "a").symlink_to(tmp_path / "live")
+        assert verdict(tmp_path, "trash", planned) == "done"
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag)) == "denied"
+        assert (tmp_path / "a").is_symlink()
+        assert trash(tmp_path, "a").read_bytes() == b"old"
+
+    def test_where_a_replaced_file_cannot_be_put_back_the_error_says_where_it_is(self, tmp_path, monkeypatch):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        with monkeypatch.context() as patch:
+            replace_at_rename(patch, tmp_path / "a", b"committed just now")
+            patch.setattr(os, "link", raising(errno.EPERM))
+            verdicts, errors = act(tmp_path, "trash", planned)
+        assert verdicts == ["failed"]
+        assert f".gc-assets/trash/{PLAN}/a" in errors[0]
+        assert verdict(tmp_path, "trash", planned) == "changed"
+        assert (tmp_path / "a").read_bytes() == b"committed just now"
+
+    def test_a_file_system_without_hard_links_says_so_on_restore(self, tmp_path, monkeypatch):
+        write(tmp_path, "a")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        monkeypatch.setattr(os, "link", raising(errno.EPERM))
+        verdicts, errors = act(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag))
+        assert verdicts == ["denied"]
+        assert "no hard links" in errors[0]
+        assert trash(tmp_path, "a").exists()
 
     def test_a_restore_makes_its_directory_again(self, tmp_path):
         write(tmp_path, "t/deep/a", b"x")
@@ -261,14 +295,15 @@ class TestBoth:
         assert verdict(tmp_path, mode, planned, resumed={"a"}) == "done"
         assert verdict(tmp_path, mode, planned, resumed={"b"}) == "absent"
 
-    @pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
-    def test_a_key_that_is_a_link_now_is_denied(self, tmp_path, action):
+    @pytest.mark.parametrize("way, action", [("trash", "quarantine"), *(("deferred", a) for a in ("quarantine", "purge", "restore"))])
+    def test_a_key_that_is_a_link_now_is_denied(self, tmp_path, way, action):
         write(tmp_path, "live", b"live")
         write(tmp_path, "a")
         planned = plan(tmp_path, "a", action)
         (tmp_path / "a").unlink()
         (tmp_path / "a").symlink_to(tmp_path / "live")
-        assert verdict(tmp_path, "deferred", planned) == "denied"
+        assert verdict(tmp_path, way, planned) == "denied"
+        assert (tmp_path / "a").is_symlink()
         assert (tmp_path / "live").read_bytes() == b"live"
 
     def test_a_key_that_leads_through_a_link_now_is_denied(self, tmp_path, mode):
