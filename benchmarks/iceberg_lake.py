@@ -1,0 +1,299 @@
+"""Iceberg lakes of the sizes in docs/performance.md: real metadata, data files that are sparse and hold nothing.
+
+Manifests are written by fastavro with pyiceberg's schema in 64 KB blocks, as Java engines write them; snapshots, manifest
+lists and metadata.json come from pyiceberg's own commits. Times are fixed, so that a lake does not age in its cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import fastavro
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import (
+    FileFormat,
+    ManifestContent,
+    ManifestFile,
+    PartitionFieldSummary,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
+)
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _FastAppendFiles
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+from pyiceberg.utils.schema_conversion import AvroSchemaConversion
+
+from gc_assets.demo.iceberg_builder import clock_at
+
+NOW: Final = datetime(2025, 6, 30, 3, tzinfo=UTC)
+CATALOG_NAME: Final = "default"
+FORMAT_VERSION: Final = 2
+ADDED, EXISTING, DELETED = 1, 0, 2
+DATA_FILE_BYTES: Final = 32 * 1024 * 1024
+DATA_FILE_ROWS: Final = 250_000
+# Every third commit also rewrites the manifest of the commit before and takes a tenth of its files out.
+REWRITE_EVERY: Final = 3
+LEFTOVERS_SHARE: Final = 0.01
+
+SCHEMA = Schema(
+    NestedField(1, "day", StringType()),
+    NestedField(2, "order_id", LongType()),
+    NestedField(3, "customer_id", LongType()),
+    NestedField(4, "item", StringType()),
+    NestedField(5, "price", DoubleType()),
+    NestedField(6, "quantity", LongType()),
+)
+SPEC = PartitionSpec(PartitionField(source_id=1, field_id=1000, transform=IdentityTransform(), name="day"))
+_AVRO_SCHEMA = fastavro.parse_schema(
+    AvroSchemaConversion().iceberg_to_avro(
+        manifest_entry_schema_with_data_file(FORMAT_VERSION, data_file_with_partition(SPEC.partition_type(SCHEMA), FORMAT_VERSION)),
+        schema_name="manifest_entry",
+    )
+)
+_HEADER = {
+    "schema": SCHEMA.model_dump_json(),
+    "partition-spec": json.dumps([field.model_dump(by_alias=True, mode="json") for field in SPEC.fields]),
+    "partition-spec-id": str(SPEC.spec_id),
+    "format-version": str(FORMAT_VERSION),
+    "content": "data",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A lake's shape; the whole of it is `tables * commits * files_per_commit` data files."""
+
+    tables: int
+    commits: int
+    files_per_commit: int
+
+
+SIZES: Final = {"s": Size(2, 20, 45), "m": Size(50, 10, 90), "l": Size(4, 25, 6_900)}
+
+
+class IcebergLake:
+    """One SQL catalog on sqlite (`catalog.db`) over `warehouse/`, both below `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.warehouse = root / "warehouse"
+        self.catalog_file = root / "catalog.db"
+        self.properties = {"type": "sql", "uri": f"sqlite:///{self.catalog_file}", "warehouse": f"file://{self.warehouse}"}
+
+    def catalog(self) -> SqlCatalog:
+        return SqlCatalog(CATALOG_NAME, **self.properties)
+
+    def table_names(self) -> list[str]:
+        return sorted(".".join(name) for name in self.catalog().list_tables("shop"))
+
+    def config(self, state: Path) -> dict[str, Any]:
+        """The document of a `lakes.yaml` for this lake."""
+        return {
+            "state": str(state),
+            "storages": [{"name": "warehouse", "location": f"file://{self.warehouse}/"}],
+            "lakes": [{"name": "shop", "kind": "iceberg", "catalog": self.properties, "catalog_name": CATALOG_NAME}],
+        }
+
+
+def ensure_lake(cache: Path, name: str) -> IcebergLake:
+    """The lake of that size below `cache`, built if it is not there whole."""
+    lake = IcebergLake(cache.resolve() / f"iceberg-{name}")
+    finished = lake.root / "finished"
+    if not finished.exists():
+        shutil.rmtree(lake.root, ignore_errors=True)
+        build(lake, SIZES[name])
+        finished.touch()
+    return lake
+
+
+def build(lake: IcebergLake, size: Size) -> None:
+    """A history of one commit a day that ends the day before `NOW`, and one percent of crash leftovers."""
+    lake.warehouse.mkdir(parents=True)
+    catalog = lake.catalog()
+    catalog.create_namespace("shop")
+    leftovers = max(1, int(size.commits * size.files_per_commit * LEFTOVERS_SHARE))
+    for index in range(size.tables):
+        name, born = f"shop.orders_{index:02}", NOW - timedelta(days=size.commits + 1)
+        with clock_at(born):
+            catalog.create_table(name, SCHEMA, partition_spec=SPEC)
+        writer = TableWriter(catalog.load_table(name))
+        for commit in range(size.commits):
+            at = NOW - timedelta(days=size.commits - commit)
+            writer.commit(at, size.files_per_commit, rewrite=commit % REWRITE_EVERY == REWRITE_EVERY - 1)
+        abandoned = NOW - timedelta(days=5)
+        for path in writer.data_paths(f"{abandoned:%Y-%m-%d}", leftovers):
+            write_data_file(path, abandoned)
+
+
+@contextmanager
+def changed(lake: IcebergLake, size: Size) -> Generator[datetime]:
+    """The lake a day later, with one percent more files in one commit a table (at most ten tables); as before afterwards.
+
+    Yields the later `NOW`.
+    """
+    later = NOW + timedelta(days=1)
+    before = lake.catalog_file.read_bytes()
+    files = max(1, size.tables * size.commits * size.files_per_commit // 100)
+    tables = min(size.tables, 10)
+    writers = [TableWriter(lake.catalog().load_table(name)) for name in lake.table_names()[:tables]]
+    try:
+        for writer in writers:
+            writer.commit(later - timedelta(hours=6), max(1, files // tables), rewrite=False)
+        yield later
+    finally:
+        lake.catalog_file.write_bytes(before)
+        for writer in writers:
+            for path in writer.written:
+                path.unlink()
+
+
+class TableWriter:
+    """Commits to one table. `written` are the files it made, in order; the last commit's entries stay in memory for a rewrite."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._location = Path(table.location().removeprefix("file://"))
+        self._newest: list[dict[str, Any]] = []
+        self.written: list[Path] = []
+
+    def commit(self, at: datetime, files: int, *, rewrite: bool) -> None:
+        day = f"{at:%Y-%m-%d}"
+        paths = self.data_paths(day, files)
+        for path in paths:
+            write_data_file(path, at)
+        metadata = self._location / "metadata"
+        before = {entry.name for entry in os.scandir(metadata)}
+        with clock_at(at), self._table.transaction() as transaction:
+            producer = _Commit(transaction, self._table, [_entry(path, day) for path in paths], self._newest if rewrite else [])
+            producer.commit()
+        self._newest = producer.entries
+        named = [metadata / entry.name for entry in os.scandir(metadata) if entry.name not in before]
+        for path in named:
+            os.utime(path, (at.timestamp(), at.timestamp()))
+        self.written += [*paths, *named]
+
+    def data_paths(self, day: str, files: int) -> list[Path]:
+        """New names in the partition of that day, whose directory exists afterwards."""
+        directory = self._location / "data" / f"day={day}"
+        directory.mkdir(parents=True, exist_ok=True)
+        writer = uuid.uuid4()
+        return [directory / f"{index:05}-0-{writer}.parquet" for index in range(files)]
+
+
+def write_data_file(path: Path, at: datetime) -> None:
+    """A sparse file: its size is what metadata says and it occupies no block."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    try:
+        os.ftruncate(descriptor, DATA_FILE_BYTES)
+        os.utime(descriptor, (at.timestamp(), at.timestamp()))
+    finally:
+        os.close(descriptor)
+
+
+class _Commit(_FastAppendFiles):
+    """Adds the entries as one manifest; entries to rewrite replace the manifest they came from, every tenth as deleted."""
+
+    def __init__(self, transaction: Transaction, table: Table, added: list[dict[str, Any]], rewritten: list[dict[str, Any]]) -> None:
+        super().__init__(operation=Operation.OVERWRITE if rewritten else Operation.APPEND, transaction=transaction, io=table.io)
+        self._metadata = Path(table.location().removeprefix("file://")) / "metadata"
+        self._rewritten = rewritten
+        self._sequence_number = transaction.table_metadata.next_sequence_number()
+        self.entries = [{**entry, "snapshot_id": self._snapshot_id} for entry in added]
+
+    def _manifests(self) -> list[ManifestFile]:
+        manifests = [self._write(self.entries, 0)]
+        kept = self._existing_manifests()
+        if self._rewritten:
+            replaced = self._rewritten[0]["snapshot_id"]
+            sequence_number = next(item.sequence_number for item in kept if item.added_snapshot_id == replaced)
+            inherited = {"sequence_number": sequence_number, "file_sequence_number": sequence_number}
+            deleted = {"status": DELETED, "snapshot_id": self._snapshot_id}
+            rewritten = [
+                {**entry, **inherited, **({"status": EXISTING} if index % 10 else deleted)} for index, entry in enumerate(self._rewritten)
+            ]
+            kept = [item for item in kept if item.added_snapshot_id != replaced]
+            manifests.append(self._write(rewritten, 1, min_sequence_number=sequence_number))
+        return [*manifests, *kept]
+
+    def _write(self, entries: Sequence[dict[str, Any]], number: int, min_sequence_number: int | None = None) -> ManifestFile:
+        path = self._metadata / f"{self.commit_uuid}-m{number}.avro"
+        with path.open("wb") as sink:
+            fastavro.writer(sink, _AVRO_SCHEMA, entries, codec="deflate", sync_interval=64 * 1024, metadata=_HEADER)
+        counts = {status: sum(entry["status"] == status for entry in entries) for status in (ADDED, EXISTING, DELETED)}
+        days = [entry["data_file"]["partition"]["day"].encode() for entry in entries]
+        return ManifestFile.from_args(
+            manifest_path=f"file://{path}",
+            manifest_length=path.stat().st_size,
+            partition_spec_id=SPEC.spec_id,
+            content=ManifestContent.DATA,
+            sequence_number=self._sequence_number,
+            min_sequence_number=min_sequence_number or self._sequence_number,
+            added_snapshot_id=self._snapshot_id,
+            added_files_count=counts[ADDED],
+            existing_files_count=counts[EXISTING],
+            deleted_files_count=counts[DELETED],
+            added_rows_count=counts[ADDED] * DATA_FILE_ROWS,
+            existing_rows_count=counts[EXISTING] * DATA_FILE_ROWS,
+            deleted_rows_count=counts[DELETED] * DATA_FILE_ROWS,
+            partitions=[PartitionFieldSummary(False, False, min(days), max(days))],
+            key_metadata=None,
+        )
+
+
+def _entry(path: Path, day: str) -> dict[str, Any]:
+    """An added entry as fastavro writes it; the statistics are those of a plausible file."""
+    lower, upper = _BOUNDS
+    return {
+        "status": ADDED,
+        "snapshot_id": None,
+        "sequence_number": None,
+        "file_sequence_number": None,
+        "data_file": {
+            "content": 0,
+            "file_path": f"file://{path}",
+            "file_format": FileFormat.PARQUET.value,
+            "partition": {"day": day},
+            "record_count": DATA_FILE_ROWS,
+            "file_size_in_bytes": DATA_FILE_BYTES,
+            **_STATISTICS,
+            "lower_bounds": lower,
+            "upper_bounds": upper,
+            "key_metadata": None,
+            "split_offsets": [4],
+            "equality_ids": None,
+            "sort_order_id": 0,
+        },
+    }
+
+
+def _map(values: dict[int, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in values.items()]
+
+
+_IDS = [field.field_id for field in SCHEMA.fields]
+_STATISTICS = {
+    "column_sizes": _map(dict.fromkeys(_IDS, 5_000_000)),
+    "value_counts": _map(dict.fromkeys(_IDS, DATA_FILE_ROWS)),
+    "null_value_counts": _map(dict.fromkeys(_IDS, 0)),
+    "nan_value_counts": _map({5: 0}),
+}
+_LOW: list[Any] = ["2025-01-01", 1_000, 17, "apple", 0.5, 1]
+_HIGH: list[Any] = ["2025-12-31", 9_999_999, 88_000, "zucchini", 999.5, 40]
+_BOUNDS = tuple(
+    _map({field.field_id: to_bytes(field.field_type, value) for field, value in zip(SCHEMA.fields, values, strict=True)})
+    for values in (_LOW, _HIGH)
+)

@@ -1,0 +1,113 @@
+"""CPU seconds and memory of a process and all its descendants, read from /proc (Linux).
+
+Memory is PSS, so pages that forked workers share count once. Knows nothing of what the processes do.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_SAMPLE_SECONDS: Final = 0.2
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a stretch of work took: wall and CPU seconds; the highest sampled memory, all together and by program."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    peak_bytes: int = 0
+    peak_driver_bytes: int = 0
+    peak_jvm_bytes: int = 0
+
+
+class Meter:
+    """Watches the tree below a process. A thread samples memory five times a second while something is measured."""
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+
+    @contextmanager
+    def measure(self) -> Generator[Usage]:
+        """The usage is complete when the block ends."""
+        usage, stop = Usage(), threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(usage, stop), daemon=True)
+        started, cpu = perf_counter(), self.cpu_seconds()
+        watcher.start()
+        try:
+            yield usage
+        finally:
+            usage.wall = perf_counter() - started
+            usage.cpu = self.cpu_seconds() - cpu
+            stop.set()
+            watcher.join()
+
+    def cpu_seconds(self) -> float:
+        """User and system time of every living process of the tree, and of the dead that one of them has waited for."""
+        return sum(sum(int(value) for value in fields[11:15]) for _, fields in self._tree()) / _TICKS
+
+    def _watch(self, usage: Usage, stop: threading.Event) -> None:
+        while not stop.wait(_SAMPLE_SECONDS):
+            self.sample(usage)
+
+    def sample(self, usage: Usage) -> None:
+        """Raises the peaks of `usage` to what is used now."""
+        total = jvm = driver = 0
+        for pid, _ in self._tree():
+            used = _pss_bytes(pid)
+            total += used
+            if pid == self._root:
+                driver = used
+            elif _is_java(pid):
+                jvm += used
+        usage.peak_bytes = max(usage.peak_bytes, total)
+        usage.peak_jvm_bytes = max(usage.peak_jvm_bytes, jvm)
+        usage.peak_driver_bytes = max(usage.peak_driver_bytes, driver)
+
+    def _tree(self) -> list[tuple[int, list[str]]]:
+        """(pid, fields of /proc/<pid>/stat from the state on) of the root and its living descendants."""
+        names = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        stats = {int(name): stat for name in names if (stat := _stat(name)) is not None}
+        children: dict[int, list[int]] = {}
+        for pid, fields in stats.items():
+            children.setdefault(int(fields[1]), []).append(pid)
+        found, pending = [], [self._root]
+        while pending:
+            pid = pending.pop()
+            if pid in stats:
+                found.append((pid, stats[pid]))
+            pending += children.get(pid, [])
+        return found
+
+
+def _stat(pid: str) -> list[str] | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _pss_bytes(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it ended between listing and reading
+    return 0

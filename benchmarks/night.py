@@ -1,0 +1,95 @@
+"""Our side of a comparison: the stages of one run date, each measured, without Dagster. Run as a resident process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from benchmarks.meter import Meter
+from benchmarks.resident import answer
+from gc_assets.config import load_config
+from gc_assets.core.clock import Clock
+from gc_assets.core.receipts import Published
+from gc_assets.stages.commit_graph import commit_graph
+from gc_assets.stages.deletion_plan import deletion_plan, header_of
+from gc_assets.stages.lake_refs import lake_refs
+from gc_assets.stages.live_files import live_files
+from gc_assets.stages.live_filter import live_filter
+from gc_assets.stages.manifest_entries import manifest_entries
+from gc_assets.stages.night import Night
+from gc_assets.stages.orphan_files import orphan_files
+from gc_assets.stages.policy import current_rules, policy_table
+from gc_assets.stages.reachable_snapshots import reachable_snapshots
+from gc_assets.stages.storage_inventory import storage_inventory
+from resources.spark import SparkRuntime
+
+Stage = Callable[[], Published]
+
+
+class Nights:
+    """Runs nights in one Spark session and measures them."""
+
+    def __init__(self) -> None:
+        self._meter = Meter(os.getpid())
+        self._runtime: SparkRuntime | None = None
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One whole night: `config` is a path, `now` its clock. Answers with a measurement per stage and what was found."""
+        now = datetime.fromisoformat(request["now"])
+        config = load_config(Path(request["config"]), os.environ)
+        night = Night.of(config, Clock(now), now.date(), as_of=now)
+        stages: list[dict[str, Any]] = []
+        with self._meter.measure() as whole:
+            with self._meter.measure() as usage:
+                self._runtime = self._runtime or SparkRuntime.from_config(config.spark)
+                spark = self._runtime.session()
+            stages.append({"stage": "session", "rows": 0, "jobs": 0, **asdict(usage)})
+            for name, stage in _stages(spark, night):
+                jobs = _jobs(spark)
+                with self._meter.measure() as usage:
+                    published = stage()
+                stages.append({"stage": name, "rows": published.receipt.rows, "jobs": _jobs(spark) - jobs, **asdict(usage)})
+        found = published.receipt.facts
+        header = header_of(published)
+        return {
+            "stages": stages,
+            "total": asdict(whole),
+            "cpu_since_start": self._meter.cpu_seconds(),
+            "live_files": header.live_files,
+            "unreferenced": header.by_reason["unreferenced"].files if "unreferenced" in header.by_reason else 0,
+            "held_for_expiry": header.held_for_expiry.files,
+            "plan_id": found["plan_id"],
+        }
+
+
+def _stages(spark: SparkSession, night: Night) -> list[tuple[str, Stage]]:
+    """The stages in the order of design section 3; the last one makes the plan. A benchmark has one lake and one storage."""
+    lake, storage = night.config.lakes[0].name, night.config.storages[0].name
+    return [
+        ("policy_table", lambda: policy_table(night, lake)),
+        ("current_rules", lambda: current_rules(night, lake)),
+        ("lake_refs", lambda: lake_refs(night, lake)),
+        ("commit_graph", lambda: commit_graph(spark, night, lake)),
+        ("reachable_snapshots", lambda: reachable_snapshots(spark, night, lake)[0]),
+        ("manifest_entries", lambda: manifest_entries(spark, night, lake)),
+        ("live_files", lambda: live_files(spark, night, lake)),
+        ("live_filter", lambda: live_filter(spark, night, storage)),
+        ("storage_inventory", lambda: storage_inventory(spark, night, storage)),
+        ("orphan_files", lambda: orphan_files(spark, night, storage)),
+        ("deletion_plan", lambda: deletion_plan(spark, night, storage)),
+    ]
+
+
+def _jobs(spark: SparkSession) -> int:
+    """Jobs the scheduler has seen so far; only a session of this process can tell."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+if __name__ == "__main__":
+    answer(Nights().run)

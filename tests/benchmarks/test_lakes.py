@@ -1,0 +1,92 @@
+"""The benchmark lakes are what their peers take for real: read here by pyiceberg, fastavro and icechunk."""
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import icechunk
+import pytest
+
+from benchmarks import iceberg_lake, icechunk_lake
+from benchmarks.meter import Meter
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> iceberg_lake.IcebergLake:
+    lake = iceberg_lake.IcebergLake(tmp_path / "lake")
+    iceberg_lake.build(lake, iceberg_lake.Size(tables=2, commits=4, files_per_commit=10))
+    return lake
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> icechunk_lake.IcechunkLake:
+    lake = icechunk_lake.IcechunkLake(tmp_path / "lake")
+    icechunk_lake.build(lake, icechunk_lake.SIZES["s"])
+    return lake
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes()[:4096] for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_rewrite_takes_a_tenth_of_one_commit_out_and_leaves_the_other_files(tables: iceberg_lake.IcebergLake) -> None:
+    table = tables.catalog().load_table("shop.orders_00")
+    entries = [
+        entry for manifest in table.current_snapshot().manifests(table.io) for entry in manifest.fetch_manifest_entry(table.io, False)
+    ]
+    deleted = [entry for entry in entries if entry.status == iceberg_lake.DELETED]
+    assert len(entries) == 40
+    assert len(deleted) == 1
+    assert len(list(table.scan().plan_files())) == 39
+
+
+def test_every_snapshot_of_a_built_table_lists_files_that_exist_with_the_size_it_says(tables: iceberg_lake.IcebergLake) -> None:
+    table = tables.catalog().load_table("shop.orders_01")
+    for snapshot in table.snapshots():
+        for task in table.scan(snapshot_id=snapshot.snapshot_id).plan_files():
+            assert Path(task.file.file_path.removeprefix("file://")).stat().st_size == task.file.file_size_in_bytes
+
+
+def test_pyiceberg_appends_to_a_built_table(tables: iceberg_lake.IcebergLake) -> None:
+    table = tables.catalog().load_table("shop.orders_00")
+    before = len(table.snapshots())
+    iceberg_lake.TableWriter(table).commit(iceberg_lake.NOW, 3, rewrite=False)
+    assert len(tables.catalog().load_table("shop.orders_00").snapshots()) == before + 1
+
+
+def test_the_one_percent_of_a_second_night_leaves_no_trace(tables: iceberg_lake.IcebergLake) -> None:
+    before = contents(tables.root)
+    with iceberg_lake.changed(tables, iceberg_lake.Size(2, 4, 10)) as later:
+        assert later == iceberg_lake.NOW + timedelta(days=1)
+        assert len(contents(tables.root)) > len(before)
+    assert contents(tables.root) == before
+
+
+def test_icechunk_finds_the_leftovers_of_a_built_repository_and_nothing_else(repository: icechunk_lake.IcechunkLake) -> None:
+    found = repository.open().garbage_collect(repository.now(), dry_run=True)
+    assert found.chunks_deleted == icechunk_lake.SIZES["s"].leftovers
+    assert found.snapshots_deleted == found.manifests_deleted == found.transaction_logs_deleted == 0
+
+
+def test_the_policy_of_a_built_repository_keeps_the_newest_snapshots(repository: icechunk_lake.IcechunkLake, tmp_path: Path) -> None:
+    cutoff = repository.config(tmp_path)["lakes"][0]["retention"]["default"]["keep"]
+    times = [snapshot.written_at.isoformat() for snapshot in repository.open().ancestry(branch="main")]
+    assert sum(moment >= cutoff for moment in times) == icechunk_lake.KEPT_SNAPSHOTS
+
+
+def test_the_second_night_of_a_repository_leaves_no_trace(repository: icechunk_lake.IcechunkLake) -> None:
+    before = contents(repository.repository)
+    with icechunk_lake.changed(repository, icechunk_lake.SIZES["s"]):
+        assert len(contents(repository.repository)) > len(before)
+    assert contents(repository.repository) == before
+    assert isinstance(repository.open(), icechunk.Repository)
+
+
+def test_a_meter_counts_a_process_and_what_it_waited_for() -> None:
+    with Meter(os.getpid()).measure() as usage:
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
+    assert usage.cpu >= 0.5
+    assert usage.wall >= 0.5
+    assert usage.peak_bytes >= usage.peak_driver_bytes > 0
