@@ -6,26 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gc_assets.core.units import format_bytes
-from gc_assets.report.waterfall import Step, data_uri, waterfall_svg
-
-Amounts = Mapping[str, Mapping[str, int]]
-
-
-def steps_of(orphans: Mapping[str, Any]) -> list[Step]:
-    """The waterfall of a storage, from the facts of its `orphan_files`."""
-    shares: Amounts = orphans["waterfall"]
-    held = _sum({name: amount for name, amount in orphans["by_reason"].items() if name.startswith("expired/")})
-    garbage = _sum({name: amount for name, amount in orphans["by_reason"].items() if not name.startswith("expired/")})
-    nothing = {"files": 0, "bytes": 0}
-    total, live, unowned, young = _sum(shares), *(shares.get(name, nothing) for name in ("live", "unowned", "young"))
-    return [
-        Step("stored", total["bytes"], total["files"], "total"),
-        Step("live", live["bytes"], live["files"], "kept"),
-        Step("unowned", unowned["bytes"], unowned["files"], "kept"),
-        Step("within the grace period", young["bytes"], young["files"], "kept"),
-        Step("held by expired history", held["bytes"], held["files"], "held"),
-        Step("garbage", garbage["bytes"], garbage["files"], "garbage"),
-    ]
+from gc_assets.report.shares import Amounts, steps_of
+from gc_assets.report.waterfall import data_uri, waterfall_svg
 
 
 def waterfall_markdown(orphans: Mapping[str, Any]) -> str:
@@ -38,7 +20,3 @@ def waterfall_markdown(orphans: Mapping[str, Any]) -> str:
 def amounts_table(title: str, amounts: Amounts) -> str:
     rows = [f"| {name} | {amount['files']:,} | {format_bytes(amount['bytes'])} |" for name, amount in amounts.items()]
     return "\n".join([f"| {title} | files | bytes |", "|---|--:|--:|", *rows])
-
-
-def _sum(amounts: Amounts) -> dict[str, int]:
-    return {unit: sum(amount[unit] for amount in amounts.values()) for unit in ("files", "bytes")}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -33,11 +36,31 @@ class Settings:
         return load_platform(os.environ, self.config)
 
 
-def spark_of(platform: Platform) -> SparkSession:
-    """The session of the configuration; a few seconds the first time."""
+def spark_of(platform: Platform, *, verbose: bool = False) -> SparkSession:
+    """The session of the configuration; a few seconds the first time. Java's chatter is shown only if `verbose`."""
     from resources.spark import SparkRuntime
 
-    return SparkRuntime.from_config(platform.config.spark).session()
+    with nullcontext() if verbose else _quiet_children():
+        return SparkRuntime.from_config(platform.config.spark).session()
+
+
+@contextmanager
+def _quiet_children() -> Generator[None]:
+    """Processes started meanwhile write their standard error to a file, which is shown if the start fails."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with tempfile.TemporaryFile() as chatter:
+        os.dup2(chatter.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(ours, 2)
+            chatter.seek(0)
+            click.echo(chatter.read().decode(errors="replace"), err=True)
+            raise
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Final
+from typing import Any, Final
 
 import dagster as dg
 
@@ -23,7 +23,6 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.definitions import build_definitions
 from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, TABLES
 from gc_assets.stages.deletion_plan import header_of
-from resources.collector import Collector
 from resources.platform import Platform
 
 ROWS_METADATA: Final = "dagster/row_count"
@@ -61,7 +60,7 @@ def run_night(
     chosen = with_mode(platform, mode)
     night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
     keys = selection(chosen, lakes, storages, through)
-    definitions = dg.Definitions.merge(build_definitions(chosen), dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))
+    definitions = dg.Definitions.merge(build_definitions(chosen, as_of), dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
         result = job.execute_in_process(
@@ -70,7 +69,6 @@ def run_night(
             partition_key=run_date.isoformat(),
             asset_selection=[dg.AssetKey(list(key)) for key in keys],
             raise_on_error=False,
-            resources={"collector": Collector.of(chosen, as_of)},
         )
     made = [
         header_of(night.state.require(storage.name, DELETION_PLAN.name, run_date))
@@ -123,10 +121,18 @@ def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None
         told = failure.user_failure_data
         if told is not None and told.description is not None:
             raise _own_error(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
-        step = event.node_name.removesuffix(f"__{DELETION_PLAN.name}")
-        if event.node_name.endswith(DELETION_PLAN.name) and step in refused:
+        group, _, asset = event.node_name.partition("__")
+        if asset == DELETION_PLAN.name and group in refused:
             continue
-        raise GcError(f"{event.node_name.replace('__', '/')} failed: {failure.error_display_string if failure.error else event.message}")
+        raise GcError(f"{group}/{asset} failed: {_innermost(failure) if failure.error is not None else event.message}")
+
+
+def _innermost(failure: Any) -> str:
+    """The first cause in its own words; Dagster's log (`-v`) has the traces."""
+    error = failure.error
+    while error.cause is not None:
+        error = error.cause
+    return error.message.strip()
 
 
 def _own_error(name: str) -> type[GcError]:

@@ -118,7 +118,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         return
     refuse_apply(night, plan, chosen)  # before Spark starts; apply_plan asks again
     say(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
-    applied = apply_plan(spark_of(platform), night, plan, chosen)
+    applied = apply_plan(spark_of(platform, verbose=settings.verbose), night, plan, chosen)
     books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
     _print_books(books, plan.header.plan_id, format_)
     if any(outcome == "failed" for _, outcome in applied.books):
@@ -159,7 +159,12 @@ def restore_command(
         raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(where))}")
     name = storage_name(platform, next(iter(where), None))
     _, books = restore(
-        spark_of(platform), platform.night(platform.clock.today()), name, plan.header.plan_id if plan is not None else None, prefix, key
+        spark_of(platform, verbose=settings.verbose),
+        platform.night(platform.clock.today()),
+        name,
+        plan.header.plan_id if plan is not None else None,
+        prefix,
+        key,
     )
     _print_books({f"restore/{outcome}": total for outcome, total in books.items()}, plan.header.plan_id if plan else None, format_)
     if not books:

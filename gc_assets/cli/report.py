@@ -1,0 +1,39 @@
+"""`gc-assets report`: a run date as one HTML page."""
+
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, run_date_option
+from gc_assets.cli.output import say
+
+
+@click.command("report", short_help="Write a run date as one HTML page.")
+@run_date_option
+@click.option("-o", "--output", type=click.Path(dir_okay=False), default="report.html", show_default=True, metavar="F", help="`-`: stdout.")
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
+@click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage; may be repeated.")
+@common_options
+def report_command(settings: Settings, run_date: date | None, output: str, lakes: tuple[str, ...], storages: tuple[str, ...]) -> None:
+    r"""Writes one page about a run date: where the bytes are, the plan with its gates, what is in quarantine, the histories
+    before and after expiry, and who holds the bytes. It needs no network and no other file.
+
+    \b
+    Examples:
+      gc-assets report -o report.html
+      gc-assets report --run-date 2026-11-21 --storage warehouse -o warehouse.html
+    """
+    from gc_assets.report.load import load_report
+    from gc_assets.report.page import render
+
+    platform = settings.platform()
+    names = [platform.config.lake(name).name for name in lakes], [platform.config.storage(name).name for name in storages]
+    page = render(load_report(platform.night(run_date or platform.clock.today()), lakes=names[0], storages=names[1]))
+    if output == "-":
+        click.echo(page)
+        return
+    Path(output).write_text(page, encoding="utf-8")
+    say(f"{output}: {len(page.encode()):,} bytes")

@@ -1,0 +1,101 @@
+"""A commit history as SVG, before and after expiry. Pure: nodes in, text out.
+
+Time runs from left to right by generation; a commit takes the lane of its first parent, a fork opens a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from xml.sax.saxutils import escape
+
+# A longer history shows its newest commits; a drawing beyond this helps nobody.
+MAX_COMMITS: Final = 60
+STEP, LANE, MARGIN, RADIUS, LABEL = 34, 30, 18, 7, 130
+STATE_CLASS: Final = {"retained": "kept", "expired": "held", "dangling": "garbage"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A commit. `parent` is its first parent, `parent_after` that parent once the expiry plan was carried out."""
+
+    commit_id: str
+    parent: str | None
+    parent_after: str | None
+    generation: int
+    state: str
+    leaves: bool
+    tip: str
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The commits of one table or repository, oldest first; `hidden` older ones are not drawn."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    hidden: int = 0
+
+    @property
+    def changes(self) -> bool:
+        """True if the expiry plan would change the drawing."""
+        return any(node.leaves or node.parent != node.parent_after for node in self.nodes)
+
+
+def history_svg(history: History, *, after: bool) -> str:
+    """An `<svg>` with one circle a commit; classes `kept`, `held`, `garbage` colour them, titles name them."""
+    nodes = [node for node in history.nodes if not (after and node.leaves)]
+    parents = {node.commit_id: node.parent_after if after else node.parent for node in nodes}
+    column = _columns(history.nodes)
+    lanes = _lanes(nodes, parents)
+    width = MARGIN * 2 + LABEL + STEP * max(column.values(), default=0)
+    height = MARGIN * 2 + LANE * max(lanes.values(), default=0)
+    at = {node.commit_id: (MARGIN + STEP * column[node.commit_id], MARGIN + LANE * lanes[node.commit_id]) for node in nodes}
+    said = f"{history.name}: {len(nodes)} commits " + ("after expiry" if after else "now")
+    parts = [
+        f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"><title>{escape(said)}</title>'
+    ]
+    for node in nodes:
+        parent = parents[node.commit_id]
+        if parent in at:
+            edited = " edited" if after and parent != node.parent else ""
+            parts.append(f'<path class="edge{edited}" d="{_curve(*at[parent], *at[node.commit_id])}"/>')
+    for node in nodes:
+        x, y = at[node.commit_id]
+        circle = f'<circle class="{STATE_CLASS[node.state]}" cx="{x}" cy="{y}" r="{RADIUS}">'
+        parts.append(f"{circle}<title>{escape(node.tip)}</title></circle>")
+        if node.labels:
+            more = f" +{len(node.labels) - 2}" if len(node.labels) > 2 else ""
+            text = ", ".join(_short(label) for label in node.labels[:2]) + more
+            parts.append(f'<text x="{x + RADIUS + 5}" y="{y - RADIUS - 1}">{escape(text)}</text>')
+    return "".join([*parts, "</svg>"])
+
+
+def _columns(nodes: Sequence[Node]) -> dict[str, int]:
+    """The place of each generation, without gaps."""
+    places = {generation: place for place, generation in enumerate(sorted({node.generation for node in nodes}))}
+    return {node.commit_id: places[node.generation] for node in nodes}
+
+
+def _lanes(nodes: Sequence[Node], parents: dict[str, str | None]) -> dict[str, int]:
+    lanes: dict[str, int] = {}
+    continued: set[str] = set()
+    for node in nodes:
+        parent = parents[node.commit_id]
+        if parent is not None and parent in lanes and parent not in continued:
+            continued.add(parent)
+            lanes[node.commit_id] = lanes[parent]
+        else:
+            lanes[node.commit_id] = max(lanes.values(), default=-1) + 1
+    return lanes
+
+
+def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
+    middle = (x1 + x2) / 2
+    return f"M{x1} {y1} C{middle:g} {y1} {middle:g} {y2} {x2} {y2}"
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 18 else label[:17] + "…"

@@ -1,0 +1,104 @@
+"""What the report page shows of one run date, as values. Pure: no state, no HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Final
+
+from gc_assets.core.plan import PlanHeader
+from gc_assets.report.history import History
+from gc_assets.report.waterfall import Step
+
+BYTES_PER_GB: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What one group of files holds. `refs` reach the witness commit of each; a file counts once, at its witness."""
+
+    table: str
+    refs: str
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakePage:
+    """A lake on the page: its commits by state, who holds its bytes, its histories."""
+
+    name: str
+    kind: str
+    refs: int
+    states: dict[str, int]
+    expiry_actions: int
+    notes: tuple[str, ...]
+    holders: tuple[Holder, ...]
+    histories: tuple[History, ...]
+    histories_left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A row of the plan."""
+
+    key: str
+    action: str
+    reason: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """What one plan moved aside and is still there. `purge_from`: a plan of that moment or later may purge it."""
+
+    plan_id: str
+    files: int
+    size_bytes: int
+    since: datetime
+    purge_from: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure of this run date next to the one of the run date before."""
+
+    label: str
+    before: int
+    now: int
+    is_bytes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoragePage:
+    """A storage on the page. `header` and `status` are null where the date has no plan yet."""
+
+    name: str
+    location: str
+    steps: tuple[Step, ...]
+    header: PlanHeader | None
+    status: str | None
+    approved_by: str | None
+    largest: tuple[PlannedFile, ...]
+    quarantined: tuple[Quarantined, ...]
+    before: date | None
+    changes: tuple[Change, ...]
+    problems: dict[str, int]
+    usd_per_gb_month: float | None
+
+    def usd_per_month(self, size_bytes: int) -> float | None:
+        """What storing so many bytes costs; null where the configuration names no price."""
+        return None if self.usd_per_gb_month is None else size_bytes / BYTES_PER_GB * self.usd_per_gb_month
+
+
+@dataclass(frozen=True, slots=True)
+class NightReport:
+    """One run date. `warnings` are what a reader must know before any figure: rehearsal, lowered limits, a past date."""
+
+    run_date: date
+    made_at: datetime
+    version: str
+    warnings: tuple[str, ...]
+    storages: Sequence[StoragePage]
+    lakes: Sequence[LakePage]

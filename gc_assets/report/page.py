@@ -1,0 +1,61 @@
+"""The report of a run date as one self-contained HTML page. Pure: values in, text out; every text is escaped."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import lru_cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from gc_assets.core.units import format_bytes
+from gc_assets.report.history import History, history_svg
+from gc_assets.report.night_report import Change, NightReport
+from gc_assets.report.waterfall import Step, waterfall_svg
+
+
+def render(report: NightReport) -> str:
+    """The page: no script, no request to anywhere, light or dark as the reader's system is."""
+    return _template().render(report=report)
+
+
+@lru_cache(maxsize=1)
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("gc_assets.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= {
+        "count": lambda number: f"{number:,}",
+        "size": format_bytes,
+        "when": _when,
+        "usd": _usd,
+        "delta": _delta,
+        "waterfall": _waterfall,
+        "history": _history,
+    }
+    return environment.get_template("night.html.j2")
+
+
+def _when(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _usd(amount: float) -> str:
+    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else "under $0.01"
+
+
+def _delta(change: Change) -> str:
+    difference = change.now - change.before
+    if difference == 0:
+        return "±0"
+    sign = "+" if difference > 0 else "−"
+    return sign + (format_bytes(abs(difference)) if change.is_bytes else f"{abs(difference):,}")
+
+
+# Both drawings escape their own texts (`xml.sax.saxutils.escape`) and put no text into attributes.
+def _waterfall(steps: tuple[Step, ...]) -> Markup:
+    return Markup(waterfall_svg(steps, ink="currentColor"))  # noqa: S704
+
+
+def _history(history: History, after: bool) -> Markup:
+    return Markup(history_svg(history, after=after))  # noqa: S704
