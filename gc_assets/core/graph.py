@@ -1,0 +1,232 @@
+"""The commit graph in one process: what reaches what, how deep history is, and where it contradicts itself.
+
+Commits are dense indexes in the order they were given, edges lead from child to parent in int32 arrays; up to 1e8
+commits. Histories that contradict themselves (a missing parent, a child older than its parent, a cycle) are described in
+`problems` and still answered. Knows nothing of policies, lakes or Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, connected_components
+
+from gc_assets.core.chains import Chains, Ints, forward
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.ref_sets import reaching_sets
+
+MISSING_PARENT: Final = "missing_parent"
+CHILD_OLDER: Final = "child_older_than_parent"
+CYCLE: Final = "cycle"
+ProblemKind = Literal["missing_parent", "child_older_than_parent", "cycle"]
+
+MAX_SAMPLES: Final = 20
+MAX_REFS: Final = 100
+# Commits whose lists of refs are laid out at a time: an Arrow list array holds at most 2 GiB of names.
+_LIST_ROWS: Final = 2**16
+
+_Column = pa.Array | pa.ChunkedArray
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A contradiction of the history: how often, and up to 20 samples.
+
+    A sample is (child, parent), or for a cycle up to 20 of its commits.
+    """
+
+    kind: ProblemKind
+    count: int
+    samples: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        first = self.samples[0]
+        if self.kind == CYCLE:
+            return f"{self.count:,} cycle(s) in the history, for example through {', '.join(first)}"
+        finding = "a parent that is not in the graph" if self.kind == MISSING_PARENT else "a parent that is younger"
+        return f"{self.count:,} edge(s) to {finding}, for example {first[0]} to its parent {first[1]}"
+
+
+@dataclass(frozen=True, eq=False)
+class CommitGraph:
+    """Commits and their known parents. `child` and `parent` hold the edges, by child and then in the order of its parents.
+
+    `first_parent` is -1 for a commit whose first parent is not in the graph, or that has none. `generation` is the
+    topological level: 0 without known parents, else one more than the highest parent; -1 on a cycle or downstream of one.
+    """
+
+    commit_ids: pa.Array
+    child: Ints
+    parent: Ints
+    first_parent: Ints
+    generation: Ints
+    problems: tuple[Problem, ...]
+
+    @classmethod
+    def build(
+        cls, commit_ids: pa.Array | pa.ChunkedArray, parents: pa.Array | pa.ChunkedArray, committed_at: pa.Array | pa.ChunkedArray
+    ) -> Self:
+        """`parents` is a list of ids for each commit, first parent first. Raises `FormatError` for a null or repeated commit id."""
+        ids, lists, times = _one_array(commit_ids), _one_array(parents), _one_array(committed_at)
+        _check_unique(ids)
+        of_child = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int32)
+        named = pc.list_flatten(lists)
+        found = pc.index_in(named, ids)
+        known = found.is_valid().to_numpy(zero_copy_only=False)
+        target = pc.fill_null(found, -1).to_numpy(zero_copy_only=False)
+
+        first_parent = np.full(len(ids), -1, np.int32)
+        is_first = np.diff(of_child, prepend=-1) != 0
+        first_parent[of_child[is_first]] = target[is_first]
+        child, parent = of_child[known], target[known]
+        generation = _generations(len(ids), child, parent)
+        missing = np.flatnonzero(~known)
+        problems = [
+            _edges(MISSING_PARENT, ids.take(of_child[missing[:MAX_SAMPLES]]), named.take(missing[:MAX_SAMPLES]), len(missing)),
+            _older_children(ids, times, child, parent),
+            _cycles(ids, child, parent, generation),
+        ]
+        return cls(ids, child, parent, first_parent, generation, tuple(problem for problem in problems if problem is not None))
+
+    def __len__(self) -> int:
+        return len(self.commit_ids)
+
+    def index_of(self, commits: Sequence[str]) -> Ints:
+        """The index of each commit id. Raises `LakeUnreadable` naming one that is not in the graph."""
+        # The graph is probed against the few heads, not hashed as a whole for them.
+        wanted = pa.array(commits, self.commit_ids.type)
+        distinct = pc.unique(wanted)
+        found = pc.fill_null(pc.index_in(self.commit_ids, distinct), -1).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(found >= 0).astype(np.int32)
+        index = np.full(len(distinct), -1, np.int32)
+        index[found[rows]] = rows
+        unknown = distinct.filter(pa.array(index < 0))
+        if len(unknown):
+            raise LakeUnreadable(
+                f"{len(unknown):,} head(s) not among the {len(self):,} commits of the graph, for example {unknown[0]}: "
+                "the history was read in part, or changed while it was read; run again"
+            )
+        return index[pc.index_in(wanted, distinct).to_numpy(zero_copy_only=False)]
+
+    def reachable(self, heads: Iterable[str]) -> NDArray[np.bool_]:
+        """True for every head and all its ancestors, through all parents. Raises `LakeUnreadable` for an unknown head."""
+        starts = self.index_of(list(heads))
+        count = len(self)
+        matrix = _matrix(count + 1, np.append(self._parents.indptr, len(self.parent) + len(starts)), np.append(self.parent, starts))
+        mask = np.zeros(count + 1, np.bool_)
+        mask[breadth_first_order(matrix, count, directed=True, return_predecessors=False)] = True
+        return mask[:count]
+
+    def ancestry(self, head: str, first_parent_only: bool) -> Ints:
+        """Indexes of a head and its ancestors, head first: along first parents, or breadth first through all.
+
+        A walk along first parents ends before a parent that is not in the graph, and before it would repeat itself.
+        """
+        matrix = self._first_parents if first_parent_only else self._parents
+        return breadth_first_order(matrix, self.index_of([head])[0], directed=True, return_predecessors=False)
+
+    def reaching_refs(self, heads: Mapping[str, str]) -> tuple[pa.ChunkedArray, pa.Array]:
+        """For each commit the names of the refs that reach it, the first 100 by alphabet, and how many there are in all.
+
+        `heads` are commit ids by ref name. `list<string>` and int32, in the order of the commits.
+        """
+        names = sorted(heads)
+        starts = self.index_of([heads[name] for name in names])
+        # Commits of one cycle reach each other, so they share their refs: one node stands for them all.
+        node = self._components
+        child, parent = node[self.child], node[self.parent]
+        between = child != parent
+        sets = reaching_sets(int(node.max(initial=-1)) + 1, child[between], parent[between], node[starts], MAX_REFS)
+        set_of = sets.set_of[node]
+        lists = sets.lists(pa.array(names, pa.string()))
+        chunks = [lists.take(pa.array(set_of[row : row + _LIST_ROWS])) for row in range(0, len(set_of), _LIST_ROWS)]
+        return pa.chunked_array(chunks, lists.type), pa.array(sets.counts[set_of], pa.int32())
+
+    @cached_property
+    def _parents(self) -> csr_array:
+        return _matrix(len(self), _starts(self.child, len(self)), self.parent)
+
+    @cached_property
+    def _first_parents(self) -> csr_array:
+        has = self.first_parent >= 0
+        return _matrix(len(self), np.append(0, np.cumsum(has)), self.first_parent[has])
+
+    @cached_property
+    def _components(self) -> Ints:
+        """Of each commit the strongly connected component it lies in; itself where there is no cycle."""
+        if all(problem.kind != CYCLE for problem in self.problems):
+            return np.arange(len(self), dtype=np.int32)
+        return connected_components(self._parents, directed=True, connection="strong")[1].astype(np.int32)
+
+
+def _one_array(values: _Column) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def _starts(sorted_nodes: Ints, count: int) -> NDArray[np.int64]:
+    return np.append(0, np.cumsum(np.bincount(sorted_nodes, minlength=count)))
+
+
+def _matrix(count: int, starts: NDArray[np.int64], targets: Ints) -> csr_array:
+    """A graph as scipy walks it; int32 indexes, and weights because the format wants some."""
+    return csr_array((np.ones(len(targets)), targets.astype(np.int32, copy=False), starts.astype(np.int32)), shape=(count, count))
+
+
+def _check_unique(ids: pa.Array) -> None:
+    if ids.null_count:
+        raise FormatError(f"{ids.null_count:,} of {len(ids):,} commits have no id; expected one each")
+    if len(pc.unique(ids)) < len(ids):
+        counted = pc.value_counts(ids)
+        repeated = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
+        samples = ", ".join(repeated.slice(0, MAX_SAMPLES).to_pylist())
+        raise FormatError(f"{len(repeated):,} commit id(s) occur more than once: {samples}; expected each once, so merge their rows first")
+
+
+def _generations(count: int, child: Ints, parent: Ints) -> Ints:
+    chains = Chains.of(count, child, parent)
+    lengths = chains.length.tolist()
+    reached = [0] * len(chains)
+    level = np.full(len(chains) + 1, -1, np.int32)  # the last one stands for rings, chain -1
+    for chain, following in forward(len(chains), chains.parent, chains.child):
+        level[chain] = reached[chain]
+        above = reached[chain] + lengths[chain]
+        for other in following:
+            reached[other] = max(reached[other], above)
+    oldest = level[chains.chain]
+    return np.where(oldest >= 0, oldest + chains.depth, np.int32(-1)).astype(np.int32)
+
+
+def _edges(kind: ProblemKind, children: pa.Array, parents: pa.Array, count: int) -> Problem | None:
+    samples = tuple((str(child), str(parent)) for child, parent in zip(children.to_pylist(), parents.to_pylist(), strict=True))
+    return Problem(kind, count, samples) if count else None
+
+
+def _older_children(ids: pa.Array, times: pa.Array, child: Ints, parent: Ints) -> Problem | None:
+    known = times.is_valid().to_numpy(zero_copy_only=False)
+    at = pc.fill_null(times.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    older = np.flatnonzero((at[child] < at[parent]) & known[child] & known[parent])
+    some = older[:MAX_SAMPLES]
+    return _edges(CHILD_OLDER, ids.take(child[some]), ids.take(parent[some]), len(older))
+
+
+def _cycles(ids: pa.Array, child: Ints, parent: Ints, generation: Ints) -> Problem | None:
+    """Strongly connected components among the commits that have no level."""
+    unleveled = np.flatnonzero(generation < 0)
+    if not len(unleveled):
+        return None
+    inside = (generation[child] < 0) & (generation[parent] < 0)
+    source, target = (np.searchsorted(unleveled, ends[inside]).astype(np.int32) for ends in (child, parent))
+    _, component = connected_components(
+        _matrix(len(unleveled), _starts(source, len(unleveled)), target), directed=True, connection="strong"
+    )
+    on_cycle = np.unique(component[source][component[source] == component[target]])
+    samples = [ids.take(unleveled[component == cycle][:MAX_SAMPLES]).to_pylist() for cycle in on_cycle[:MAX_SAMPLES]]
+    return Problem(CYCLE, len(on_cycle), tuple(tuple(sample) for sample in samples))
