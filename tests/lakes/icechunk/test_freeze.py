@@ -1,0 +1,249 @@
+"""What a run believes of a repository: refs, snapshots, and everything that must stop it."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.icechunk import lake as lake_module
+from gc_assets.lakes.protocol import Lake
+from gc_assets.stores.local import LocalObjects
+from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_file_time, set_value
+from tests.lakes.icechunk.support import commits_of, in_state, lake_at, move_ref, retention_of, states
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
+NOBODY = "0123456789ABCDEFGHJ0"
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> RepositoryBuilder:
+    builder = RepositoryBuilder.create(tmp_path / "repo", START)
+    for day in range(1, 4):
+        write = numbers("values", range(4)) if day == 1 else set_value("values", day, day)
+        snapshot = builder.commit("main", START + timedelta(days=day), write)
+    builder.tag("v1", snapshot)
+    builder.branch("develop", snapshot)
+    return builder
+
+
+def ref_file(built: RepositoryBuilder, ref: str) -> Path:
+    return built.path / "refs" / ref / "ref.json"
+
+
+def test_every_branch_and_tag_is_frozen_with_its_head(built: RepositoryBuilder):
+    refs = lake_at(built.path).freeze(AS_OF)
+    assert {(ref.ref_type, ref.ref_name): ref.head_commit_id for ref in refs.refs} == {
+        ("branch", "main"): built.head("main"),
+        ("branch", "develop"): built.head("develop"),
+        ("tag", "v1"): built.repo.lookup_tag("v1"),
+    }
+
+
+def test_the_four_folders_are_claimed_and_refs_and_config_are_pinned(built: RepositoryBuilder):
+    refs = lake_at(built.path).freeze(AS_OF)
+    assert {claim.address.removeprefix(built.location) for claim in refs.claims} == {
+        "/snapshots/",
+        "/manifests/",
+        "/transactions/",
+        "/chunks/",
+    }
+    assert {pin.address.removeprefix(built.location) for pin in refs.pinned} == {
+        "/config.yaml",
+        "/refs/branch.main/ref.json",
+        "/refs/branch.develop/ref.json",
+        "/refs/tag.v1/ref.json",
+    }
+
+
+def test_a_deleted_tag_is_no_ref_and_its_files_are_pinned(built: RepositoryBuilder):
+    built.repo.delete_tag("v1")
+    refs = lake_at(built.path).freeze(AS_OF)
+    assert {ref.ref_name for ref in refs.refs} == {"main", "develop"}
+    pinned = {pin.address.removeprefix(built.location) for pin in refs.pinned}
+    assert {"/refs/tag.v1/ref.json", "/refs/tag.v1/ref.json.deleted"} <= pinned
+
+
+def test_the_empty_directory_of_a_deleted_branch_is_no_ref(built: RepositoryBuilder):
+    built.repo.delete_branch("develop")
+    assert (built.path / "refs" / "branch.develop").is_dir()
+    assert {ref.ref_name for ref in lake_at(built.path).freeze(AS_OF).refs} == {"main", "v1"}
+
+
+@pytest.mark.parametrize("ref", ["branch.main", "tag.v1"])
+@pytest.mark.parametrize("content", [b"", b'{"snapshot":"1CECHN', b"[]", b'{"snapshot":null}', b'{"snapshot":"not an id"}', b"\xff\xfe"])
+def test_an_unreadable_branch_or_tag_stops_the_run_and_is_named(built: RepositoryBuilder, ref: str, content: bytes):
+    ref_file(built, ref).write_bytes(content)
+    with pytest.raises(LakeUnreadable, match=f"{ref}/ref.json"):
+        lake_at(built.path).freeze(AS_OF)
+
+
+def test_an_unreadable_tag_is_not_taken_for_deleted_as_the_library_does(built: RepositoryBuilder):
+    ref_file(built, "tag.v1").write_bytes(b"")
+    assert built.reopen().list_tags() == set(), "the library's reading, which destroys the tag's data"
+    with pytest.raises(LakeUnreadable, match="tag 'v1' cannot be read"):
+        lake_at(built.path).freeze(AS_OF)
+
+
+@dataclass(frozen=True)
+class Refusing(LocalObjects):
+    """A store that refuses to read one address, as after a change of permissions."""
+
+    address: str
+
+    def read(self, address: str) -> bytes:
+        if address == self.address:
+            raise PermissionError(f"403 for {address}")
+        return LocalObjects.read(self, address)
+
+
+def test_a_tag_that_the_store_refuses_to_read_stops_the_run(built: RepositoryBuilder):
+    lake = lake_at(built.path)
+    lake._objects = Refusing(f"{built.location}/refs/tag.v1/ref.json")
+    with pytest.raises(LakeUnreadable, match=r"tag 'v1' cannot be read.*403"):
+        lake.freeze(AS_OF)
+
+
+def test_a_snapshot_that_the_store_refuses_to_read_stops_the_run_although_no_ref_needs_it(built: RepositoryBuilder):
+    abandoned = built.abandon_snapshot("main", START + timedelta(days=4), set_value("values", 0, 9))
+    lake = lake_at(built.path)
+    lake._objects = Refusing(f"{built.location}/snapshots/{abandoned}")
+    with pytest.raises(LakeUnreadable, match=abandoned):
+        commits_of(lake, lake.freeze(AS_OF))
+
+
+def test_a_ref_directory_without_its_pointer_stops_the_run(built: RepositoryBuilder):
+    ref_file(built, "tag.v1").rename(ref_file(built, "tag.v1").with_name("ref.json#1"))
+    with pytest.raises(LakeUnreadable, match="tag 'v1' has no"):
+        lake_at(built.path).freeze(AS_OF)
+
+
+def test_a_kind_of_ref_that_is_not_known_stops_the_run(built: RepositoryBuilder):
+    move_ref(built.path, "bookmark.x", built.head("main"))
+    with pytest.raises(LakeUnreadable, match=r"bookmark\.x"):
+        lake_at(built.path).freeze(AS_OF)
+
+
+def test_a_repository_without_refs_is_never_an_empty_live_set(built: RepositoryBuilder):
+    shutil.rmtree(built.path / "refs")
+    with pytest.raises(LakeUnreadable, match="no branch and no tag"):
+        lake_at(built.path).freeze(AS_OF)
+
+
+def test_a_location_that_does_not_exist_is_unreadable(tmp_path: Path):
+    with pytest.raises(LakeUnreadable, match="nowhere/refs/ holds no branch"):
+        lake_at(tmp_path / "nowhere").freeze(AS_OF)
+
+
+def test_a_repository_of_spec_version_2_is_refused_in_one_sentence(built: RepositoryBuilder):
+    (built.path / "repo").write_bytes(b"ICE")
+    with pytest.raises(LakeUnreadable, match="spec version 2"):
+        lake_at(built.path).freeze(AS_OF)
+
+
+def test_a_snapshot_of_spec_version_2_is_refused(built: RepositoryBuilder):
+    file = built.snapshot_file(built.head("main"))
+    raw = bytearray(file.read_bytes())
+    raw[36] = 2
+    file.write_bytes(raw)
+    lake = lake_at(built.path)
+    with pytest.raises(LakeUnreadable, match="spec version 2"):
+        commits_of(lake, lake.freeze(AS_OF))
+
+
+def test_a_ref_to_a_snapshot_that_is_not_there_stops_the_run(built: RepositoryBuilder):
+    move_ref(built.path, "tag.lost", NOBODY)
+    with pytest.raises(LakeUnreadable, match=f"tag 'lost' points at snapshot {NOBODY}"):
+        retention_of(lake_at(built.path), AS_OF)
+
+
+def test_commits_carry_the_librarys_own_ancestry_times_and_messages(built: RepositoryBuilder):
+    lake = lake_at(built.path)
+    ours = {commit.commit_id: commit for commit in commits_of(lake, lake.freeze(AS_OF))}
+    theirs = list(built.reopen().ancestry(branch="main"))
+    assert len(ours) == len(theirs) == 4
+    for info in theirs:
+        commit = ours[info.id]
+        assert commit.parents == (() if info.parent_id is None else (info.parent_id,))
+        assert commit.committed_at == info.written_at
+        assert commit.message == info.message
+        assert [root.address for root in commit.content_roots] == [f"{built.location}/snapshots/{info.id}"]
+        assert commit.content_roots[0].size_bytes == built.snapshot_file(info.id).stat().st_size
+
+
+def test_each_snapshot_falls_to_one_shard(built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch):
+    whole = {commit.commit_id for commit in commits_of(lake_at(built.path), lake_at(built.path).freeze(AS_OF))}
+    monkeypatch.setattr(lake_module, "SNAPSHOTS_A_SHARD", 2)
+    lake = lake_at(built.path)
+    refs = lake.freeze(AS_OF)
+    assert len(refs.sources) == 3
+    assert sorted(commit.commit_id for commit in commits_of(lake, refs)) == sorted(whole)
+
+
+def test_an_object_whose_name_is_no_id_is_no_snapshot_and_is_reported(built: RepositoryBuilder):
+    (built.path / "snapshots" / f"{NOBODY}#1").write_bytes(b"half an upload")
+    lake = lake_at(built.path)
+    refs = lake.freeze(AS_OF)
+    assert len(commits_of(lake, refs)) == 4
+    assert f"{NOBODY}#1" in " ".join(refs.notes)
+
+
+@pytest.mark.parametrize("content", [b"", b"ICE", None])
+def test_a_damaged_snapshot_that_a_ref_reaches_stops_the_run(built: RepositoryBuilder, content: bytes | None):
+    parent = next(iter(built.reopen().ancestry(branch="main"))).parent_id
+    file = built.snapshot_file(parent)
+    file.write_bytes(file.read_bytes()[:-9] if content is None else content)
+    with pytest.raises(LakeUnreadable, match=parent):
+        retention_of(lake_at(built.path, {"default": {"max_age": "1h"}}), AS_OF)
+
+
+def damaged_leftover(built: RepositoryBuilder, at: datetime) -> str:
+    abandoned = built.abandon_snapshot("main", at, set_value("values", 0, 9))
+    file = built.snapshot_file(abandoned)
+    file.write_bytes(file.read_bytes()[:50])
+    set_file_time(file, at)
+    return abandoned
+
+
+def test_an_old_damaged_snapshot_that_nothing_needs_is_dangling_and_reported(built: RepositoryBuilder):
+    abandoned = damaged_leftover(built, START + timedelta(days=4))
+    retention = retention_of(lake_at(built.path, {"default": {"max_age": "1d"}}), AS_OF)
+    assert in_state(retention, "dangling") == {abandoned}
+    assert any(abandoned in note and "nothing needs" in note for note in retention.notes)
+
+
+def test_a_young_damaged_snapshot_stops_the_run(built: RepositoryBuilder):
+    abandoned = damaged_leftover(built, AS_OF - timedelta(hours=1))
+    with pytest.raises(LakeUnreadable, match=abandoned):
+        retention_of(lake_at(built.path, {"default": {"max_age": "1d"}}), AS_OF)
+
+
+def test_a_snapshot_under_another_ones_name_stops_the_run(built: RepositoryBuilder):
+    shutil.copy(built.snapshot_file(built.head("main")), built.path / "snapshots" / NOBODY)
+    lake = lake_at(built.path)
+    with pytest.raises(LakeUnreadable, match=f"{NOBODY} holds the bytes of snapshot {built.head('main')}"):
+        commits_of(lake, lake.freeze(AS_OF))
+
+
+def test_a_missing_ancestor_keeps_all_that_is_left_of_the_history_and_is_reported(built: RepositoryBuilder):
+    ids: Iterator[str] = (info.id for info in built.reopen().ancestry(branch="main"))
+    _, _, third, _ = ids
+    built.snapshot_file(third).unlink()
+    retention = retention_of(lake_at(built.path, {"default": {"max_age": "1h"}}), AS_OF)
+    assert third not in states(retention)
+    assert sorted(states(retention).values()) == ["dangling", "retained", "retained"], "the first snapshot is cut off"
+    assert retention.expiry.num_rows == 0
+    assert any(third in note for note in retention.notes)
+
+
+def test_a_lake_pickles_and_is_a_lake(built: RepositoryBuilder):
+    lake = pickle.loads(pickle.dumps(lake_at(built.path)))  # noqa: S301 - our own bytes
+    assert isinstance(lake, Lake)
+    assert len(lake.freeze(AS_OF).refs) == 3

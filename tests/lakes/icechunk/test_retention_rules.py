@@ -1,0 +1,227 @@
+"""The rules around expiry, each on the smallest history that shows it. Snapshots are letters, times are days of January."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from gc_assets.config import IcechunkLakeConfig
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.icechunk.retention import retain
+from gc_assets.lakes.protocol import Commit, FrozenRefs, Ref, Retention
+from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from tests.lakes.icechunk.support import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, states
+
+AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
+
+
+def day(number: int) -> datetime:
+    return datetime(2026, 1, number, tzinfo=UTC)
+
+
+def history(*rows: tuple[str, str | None, int]) -> list[Commit]:
+    """Commits as (id, parent, day)."""
+    return [Commit(commit, () if parent is None else (parent,), day(at), ()) for commit, parent, at in rows]
+
+
+LINE = history(("a", None, 1), ("b", "a", 2), ("c", "b", 3), ("d", "c", 20), ("e", "d", 25))
+
+
+def decide(
+    commits: list[Commit],
+    branches: dict[str, str] | None = None,
+    tags: dict[str, str] | None = None,
+    retention: dict[str, Any] | None = None,
+    grace_cutoff: datetime = FAR_FUTURE,
+    **expiry: Any,
+) -> Retention:
+    config = {
+        "name": "x",
+        "kind": "icechunk",
+        "location": "/x",
+        "retention": retention or {"default": {"keep": "2026-01-10"}},
+        "expiry": expiry,
+    }
+    refs = [Ref(name, "branch", head) for name, head in (branches or {}).items()]
+    refs += [Ref(name, "tag", head) for name, head in (tags or {}).items()]
+    frozen = FrozenRefs("x", "icechunk", tuple(refs), (), (), ())
+    return retain(frozen, graph_of(commits), AS_OF, grace_cutoff, IcechunkLakeConfig.model_validate(config))
+
+
+def reason(retention: Retention, commit: str) -> str:
+    return next(row["reason"] for row in retention.reachable.to_pylist() if row["commit_id"] == commit)
+
+
+def test_a_snapshot_exactly_at_the_cutoff_is_kept_and_one_before_it_expires():
+    retention = {"default": {"keep": "2026-01-03"}}
+    assert in_state(decide(LINE, {"main": "e"}, retention=retention), "expired") == {"b"}
+    just_after = {"default": {"keep": "2026-01-03T00:00:00.000001"}}
+    assert in_state(decide(LINE, {"main": "e"}, retention=just_after), "expired") == {"b", "c"}
+
+
+def test_without_a_policy_everything_is_kept():
+    everything = decide(LINE, {"main": "c"}, retention={"tags": "keep"})
+    assert set(states(everything).values()) == {"retained"}
+    assert everything.expiry.num_rows == 0
+
+
+def test_the_newest_n_are_kept_whatever_their_age():
+    retention = decide(LINE, {"main": "e"}, retention={"default": {"keep_last": 3}})
+    assert edits(retention) == {"c": "a"}
+    assert in_state(retention, "expired") == {"b"}
+
+
+def test_an_age_and_a_count_keep_what_either_keeps():
+    retention = decide(LINE, {"main": "e"}, retention={"default": {"max_age": "1d", "keep_last": 2}})
+    assert edits(retention) == {"d": "a"}
+
+
+def test_the_first_matching_pattern_decides():
+    rules = {"default": {"keep": "2026-01-10"}, "refs": [{"match": "ma.*", "keep": "forever"}, {"match": "main", "keep": 1}]}
+    assert decide(LINE, {"main": "e"}, retention=rules).expiry.num_rows == 0
+
+
+def test_a_ref_that_keeps_for_ever_keeps_its_ancestry_from_the_edits_of_others():
+    rules = {"default": {"keep": "2026-01-22"}, "refs": [{"match": "release", "keep": "forever"}]}
+    commits = [*LINE, *history(("f", "e", 26))]
+    retention = decide(commits, {"main": "f", "release": "e"}, retention=rules)
+    assert retention.expiry.num_rows == 0
+    assert "keeps its history for ever" in reason(retention, "b")
+
+
+def test_a_longer_rule_on_a_shared_history_moves_the_edit_to_where_it_ends():
+    rules = {"default": {"keep": "2026-01-22"}, "refs": [{"match": "release", "keep": "2026-01-03"}]}
+    assert edits(decide(LINE, {"main": "e", "release": "e"}, retention=rules)) == {"c": "a"}
+    apart = decide(LINE, {"main": "e", "release": "d"}, retention=rules)
+    assert edits(apart) == {"e": "a", "c": "a"}, "release does not need e"
+
+
+def test_a_tag_on_an_expired_snapshot_keeps_it():
+    retention = decide(LINE, {"main": "e"}, {"old": "b"})
+    assert states(retention)["b"] == "retained"
+    assert in_state(retention, "expired") == {"c"}
+
+
+def test_a_snapshot_that_a_ref_points_at_never_expires_in_either_semantics():
+    for semantics in ("seed", "icechunk-v1"):
+        kept = in_state(decide(LINE, {"main": "e", "old": "c"}, {"t": "b"}, semantics=semantics), "retained")
+        assert {"e", "c", "b", "a"} <= kept
+
+
+def test_an_expired_tag_goes_where_the_policy_says_so_and_what_it_alone_held_expires():
+    policy = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
+    retention = decide(LINE, {"main": "e"}, {"old": "c"}, policy, delete_expired_tags=True)
+    assert deleted_refs(retention) == {"old"}
+    assert in_state(retention, "expired") == {"b", "c"}
+    assert deleted_refs(decide(LINE, {"main": "e"}, {"old": "c"}, policy)) == set()
+
+
+def test_an_expired_tag_on_a_surviving_snapshot_stays():
+    policy = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
+    assert deleted_refs(decide(LINE, {"main": "e"}, {"first": "a"}, policy, delete_expired_tags=True)) == set()
+    assert deleted_refs(decide(LINE, {"main": "c"}, {"tip": "c"}, policy, delete_expired_tags=True)) == set()
+
+
+def test_tags_that_are_to_be_kept_are_not_deleted_and_the_note_says_why():
+    retention = decide(LINE, {"main": "e"}, {"old": "c"}, delete_expired_tags=True)
+    assert deleted_refs(retention) == set()
+    assert any("retention.tags is `keep`" in note for note in retention.notes)
+
+
+def test_an_expired_branch_goes_but_never_main():
+    commits = [*LINE, *history(("x", "b", 4))]
+    retention = decide(commits, {"main": "c", "fix": "x"}, delete_expired_branches=True)
+    assert deleted_refs(retention) == {"fix"}
+    assert in_state(retention, "expired") == {"x"}
+
+
+@pytest.mark.parametrize("semantics", ["seed", "icechunk-v1"])
+def test_the_snapshot_of_a_ref_that_goes_is_never_edited(semantics: str):
+    commits = [*LINE, *history(("x", "b", 4), ("y", "x", 5))]
+    retention = decide(commits, {"main": "e", "fix": "y"}, delete_expired_branches=True, semantics=semantics)
+    assert deleted_refs(retention) == {"fix"}
+    assert edits(retention) == {"d": "a"}
+
+
+def test_ignored_tags_protect_nothing_and_go_where_their_snapshot_goes():
+    ignore = {"default": {"keep": "2026-01-10"}, "tags": "ignore"}
+    retention = decide(LINE, {"main": "e"}, {"old": "c", "new": "d"}, ignore)
+    assert in_state(retention, "expired") == {"b", "c"}
+    assert deleted_refs(retention) == {"old"}
+
+
+def test_a_branch_and_a_tag_of_one_name_are_told_apart_and_neither_is_deleted():
+    policy = {"default": {"keep": "2026-01-10"}, "tags": "policy"}
+    retention = decide(LINE, {"main": "e", "x": "c"}, {"x": "b"}, policy, delete_expired_tags=True, delete_expired_branches=True)
+    assert deleted_refs(retention) == set()
+    row = next(row for row in retention.reachable.to_pylist() if row["commit_id"] == "b")
+    assert row["refs"] == ["branch x", "main", "tag x"]
+    assert any("both named 'x'" in note for note in retention.notes)
+
+
+def test_an_old_dangling_snapshot_is_dangling_and_a_young_one_is_retained_with_its_ancestry():
+    commits = [*LINE, *history(("x", "c", 4), ("p", "c", 5), ("q", "p", 11))]
+    retention = decide(commits, {"main": "e"})
+    assert in_state(retention, "dangling") == {"x"}
+    assert "younger than" in reason(retention, "q")
+    assert "snapshot q descends from it" in reason(retention, "p")
+    assert states(retention)["c"] == "retained"
+    assert edits(retention) == {"d": "a"}
+
+
+def test_the_grace_period_keeps_a_dangling_snapshot_that_the_policy_would_let_go():
+    commits = [*LINE, *history(("x", "a", 9))]
+    assert states(decide(commits, {"main": "e"}, grace_cutoff=day(9)))["x"] == "retained"
+    assert states(decide(commits, {"main": "e"}, grace_cutoff=day(10)))["x"] == "dangling"
+
+
+def test_a_first_snapshot_younger_than_later_ones_keeps_the_history_whole_and_is_reported():
+    skewed = history(("a", None, 15), ("b", "a", 2), ("c", "b", 20))
+    for semantics in ("seed", "icechunk-v1"):
+        retention = decide(skewed, {"main": "c"}, semantics=semantics)
+        assert set(states(retention).values()) == {"retained"}
+        assert any("wrong clock" in note for note in retention.notes)
+
+
+def test_an_expired_head_with_a_younger_ancestor_is_left_alone_by_seed():
+    skewed = history(("a", None, 1), ("b", "a", 2), ("c", "b", 20), ("d", "c", 3))
+    assert in_state(decide(skewed, {"main": "d"}), "expired") == set()
+    assert in_state(decide(skewed, {"main": "d"}, semantics="icechunk-v1"), "expired") == {"b"}
+
+
+def test_a_cycle_of_parents_is_kept_and_reported_with_all_that_leads_to_it():
+    commits = history(("a", "b", 1), ("b", "a", 2), ("c", "b", 3), ("d", "c", 20))
+    retention = decide(commits, {"main": "d"}, semantics="icechunk-v1")
+    assert set(states(retention).values()) == {"retained"}
+    assert retention.expiry.num_rows == 0
+    assert any("cycle" in note for note in retention.notes)
+
+
+def test_a_dangling_snapshot_whose_parent_is_gone_can_go():
+    commits = [*LINE, *history(("x", "gone", 4))]
+    retention = decide(commits, {"main": "e"})
+    assert in_state(retention, "dangling") == {"x"}
+    assert not any("gone" in note for note in retention.notes)
+
+
+def test_an_unreadable_snapshot_that_a_ref_reaches_stops_the_run():
+    damaged = Commit("b", (), day(2), (), summary={"unreadable": "snapshot b is damaged"})
+    commits = [commit for commit in LINE if commit.commit_id != "b"] + [damaged]
+    with pytest.raises(LakeUnreadable, match=r"snapshot b is damaged.*main reaches it"):
+        decide(commits, {"main": "e"})
+
+
+def test_at_most_a_hundred_refs_are_named_and_all_are_counted():
+    retention = decide(LINE, {"main": "e"}, {f"t{n:03}": "e" for n in range(150)})
+    row = retention.reachable.to_pylist()[0]
+    assert row["refs_count"] == 151
+    assert row["refs"] == ["main", *(f"t{n:03}" for n in range(99))]
+
+
+def test_tables_have_the_published_schemas():
+    retention = decide(LINE, {"main": "e"})
+    assert retention.reachable.schema == REACHABLE_SNAPSHOTS.schema
+    assert retention.expiry.schema == EXPIRY_PLAN.schema
+    assert retention.reachable["commit_id"].to_pylist() == [commit.commit_id for commit in LINE]

@@ -1,0 +1,95 @@
+"""Repositories that several versions of the library wrote and expired, recorded by the icechunk project."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import icechunk
+import pytest
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.icechunk import entries
+from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.stores.local import LocalObjects
+from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, container, in_state, lake_at, retention_of
+
+WILD = Path(__file__).parents[4] / "shared" / "fixtures" / "icechunk-wild"
+V1 = ["expire-repo-v1-by-2.0.5", "split-repo-v1", "test-repo-v1"]
+V2 = ["expire-repo-v2-by-2.0.5", "test-repo-v2"]
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+pytestmark = pytest.mark.skipif(not WILD.is_dir(), reason=f"this clone has no recorded repositories at {WILD}")
+
+
+@pytest.fixture
+def wild(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(WILD / request.param, tmp_path / "repo"))
+
+
+def repository(path: Path) -> icechunk.Repository:
+    return icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
+
+
+@pytest.mark.parametrize("wild", V1, indirect=True)
+def test_refs_and_ancestries_are_those_that_the_library_lists(wild: Path):
+    lake, repo = lake_at(wild), repository(wild)
+    refs = lake.freeze(NOW)
+    commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}
+    assert {ref.ref_name for ref in refs.refs if ref.ref_type == "branch"} == set(repo.list_branches())
+    assert {ref.ref_name for ref in refs.refs if ref.ref_type == "tag"} == set(repo.list_tags())
+    for ref in refs.refs:
+        ours = ref.head_commit_id
+        for info in repo.ancestry(snapshot_id=ref.head_commit_id):
+            assert ours == info.id
+            assert commits[info.id].committed_at == info.written_at
+            ours = next(iter(commits[info.id].parents), None)
+        assert ours is None
+
+
+@pytest.mark.parametrize("wild", V1, indirect=True)
+def test_every_live_snapshot_decodes_to_the_manifests_and_as_many_references_as_the_library_counts(wild: Path):
+    lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
+    refs = lake.freeze(NOW)
+    commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}
+    for info in {info.id: info for ref in refs.refs for info in repo.ancestry(snapshot_id=ref.head_commit_id)}.values():
+        root = container(commits[info.id].content_roots[0])
+        manifests = [row for row in entries.decode(root, objects.read(root.address)).to_pylist() if row["is_container"]]
+        listed = {(item.id, item.size_bytes, item.num_chunk_refs) for item in info.manifests}
+        assert {(row["address"][-20:], row["size_bytes"], row["expected_entries"]) for row in manifests} == listed
+        for row in manifests:
+            rows = entries.decode(
+                Container(row["address"], row["kind"], row["size_bytes"], row["expected_entries"]), objects.read(row["address"])
+            )
+            for chunk in rows.to_pylist():
+                assert chunk["kind"] == Kind.VIRTUAL_CHUNK or objects.size(chunk["address"]) > 0
+
+
+@pytest.mark.parametrize("wild", ["test-repo-v1"], indirect=True)
+def test_virtual_locations_are_those_that_the_library_lists(wild: Path):
+    lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
+    expected, found = set(), set()
+    for commit in commits_of(lake, lake.freeze(NOW)):
+        session = repo.readonly_session(snapshot_id=commit.commit_id)
+        expected.update(session.all_virtual_chunk_locations())
+        root = container(commit.content_roots[0])
+        for row in entries.decode(root, objects.read(root.address)).to_pylist():
+            if row["is_container"]:
+                rows = entries.decode(Container(row["address"], row["kind"]), objects.read(row["address"])).to_pylist()
+                found.update(item["address"] for item in rows if item["kind"] == Kind.VIRTUAL_CHUNK)
+    assert expected
+    assert found == expected
+
+
+@pytest.mark.parametrize("wild", V1, indirect=True)
+def test_dangling_is_what_the_librarys_collector_would_delete(wild: Path):
+    retention = retention_of(lake_at(wild, {"default": {"keep": "2100-01-01"}, "refs": [{"match": ".*", "keep": "forever"}]}), NOW)
+    summary = repository(wild).garbage_collect(FAR_FUTURE, dry_run=True)
+    assert len(in_state(retention, "dangling")) == summary.snapshots_deleted
+
+
+@pytest.mark.parametrize("wild", V2, indirect=True)
+def test_a_repository_of_spec_version_2_is_refused(wild: Path):
+    with pytest.raises(LakeUnreadable, match="spec version 2"):
+        lake_at(wild).freeze(NOW)
