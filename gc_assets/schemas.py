@@ -275,6 +275,7 @@ CLAIMS: Final = pa.schema(
         _field("key", STRING, "Canonical prefix in that storage, ending in `/`, or empty for the whole storage."),
         TABLE_UUID,
         TABLE_NAME,
+        _field("collect", BOOL, "False: nothing below is ever a candidate, also inside another claim."),
     ]
 )
 

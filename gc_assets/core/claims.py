@@ -19,27 +19,30 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Canonical prefixes of one storage, each ending in `/` (or empty for the whole storage), with their owners."""
+    """Canonical prefixes of one storage, each ending in `/` (or empty for the whole storage), with their owners.
 
-    owners: dict[str, Owner]
+    A prefix without an owner shields what lies below it from the claims above.
+    """
+
+    owners: dict[str, Owner | None]
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[str, str, str | None]]) -> Claims:
-        """From (prefix, lake, table uuid); of equal prefixes the first in order speaks, all protect alike."""
-        owners: dict[str, Owner] = {}
-        for prefix, lake, table_uuid in sorted(rows, key=lambda row: (row[0], row[1], row[2] or "")):
+    def of(cls, rows: Sequence[tuple[str, Owner, bool]]) -> Claims:
+        """From (prefix, owner, collect). Of equal prefixes one that must not be collected shields them all."""
+        owners: dict[str, Owner | None] = {}
+        for prefix, owner, collect in sorted(rows, key=lambda row: (row[0], row[2], row[1].lake, row[1].table_uuid or "")):
             if prefix and not prefix.endswith("/"):
                 raise ValueError(f"a claim ends in '/', found {prefix!r}")
-            owners.setdefault(prefix, Owner(lake, table_uuid))
+            owners.setdefault(prefix, owner if collect else None)
         return cls(owners)
 
     def owner(self, directory: str) -> Owner | None:
-        """The owner of a directory spelled with its closing `/` (or empty for the root)."""
-        while True:
-            found = self.owners.get(directory)
-            if found is not None or not directory:
-                return found
+        """The owner of a directory spelled with its closing `/` (or empty for the root): the deepest claim decides."""
+        while directory not in self.owners:
+            if not directory:
+                return None
             directory = directory[: directory[:-1].rfind("/") + 1]
+        return self.owners[directory]
 
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Lake and table uuid per key; both null where nobody claims it."""

@@ -87,11 +87,16 @@ class CommitSource:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A prefix (an address ending in `/`) that a lake says is wholly its own. Only claimed files can be candidates."""
+    """A prefix (an address ending in `/`) that a lake says is wholly its own. Only claimed files can be candidates.
+
+    With `collect` false nothing below it is ever a candidate, also where it lies inside another claim: the location of a
+    table with `gc.enabled=false`, or outside the configured patterns.
+    """
 
     address: str
     table_uuid: str | None = None
     table_name: str | None = None
+    collect: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig
 from gc_assets.lakes.protocol import Lake, Objects
-
-# How many containers lie one inside another below a commit: manifest list and manifest; snapshot and chunk manifest.
-CONTAINER_LEVELS: Final = {"iceberg": 2, "icechunk": 2}
 
 
 def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig, objects: Objects) -> Lake:

@@ -1,23 +1,51 @@
-"""The metadata objects that commits point at, ranked by what the policy makes of their commits. Lazy: no job runs here."""
+"""The metadata objects that commits point at, ranked by what the policy makes of their commits, and all containers below.
+
+Arrow in one executor task: containers number thousands where files number millions, so a Spark join per level would
+cost more than the work. Nothing here runs in the driver.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from gc_assets.core.files import Files
+from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import EXPIRED, RETAINED
-from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, PINNED, REACHABLE_SNAPSHOTS
+from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, PINNED, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import read_paths, read_table
 
 # Lower wins where several commits need one object. What history must let go of first (an expired commit, an unreferenced
 # Iceberg snapshot that metadata still lists) ranks before what nothing names any more.
 LIVE, HELD, DEAD = 0, 1, 2
-RANK_STATE: Final = {HELD: "expired", DEAD: "dangling"}
+
+ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
+ROOTS: Final = pa.schema(
+    [
+        *CONTENT_ROOT,
+        pa.field("rank", pa.int8()),
+        pa.field("commit_id", pa.string()),
+        pa.field("table_uuid", pa.string()),
+        pa.field("parent", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RootTables:
+    """Where the tables that content roots come from were published; pickles."""
+
+    files: Files
+    graph: tuple[str, ...]
+    reachable: tuple[str, ...]
+    expiry: tuple[str, ...]
+    pinned: tuple[str, ...]
 
 
 def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
@@ -26,39 +54,88 @@ def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
     return {name: night.state.require(night.group(lake_name), name, night.run_date) for name in names}
 
 
-def content_roots(spark: SparkSession, night: Night, inputs: dict[str, Published]) -> DataFrame:
-    """One row per object that a commit or the present state points at.
+def root_tables(night: Night, inputs: dict[str, Published]) -> RootTables:
+    return RootTables(
+        night.state.files,
+        tuple(inputs[COMMIT_GRAPH.name].paths()),
+        tuple(inputs[REACHABLE_SNAPSHOTS.name].paths()),
+        tuple(inputs[EXPIRY_PLAN.name].paths()),
+        tuple(inputs[LAKE_REFS.name].paths(PINNED_SIDE)),
+    )
 
-    Columns: address, kind, is_container, size_bytes, must_exist, storage, key, rank, commit_id, table_uuid. Files of the
-    present state have rank `LIVE` and no commit.
+
+def content_roots(tables: RootTables) -> pa.Table:
+    """One row per (commit, object it points at), columns `ROOTS`. Files of the present state rank `LIVE` and name no commit."""
+    graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
+    reachable = read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state"])
+    expiry = read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"])
+    removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))
+
+    ids = _identity(graph, "commit_id")
+    state = reachable.column("state").take(pc.index_in(ids, _identity(reachable, "commit_id")))
+    held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _identity(removed, "snapshot_id")))
+    rank = pc.if_else(pc.equal(state, RETAINED), LIVE, pc.if_else(held, HELD, DEAD)).cast(pa.int8())
+
+    lists = graph.column("content_roots").combine_chunks()
+    owner, roots = pc.list_parent_indices(lists), pc.list_flatten(lists)
+    columns = {name: pc.struct_field(roots, name) for name in ROOT_COLUMNS}
+    of_commits = pa.table(
+        columns
+        | {
+            "rank": rank.take(owner),
+            "commit_id": graph.column("commit_id").take(owner),
+            "table_uuid": graph.column("table_uuid").take(owner),
+            "parent": pa.nulls(len(roots), pa.string()),
+        }
+    )
+    pinned = read_parts(tables.files, list(tables.pinned), PINNED)
+    nobody = pa.nulls(pinned.num_rows, pa.string())
+    of_now = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
+    for name in ("commit_id", "table_uuid", "parent"):
+        of_now = of_now.append_column(name, nobody)
+    return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), of_now.select(ROOTS.names).cast(ROOTS)])
+
+
+def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
+    """Every container below the roots, once, with the strongest commit that needs it (columns `ROOTS`).
+
+    `edges` has the columns of `schemas.EDGES`, one row per container inside a container. A container is followed again
+    only where a stronger commit reaches it, so even a metadata object that names itself ends the walk.
     """
-    state = night.state
-    graph = read_table(spark, state, COMMIT_GRAPH, inputs[COMMIT_GRAPH.name])
-    states = read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[REACHABLE_SNAPSHOTS.name]).select("table_uuid", "commit_id", "state")
-    removed = (
-        read_table(spark, state, EXPIRY_PLAN, inputs[EXPIRY_PLAN.name])
-        .filter(F.col("action") == "remove_snapshot")
-        .select("table_uuid", F.col("snapshot_id").alias("commit_id"), F.lit(True).alias("removed"))
-    )
-    same = ["table_uuid", "commit_id"]
-    ranked = _null_safe_join(_null_safe_join(graph, states, same, "inner"), removed, same, "left")
-    rank = F.when(F.col("state") == RETAINED, LIVE).when((F.col("state") == EXPIRED) | F.col("removed"), HELD).otherwise(DEAD)
-    roots = ranked.select(rank.alias("rank"), "commit_id", "table_uuid", F.explode("content_roots").alias("root"))
-    pinned = read_paths(spark, state.files, PINNED, inputs[LAKE_REFS.name].paths(PINNED_SIDE))
-    columns = ["address", "kind", "is_container", "size_bytes", "must_exist", "storage", "key"]
-    return roots.select(*[f"root.{name}" for name in columns], "rank", "commit_id", "table_uuid").unionByName(
-        pinned.select(
-            *columns,
-            F.lit(LIVE).alias("rank"),
-            F.lit(None).cast("string").alias("commit_id"),
-            F.lit(None).cast("string").alias("table_uuid"),
-        )
-    )
+    found = _strongest(roots.filter(roots.column("is_container")))
+    frontier = found
+    while frontier.num_rows:
+        position = pc.index_in(edges.column("container"), frontier.column("address"))
+        inside = pc.is_valid(position)
+        below, above = edges.filter(inside), position.filter(inside)
+        children = pa.table(
+            {
+                **{name: below.column(name) for name in ("address", "kind", "size_bytes", "must_exist", "storage", "key")},
+                "is_container": pa.array(np.ones(below.num_rows, bool)),
+                "rank": frontier.column("rank").take(above),
+                "commit_id": frontier.column("commit_id").take(above),
+                "table_uuid": frontier.column("table_uuid").take(above),
+                "parent": below.column("container"),
+            }
+        ).select(ROOTS.names)
+        candidates = _strongest(children.cast(ROOTS))
+        known = found.column("rank").take(pc.index_in(candidates.column("address"), found.column("address")))
+        stronger = pc.fill_null(pc.less(candidates.column("rank"), known), True)
+        frontier = candidates.filter(stronger)
+        found = _strongest(pa.concat_tables([found, frontier]))
+    return found
 
 
-def _null_safe_join(left: DataFrame, right: DataFrame, on: list[str], how: str) -> DataFrame:
-    renamed = right.select(*[F.col(name).alias(f"_{name}" if name in on else name) for name in right.columns])
-    condition = F.lit(True)
-    for name in on:
-        condition = condition & left[name].eqNullSafe(renamed[f"_{name}"])
-    return left.join(renamed, condition, how).drop(*[f"_{name}" for name in on])
+def _strongest(rows: pa.Table) -> pa.Table:
+    """One row per address: the witness of the lowest rank, then of the first commit id; sizes where any row knows them."""
+    ordered = rows.sort_by([("rank", "ascending"), ("commit_id", "ascending")])
+    others = [name for name in ROOTS.names if name not in {"address", "size_bytes", "must_exist"}]
+    how = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]
+    grouped = ordered.group_by("address", use_threads=False).aggregate([*how, ("size_bytes", "max"), ("must_exist", "max")])
+    named = {f"{name}_first": name for name in others} | {"size_bytes_max": "size_bytes", "must_exist_max": "must_exist"}
+    return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(ROOTS.names).cast(ROOTS)
+
+
+def _identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:
+    """Table uuid and commit id as one value; a lake without tables has none."""
+    return pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column(commit), "\x1f")

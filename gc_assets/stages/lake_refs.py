@@ -64,7 +64,7 @@ def refs_digest(refs: FrozenRefs) -> str:
     rows: list[Any] = [
         [ref.table_uuid, ref.ref_name, ref.ref_type, ref.head_commit_id, sorted(ref.properties.items())] for ref in refs.refs
     ]
-    rows += [[claim.table_uuid, claim.address] for claim in refs.claims]
+    rows += [[claim.table_uuid, claim.address, claim.collect] for claim in refs.claims]
     rows += [[source.table_uuid, source.address] for source in refs.sources]
     return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
 
@@ -78,19 +78,18 @@ def frozen_refs(night: Night, lake_name: str, published: Published) -> FrozenRef
         kind=kind,
         refs=tuple(Ref(**row) for row in table),
         sources=tuple(CommitSource(**row) for row in side_rows(night, published, SOURCES_SIDE, SOURCES)),
-        claims=tuple(
-            Claim(row["address"], row["table_uuid"], row["table_name"]) for row in side_rows(night, published, CLAIMS_SIDE, CLAIMS)
-        ),
-        pinned=tuple(
-            ContentRoot(row["address"], row["kind"], row["is_container"], row["size_bytes"], row["must_exist"])
-            for row in side_rows(night, published, PINNED_SIDE, PINNED)
-        ),
+        claims=tuple(Claim(**_without_place(row)) for row in side_rows(night, published, CLAIMS_SIDE, CLAIMS)),
+        pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(night, published, PINNED_SIDE, PINNED)),
         notes=tuple(published.receipt.facts["notes"]),
     )
 
 
 def side_rows(night: Night, published: Published, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
     return read_parts(night.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
+
+
+def _without_place(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in {"storage", "key"}}
 
 
 def _ref_row(ref: Ref) -> dict[str, Any]:

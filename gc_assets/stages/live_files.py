@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.parts import read_parts
-from gc_assets.core.receipts import Published
-from gc_assets.lakes.registry import CONTAINER_LEVELS
+from gc_assets.core.files import Files
+from gc_assets.core.parts import PartWriter, read_parts
+from gc_assets.core.receipts import PartFile, Published, Run
 from gc_assets.schemas import CONTAINERS, EDGES, LIVE_FILES, MANIFEST_ENTRIES, UNREADABLE
-from gc_assets.stages.content_roots import DEAD, HELD, LIVE, content_roots, inputs_of
+from gc_assets.stages.content_roots import DEAD, HELD, LIVE, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import ROUTE, Totals, publish, read_paths, write_frame
+from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, read_paths, report_parts, write_frame
 
-EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE, UNDECODED_SIDE = "_expired", "_dangling", "_external", "_undecoded"
-_CLOSURE: Final = ["address", "kind", "storage", "key", "size_bytes", "must_exist", "rank", "commit_id", "table_uuid", "parent"]
+EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external"
+WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
+# Who needs a file: numbered so that the smallest number is the strongest witness. `expands`: entries of `container` follow it.
+WITNESSES: Final = pa.schema(
+    [
+        ("witness", pa.int64()),
+        ("rank", pa.int8()),
+        ("commit_id", pa.string()),
+        ("table_uuid", pa.string()),
+        ("container", pa.string()),
+        ("expands", pa.bool_()),
+    ]
+)
+# Files that are named by commits or containers themselves, in the shape in which entries are counted.
+DIRECT: Final = pa.schema(
+    [
+        ("witness", pa.int64()),
+        ("storage", pa.string()),
+        ("key", pa.string()),
+        ("address", pa.string()),
+        ("kind", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("must_exist", pa.bool_()),
+        ("container_size_bytes", pa.int64()),
+    ]
+)
 
 
 def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     """`live_files` of a run date, with side tables for files that only expired or only dangling commits name.
 
-    Raises `LakeUnreadable` naming every container of a retained or expired commit that could not be decoded: without it
+    Raises `LakeUnreadable` naming the containers of retained or expired commits that could not be decoded: without them
     the live set would be too small. External addresses are written aside and counted.
     """
     state = night.state
@@ -32,26 +61,29 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     entries = state.require(lake_name, MANIFEST_ENTRIES.name, night.run_date)
     cache = segments(night, lake_name)
     run = state.start(night.group(lake_name), LIVE_FILES.name, night.run_date, night.clock)
-    # What could not be read tonight is undecoded even if an earlier object of that name once was decoded.
-    failed = read_paths(spark, state.files, UNREADABLE, entries.paths(UNREADABLE_SIDE)).select(F.col("address").alias("container"))
-    index = read_paths(spark, state.files, CONTAINERS, segment_paths(cache, CONTAINERS_SIDE)).join(failed, "container", "left_anti")
-    edges = read_paths(spark, state.files, EDGES, segment_paths(cache, EDGES_SIDE))
+    close = _Close(
+        lake_name,
+        root_tables(night, inputs),
+        tuple(segment_paths(cache, EDGES_SIDE)),
+        tuple(segment_paths(cache, CONTAINERS_SIDE)),
+        tuple(entries.paths(UNREADABLE_SIDE)),
+        run,
+    )
+    closed = merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(close, PARTS_DDL)))
+    scratch = {side: [f"{run.path}/{part.name}" for part in parts] for side, parts in closed.side.items()}
+    witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
+    direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))
-    roots = content_roots(spark, night, inputs)
-    closure = _closure(roots, edges, CONTAINER_LEVELS[night.config.lake(lake_name).kind])
-    files = _files(roots, closure, index, rows, lake_name)
-    routes = [EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE, UNDECODED_SIDE]
-    written = write_frame(files, LIVE_FILES, run, state, totals_by=["storage", "kind"], routes=routes)
-    undecoded = written.side.get(UNDECODED_SIDE)
-    if undecoded:
-        names = [f"{run.path}/{part.name}" for part in undecoded]
-        raise LakeUnreadable(_explain(night, lake_name, cache, names))
+    routes = [EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE]
+    written = write_frame(_files(rows, direct, witnesses, lake_name), LIVE_FILES, run, state, ["storage", "kind"], routes)
+    for side in scratch:
+        state.files.delete_directory(f"{run.path}/{side}")
     facts = {
         "files": written.rows,
         "live_bytes": sum(total.size_bytes for total in written.totals.values()),
         "by_kind": _by(written.totals, 1),
         "by_storage": _by(written.totals, 0),
-        **{f"{side.lstrip('_')}_files": sum(part.rows for part in written.side.get(side, ())) for side in routes[:3]},
+        **{f"{side.lstrip('_')}_files": sum(part.rows for part in written.side.get(side, ())) for side in routes},
     }
     return publish(state, run, written, night.clock, inputs=[*inputs.values(), entries], facts=facts, unsafe=night.unsafe)
 
@@ -63,98 +95,118 @@ def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, dict[
     return {name: {"files": value.rows, "bytes": value.size_bytes} for name, value in sorted(grouped.items())}
 
 
-def _closure(roots: DataFrame, edges: DataFrame, levels: int) -> DataFrame:
-    """Every container below the roots, once, with the strongest commit that needs it (columns `_CLOSURE`)."""
-    frontier = _strongest(roots.filter("is_container").withColumn("parent", F.lit(None).cast("string")))
-    everything = frontier
-    for _ in range(levels - 1):
-        above = frontier.select(F.col("address").alias("container"), "rank", "commit_id", "table_uuid")
-        children = edges.join(above, "container").withColumnRenamed("container", "parent")
-        frontier = _strongest(children)
-        everything = everything.unionByName(frontier)
-    return _strongest(everything) if levels > 1 else everything
-
-
-def _strongest(containers: DataFrame) -> DataFrame:
-    witness = F.min(F.struct("rank", "commit_id", "table_uuid", "parent")).alias("w")
-    facts = [F.first(name, ignorenulls=True).alias(name) for name in ("kind", "storage", "key")]
-    grouped = containers.groupBy("address").agg(
-        *facts, F.max("size_bytes").alias("size_bytes"), F.max("must_exist").alias("must_exist"), witness
+def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
+    """All files once, with their strongest witness and the route they are written by, columns of `live_files`."""
+    named = entries.filter("not is_container and (entry_status is null or entry_status <> 'deleted')").select(
+        "container", *[name for name in DIRECT.names if name not in {"witness", "container_size_bytes"}]
     )
-    return grouped.select("address", "kind", "storage", "key", "size_bytes", "must_exist", "w.*").select(*_CLOSURE)
-
-
-def _files(roots: DataFrame, closure: DataFrame, index: DataFrame, entries: DataFrame, lake_name: str) -> DataFrame:
-    """All files with their strongest witness and the route they are written by, columns of `live_files`."""
-    decoded = index.groupBy(F.col("container").alias("address")).agg(F.max("container_size_bytes").alias("decoded_bytes"))
-    containers = closure.join(decoded, "address", "left")
-    above = closure.select(F.col("address").alias("container"), "rank", "commit_id", "table_uuid")
-    children = (
-        entries.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
-        .select("container", "storage", "key", "address", "kind", "size_bytes", "must_exist")
-        .join(above, "container")
-    )
-    nothing = F.lit(None).cast("long")
-    leaves = roots.filter("not is_container").withColumn("container", F.lit(None).cast("string"))
-    named = ["storage", "key", "address", "kind", "size_bytes", "must_exist", "rank", "commit_id", "table_uuid", "container"]
-    everything = (
-        containers.withColumnRenamed("parent", "container")
-        .select(*named, F.coalesce("decoded_bytes", F.lit(-1)).alias("decoded_bytes"))
-        .unionByName(children.select(*named, nothing.alias("decoded_bytes")))
-        .unionByName(leaves.select(*named, nothing.alias("decoded_bytes")))
-    )
-    external = F.col("storage").isNull()
-    placed = everything.select(
-        F.coalesce("storage", F.lit("")).alias("storage"),
-        F.when(external, F.col("address")).otherwise(F.col("key")).alias("key"),
-        *named[3:],
-        "decoded_bytes",
-    )
-    witness = F.min(F.struct("rank", "commit_id", "container", "table_uuid", "kind")).alias("w")
+    expanding = witnesses.filter("expands").select("witness", "container")
+    children = named.join(expanding, "container").withColumn("container_size_bytes", F.lit(None).cast("long"))
+    everything = direct.unionByName(children.select(*DIRECT.names))
+    placed = everything.withColumn("key", F.coalesce("key", "address"))
     grouped = placed.groupBy("storage", "key").agg(
-        witness,
+        F.min("witness").alias("witness"),
+        F.min_by("kind", "witness").alias("kind"),
         F.max("size_bytes").alias("size_bytes"),
         F.max("must_exist").alias("must_exist"),
-        F.max("decoded_bytes").alias("decoded_bytes"),
+        F.max("container_size_bytes").alias("container_size_bytes"),
     )
-    return grouped.select(
-        F.when(F.col("storage") == "", None).otherwise(F.col("storage")).alias("storage"),
+    return grouped.join(witnesses, "witness").select(
+        "storage",
         "key",
         F.xxhash64("key").alias("key_hash"),
-        "w.kind",
-        F.coalesce("size_bytes", "decoded_bytes").alias("size_bytes"),
+        "kind",
+        F.coalesce("size_bytes", "container_size_bytes").alias("size_bytes"),
         F.lit(lake_name).alias("lake"),
-        "w.commit_id",
-        "w.container",
-        "w.table_uuid",
+        "commit_id",
+        "container",
+        "table_uuid",
         "must_exist",
-        F.col("decoded_bytes").alias("container_size_bytes"),
+        "container_size_bytes",
         _route().alias(ROUTE),
     )
 
 
 def _route() -> Column:
-    rank = F.col("w.rank")
-    return (
-        F.when((F.col("decoded_bytes") == -1) & (rank < DEAD), UNDECODED_SIDE)
-        .when(F.col("storage") == "", EXTERNAL_SIDE)
-        .when(rank == LIVE, "")
-        .when(rank == HELD, EXPIRED_SIDE)
-        .otherwise(DANGLING_SIDE)
+    rank = F.col("rank")
+    return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).when(rank == LIVE, "").when(rank == HELD, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
+
+
+@dataclass(frozen=True)
+class _Close:
+    """Walks from content roots to every container and writes witnesses and directly named files; runs in one executor task."""
+
+    lake_name: str
+    roots: RootTables
+    edges: tuple[str, ...]
+    containers: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = self.roots.files
+        for _ in batches:
+            roots = content_roots(self.roots)
+            found = closure(roots, read_parts(files, list(self.edges), EDGES))
+            lengths = self._lengths(files, found)
+            leaves = roots.filter(pc.invert(roots.column("is_container")))
+            witnesses, direct = _witnessed(found, lengths, leaves)
+            parts = [*_put(files, self.run, WITNESSES_SIDE, witnesses), *_put(files, self.run, DIRECT_SIDE, direct)]
+            yield report_parts(parts)
+
+    def _lengths(self, files: Files, found: pa.Table) -> pa.ChunkedArray:
+        """The decoded length of each container of `found`; null for one that only dangling commits need and nobody could read.
+
+        What could not be read tonight is undecoded even if an earlier object of that name once was decoded.
+        """
+        index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes"])
+        newest = index.group_by("container").aggregate([("container_size_bytes", "max")])
+        lengths = newest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), newest.column("container")))
+        failed = read_parts(files, list(self.unreadable), UNREADABLE, ["address", "error"])
+        lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
+        needed = found.filter(pc.and_(lost, pc.less(found.column("rank"), DEAD)))
+        if needed.num_rows:
+            raise LakeUnreadable(_explain(self.lake_name, needed, dict(zip(*failed.to_pydict().values(), strict=True))))
+        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths)
+
+
+def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Witnesses in order of strength, and the files that commits and containers are or name themselves."""
+    count = found.num_rows
+    direct = pa.concat_tables([found, leaves])
+    own = direct.select(["rank", "commit_id", "table_uuid"]).append_column("container", direct.column("parent"))
+    below = found.select(["rank", "commit_id", "table_uuid"]).append_column("container", found.column("address"))
+    everyone = pa.concat_tables([own, below]).append_column("expands", pa.array([False] * direct.num_rows + [True] * count))
+    order = pc.sort_indices(everyone, sort_keys=[("rank", "ascending"), ("commit_id", "ascending")])
+    numbers = np.empty(everyone.num_rows, np.int64)
+    numbers[order.to_numpy()] = np.arange(everyone.num_rows)
+    witnesses = everyone.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
+    nothing = pa.nulls(leaves.num_rows, pa.int64())
+    files = direct.append_column("witness", pa.array(numbers[: direct.num_rows])).append_column(
+        "container_size_bytes", pa.chunked_array([*lengths.chunks, nothing], pa.int64())
     )
+    return witnesses, files.select(DIRECT.names).cast(DIRECT)
 
 
-def _explain(night: Night, lake_name: str, cache: list[Published], undecoded: list[str]) -> str:
-    files = night.state.files
-    errors: dict[str, str] = {}
-    for row in read_parts(files, segment_paths(cache, UNREADABLE_SIDE), UNREADABLE).to_pylist():
-        errors[row["key"] or row["address"]] = row["error"]
-    missing: list[dict[str, Any]] = read_parts(files, undecoded, LIVE_FILES.schema).to_pylist()
-    lines = [f"  {errors.get(row['key'], row['kind'] + ' ' + row['key'])} (needed by commit {row['commit_id']})" for row in missing[:5]]
-    more = f"\n  and {len(missing) - 5:,} more" if len(missing) > 5 else ""
-    return (
-        f"lake {lake_name}: {len(missing):,} metadata objects of commits that must be kept cannot be read, so no live set and no plan:\n"
-        + "\n".join(lines)
-        + more
-        + "\n  Repair or restore them, or remove the commits that need them with the lake's own tools; then run again."
+def _put(files: Files, run: Run, side: str, rows: pa.Table) -> list[PartFile]:
+    writer = PartWriter(files, run.path, rows.schema, side)
+    for batch in rows.to_batches():
+        writer.write(batch)
+    return writer.close()
+
+
+def _explain(lake_name: str, needed: pa.Table, errors: dict[str, str]) -> str:
+    named = needed.slice(0, 5).to_pylist()
+    lines = [
+        f"  {errors.get(row['address'], row['kind'] + ' ' + row['address'] + ' was never decoded')} (needed by commit {row['commit_id']})"
+        for row in named
+    ]
+    more = [f"  and {needed.num_rows - len(named):,} more"] if needed.num_rows > len(named) else []
+    return "\n".join(
+        [
+            f"lake {lake_name}: {needed.num_rows:,} metadata objects of commits that must be kept cannot be read, so there is no plan:",
+            *lines,
+            *more,
+            "  Repair or restore them, or remove the commits that need them with the lake's own tools; then run again.",
+        ]
     )

@@ -10,30 +10,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import FormatError
 from gc_assets.core.files import Files
-from gc_assets.core.parts import PartWriter
+from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.protocol import Container, Lake, Objects
 from gc_assets.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, UNREADABLE
-from gc_assets.stages.content_roots import content_roots, inputs_of
+from gc_assets.stages.content_roots import RootTables, content_roots, inputs_of, root_tables
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import PARTS_DDL, Written, collect, merge_written, parallelism, publish, read_paths, report_parts, spark_schema
+from gc_assets.stages.tables import PARTS_DDL, Written, collect, merge_written, parallelism, publish, report_parts, spark_schema
 from gc_assets.stores.local import LocalObjects
 
 CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_unreadable"
 # Objects of one task that are read at the same time: enough to hide a store's latency, few enough to bound memory.
 CONCURRENT_READS = 16
-TASK_COLUMNS = [field.name for field in EDGES if field.name not in {"container", "container_size_bytes"}]
+TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
+ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
 def segments(night: Night, lake_name: str) -> list[Published]:
@@ -52,49 +52,21 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     cache = segments(night, lake_name)
     run = state.start(lake_name, MANIFEST_ENTRIES.name, night.run_date, night.clock)
     decode = _Decode(night.lake(lake_name), night.resolver(), LocalObjects(), state.files, run)
-    known = read_paths(spark, state.files, CONTAINERS, segment_paths(cache, CONTAINERS_SIDE)).select("container", "container_size_bytes")
-    retried = read_paths(spark, state.files, UNREADABLE, segment_paths(cache, UNREADABLE_SIDE)).select(*TASK_COLUMNS)
-    frontier = (
-        content_roots(spark, night, inputs)
-        .filter("is_container")
-        .select("address", "kind", "storage", "key", "size_bytes", "must_exist")
-        .withColumn("expected_entries", F.lit(None).cast("long"))
-        .withColumn("snapshot_id", F.lit(None).cast("string"))
-        .select(*TASK_COLUMNS)
-        .unionByName(retried)
-    )
+    known, retried = segment_paths(cache, CONTAINERS_SIDE), segment_paths(cache, UNREADABLE_SIDE)
+    pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(retried), root_tables(night, inputs))
     levels: list[Written] = []
     while True:
-        level = _decode_level(frontier, known, decode, parallelism(spark))
+        tasks = spark.range(0, 1, 1, 1).mapInArrow(pending, spark_schema(TASKS)).repartition(parallelism(spark))
+        level = merge_written(collect(tasks.mapInArrow(decode, PARTS_DDL)))
         levels.append(level)
         if not level.side.get(EDGES_SIDE):
             break
-        own = [part for written in levels for part in written.side.get(CONTAINERS_SIDE, ())]
-        own_paths = [f"{run.path}/{part.name}" for part in own]
-        known = known.unionByName(read_paths(spark, state.files, CONTAINERS, own_paths).select("container", "container_size_bytes"))
+        known += [f"{run.path}/{part.name}" for part in level.side.get(CONTAINERS_SIDE, ())]
         edges = [f"{run.path}/{part.name}" for part in level.side[EDGES_SIDE]]
-        frontier = read_paths(spark, state.files, EDGES, edges).select(*TASK_COLUMNS)
+        pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(edges), None)
     written = _together(levels)
     facts = {"decoded": 0, "entries": 0, "unreadable": 0, **written.facts, "levels": len(levels), "segments": len(cache) + 1}
     return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
-
-
-def _decode_level(frontier: DataFrame, known: DataFrame, decode: _Decode, tasks: int) -> Written:
-    grouped = frontier.groupBy("address").agg(
-        F.first("kind").alias("kind"),
-        F.first("storage", ignorenulls=True).alias("storage"),
-        F.first("key", ignorenulls=True).alias("key"),
-        F.max("size_bytes").alias("size_bytes"),
-        F.max("expected_entries").alias("expected_entries"),
-        F.min("snapshot_id").alias("snapshot_id"),
-        F.max("must_exist").alias("must_exist"),
-    )
-    sized = grouped.select(*TASK_COLUMNS).mapInArrow(
-        _FillSizes(decode.objects), spark_schema(pa.schema([EDGES.field(n) for n in TASK_COLUMNS]))
-    )
-    same = (F.col("address") == F.col("container")) & (F.col("size_bytes") == F.col("container_size_bytes"))
-    pending = sized.join(known, same, "left_anti").repartition(tasks)
-    return merge_written(collect(pending.mapInArrow(decode, PARTS_DDL)))
 
 
 def _together(levels: list[Written]) -> Written:
@@ -110,28 +82,59 @@ def _together(levels: list[Written]) -> Written:
 
 
 @dataclass(frozen=True)
-class _FillSizes:
-    """Asks the store for the length of containers whose parents do not record it; -1 where there is no such object."""
+class _Pending:
+    """The containers that were never decoded, each once (columns `TASKS`); runs in one executor task.
 
+    They come from `parents` (edges of the level above, or what could not be read on earlier nights) and from the content
+    roots where those are given. A container whose parent does not record its length is asked for it; one that is not
+    there gets -1, so that no decoded object of that name stands in for it.
+    """
+
+    files: Files
     objects: Objects
+    known: tuple[str, ...]
+    parents: tuple[str, ...]
+    roots: RootTables | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            wanted = read_parts(self.files, list(self.parents), TASKS)
+            if self.roots is not None:
+                roots = content_roots(self.roots)
+                wanted = pa.concat_tables(
+                    [wanted, roots.filter(roots.column("is_container")).select(ROOT_COLUMNS)], promote_options="default"
+                )
+            tasks = self._sized(_once(wanted))
+            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes"])
+            decoded = pc.is_in(_named_length(tasks, "address", "size_bytes"), _named_length(known, "container", "container_size_bytes"))
+            yield from tasks.filter(pc.invert(decoded)).to_batches()
+
+    def _sized(self, tasks: pa.Table) -> pa.Table:
+        sizes = tasks.column("size_bytes")
+        missing = pc.is_null(sizes)
+        addresses = tasks.column("address").filter(missing).to_pylist()
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
-            for batch in batches:
-                sizes = batch.column("size_bytes")
-                missing = pc.is_null(sizes)
-                if not pc.any(missing).as_py():
-                    yield batch
-                    continue
-                found = list(pool.map(self._size, batch.column("address").filter(missing).to_pylist()))
-                filled = pc.replace_with_mask(sizes, missing, pa.array(found, pa.int64()))
-                yield batch.set_column(batch.schema.get_field_index("size_bytes"), "size_bytes", filled)
+            found = pa.array(list(pool.map(self._size, addresses)), pa.int64())
+        filled = pc.replace_with_mask(sizes.combine_chunks(), missing.combine_chunks(), found)
+        return tasks.set_column(tasks.schema.get_field_index("size_bytes"), TASKS.field("size_bytes"), filled)
 
     def _size(self, address: str) -> int:
         try:
             return self.objects.size(address)
         except OSError:
             return -1  # the decoder meets the same object and says why it cannot be read
+
+
+def _once(wanted: pa.Table) -> pa.Table:
+    """One task per address, with what any of its parents says of it."""
+    how = {name: "max" for name in TASKS.names if name not in {"address", "snapshot_id"}} | {"snapshot_id": "min"}
+    grouped = wanted.group_by("address").aggregate(list(how.items()))
+    named = {f"{name}_{function}": name for name, function in how.items()}
+    return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(TASKS.names).cast(TASKS)
+
+
+def _named_length(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(rows.column(address), rows.column(length).cast(pa.string()), "\x1f")
 
 
 @dataclass(frozen=True)

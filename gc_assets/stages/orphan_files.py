@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.claims import Claims
+from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.files import Files
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
@@ -122,10 +122,11 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
 
 def _claims(night: Night, storage_name: str, refs: list[Published]) -> Claims:
-    rows: list[tuple[str, str, str | None]] = []
+    rows: list[tuple[str, Owner, bool]] = []
     for table in refs:
         claims = read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
-        rows += [(row["key"], table.receipt.group, row["table_uuid"]) for row in claims if row["storage"] == storage_name]
+        mine = [row for row in claims if row["storage"] == storage_name]
+        rows += [(row["key"], Owner(table.receipt.group, row["table_uuid"]), row["collect"]) for row in mine]
     return Claims.of(rows)
 
 

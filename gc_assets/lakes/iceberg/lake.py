@@ -72,7 +72,7 @@ class IcebergLake:
             kind=self.kind,
             refs=tuple(ref for item in registrations for ref in _refs(item)),
             sources=tuple(_source(item) for item in registrations),
-            claims=_claims(item for item in registrations if item.table.table_uuid not in spared),
+            claims=_claims(registrations, spared),
             pinned=_pinned(registrations),
             notes=tuple(_notes(self.name, registrations)),
         )
@@ -130,13 +130,15 @@ def _source(item: _Registration) -> CommitSource:
     return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **collect})
 
 
-def _claims(registrations: Iterable[_Registration]) -> tuple[Claim, ...]:
-    """One claim per location, first registration first."""
+def _claims(registrations: Iterable[_Registration], spared: set[str]) -> tuple[Claim, ...]:
+    """One claim per location. A table that is kept whole shields its locations, also inside another table's."""
     claims: dict[str, Claim] = {}
     for item in registrations:
         for location in item.table.locations:
             address = location.rstrip("/") + "/"
-            claims.setdefault(address, Claim(address, item.table.table_uuid, item.name))
+            known = claims.get(address)
+            if known is None or known.collect:
+                claims[address] = Claim(address, item.table.table_uuid, item.name, collect=item.table.table_uuid not in spared)
     return tuple(claims.values())
 
 

@@ -135,10 +135,10 @@ def test_location_and_write_paths_are_claimed(builder: LakeBuilder) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"tables": ["other.*"]}, {"tables": []}])
-def test_a_table_outside_the_patterns_is_read_but_not_claimed(builder: LakeBuilder, settings: dict[str, Any]) -> None:
+def test_a_table_outside_the_patterns_is_read_and_shields_its_location(builder: LakeBuilder, settings: dict[str, Any]) -> None:
     simple(builder)
     refs = frozen(builder, **settings)
-    assert refs.claims == ()
+    assert [claim.collect for claim in refs.claims] == [False]
     assert refs.sources[0].properties["collect"] == "false"
     assert len(refs.refs) == 1
     assert refs.notes == ("table db.t: no pattern of `tables` names it, so everything of it is kept",)
@@ -154,7 +154,7 @@ def test_patterns_choose_by_namespace_and_table(builder: LakeBuilder) -> None:
 def test_a_table_with_gc_disabled_keeps_everything(builder: LakeBuilder) -> None:
     simple(builder, properties={"gc.enabled": "false"})
     refs = frozen(builder)
-    assert refs.claims == ()
+    assert [claim.collect for claim in refs.claims] == [False]
     assert refs.sources[0].properties == {"gc.enabled": "false", "collect": "false"}
     assert refs.notes == ("table db.t: gc.enabled is false, so everything of it is kept",)
 
@@ -181,7 +181,14 @@ def test_a_table_registered_twice_is_not_claimed_where_one_registration_is_kept_
     table = simple(builder)
     builder.register("db.copy", table.metadata_location)
     table.set_properties(START + 2 * DAY, {"gc.enabled": "false"})
-    assert frozen(builder).claims == ()
+    assert [claim.collect for claim in frozen(builder).claims] == [False]
+
+
+def test_a_location_that_two_tables_share_is_shielded_where_one_of_them_is_kept_whole(builder: LakeBuilder) -> None:
+    shared = f"file://{builder.warehouse}/shared"
+    simple(builder, "db.collected", location=shared)
+    simple(builder, "db.kept", location=shared, properties={"gc.enabled": "false"})
+    assert [(claim.address, claim.collect) for claim in frozen(builder).claims] == [(f"{shared}/", False)]
 
 
 # The commit graph
