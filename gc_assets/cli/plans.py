@@ -158,15 +158,10 @@ def restore_command(
     if len(where) > 1:
         raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(where))}")
     name = storage_name(platform, next(iter(where), None))
-    _, books = restore(
-        spark_of(platform, verbose=settings.verbose),
-        platform.night(platform.clock.today()),
-        name,
-        plan.header.plan_id if plan is not None else None,
-        prefix,
-        key,
-    )
-    _print_books({f"restore/{outcome}": total for outcome, total in books.items()}, plan.header.plan_id if plan else None, format_)
+    source = plan.header.plan_id if plan is not None else None
+    night = platform.night(platform.clock.today())
+    _, books = restore(spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
+    _print_books({f"restore/{outcome}": total for outcome, total in books.items()}, source, format_)
     if not books:
         say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
     if set(books) - {"done"}:
