@@ -63,11 +63,11 @@ def clock_at(moment: datetime) -> Generator[None]:
 
 
 class LakeBuilder:
-    """One SQL catalog on sqlite (`<root>/catalog.db`) over the warehouse `<root>/warehouse`."""
+    """One SQL catalog on sqlite (`<root>/catalog.db`) over a warehouse, `<root>/warehouse` unless another is given."""
 
-    def __init__(self, root: Path, catalog_name: str = "default", catalog_file: str = "catalog.db") -> None:
+    def __init__(self, root: Path, catalog_name: str = "default", catalog_file: str = "catalog.db", warehouse: Path | None = None) -> None:
         self.root = root
-        self.warehouse = root / "warehouse"
+        self.warehouse = warehouse or root / "warehouse"
         self.warehouse.mkdir(parents=True, exist_ok=True)
         self.catalog_name = catalog_name
         self.properties = {"type": "sql", "uri": f"sqlite:///{root / catalog_file}", "warehouse": f"file://{self.warehouse}"}

@@ -1,0 +1,66 @@
+"""The demo's two lakes on one storage: an Iceberg catalog and an Icechunk repository, with crash leftovers in both.
+
+Files are as old as the commits that wrote them, counted back from the moment the lakes are built.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gc_assets.demo.iceberg_builder import LakeBuilder
+from gc_assets.demo.icechunk_builder import document_tree, numbers, set_file_time, set_value
+
+CATALOG_NAME = "demo"
+DAY = timedelta(days=1)
+
+
+def build_shop(root: Path, warehouse: Path, now: datetime) -> None:
+    """Three tables: `shop.orders` with a branch and a tag, `shop.returns` with delete files, `shop.customers` unpartitioned.
+
+    Each has snapshots that Iceberg's default of five days has let expire, and data files that only those need.
+    """
+    lake = LakeBuilder(root, CATALOG_NAME, warehouse=warehouse)
+
+    orders = lake.table("shop.orders", now - 60 * DAY, partitioned=True)
+    orders.append(now - 59 * DAY, range(4_000), "north")
+    closed = orders.append(now - 45 * DAY, range(4_000, 6_500), "north")
+    orders.tag(now - 45 * DAY, "quarter_closed", closed)
+    orders.append(now - 30 * DAY, range(6_500, 9_000), "south")
+    orders.delete(now - 20 * DAY, "part == 'north'")
+    latest = orders.append(now - 4 * DAY, range(9_000, 10_000), "south")
+    orders.branch(now - 4 * DAY, "audit", latest)
+    orders.append(now - 2 * DAY, range(10_000, 10_400), "south", branch="audit")
+    orders.append(now - 1 * DAY, range(10_400, 11_000), "south")
+
+    returns = lake.table("shop.returns", now - 50 * DAY, partitioned=True, properties={"format-version": "2"})
+    returns.append(now - 49 * DAY, range(1_500), "store")
+    returns.append(now - 25 * DAY, range(1_500, 2_800), "online")
+    returns.position_deletes(now - 10 * DAY, position=7)
+    returns.position_deletes(now - 3 * DAY, position=21)
+
+    customers = lake.table("shop.customers", now - 50 * DAY)
+    customers.append(now - 49 * DAY, range(3_000))
+    customers.overwrite(now - 12 * DAY, range(3_200))
+    customers.append(now - 2 * DAY, range(3_200, 3_300))
+
+    # Writers that died before their commit; the last one is still at work, for all anybody can know.
+    orders.leftovers(now - 15 * DAY, count=4)
+    returns.leftovers(now - 8 * DAY, count=2)
+    customers.leftovers(now - timedelta(hours=1), count=1)
+
+
+def build_weather(path: Path, now: datetime) -> None:
+    """The expiration document's 15 snapshots, 1 to 7 older than 30 days, and what writers and a reset branch left behind."""
+    history = document_tree(path, now - 45 * DAY, 2 * DAY)
+    builder = history.builder
+    builder.abandon_writer("main", now - 10 * DAY, numbers("radar", range(12)))
+    builder.abandon_manifest("main", now - 9 * DAY, numbers("clouds", range(6)))
+    builder.abandon_snapshot("develop", now - 40 * DAY, set_value("values", 3, 40))
+    builder.abandon_writer("main", now - timedelta(hours=2), numbers("live_feed", range(3)))
+
+
+def write_note(path: Path, now: datetime) -> None:
+    """A file that no lake claims."""
+    path.write_text("This file belongs to no lake. A collector has to leave it alone.\n")
+    set_file_time(path, now - 90 * DAY)

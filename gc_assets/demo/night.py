@@ -1,0 +1,144 @@
+"""One night on the demo lakes: runs it in plan mode and says, in figures and examples, what was found and what to do next.
+
+Reads published tables only, as any user could with `gc-assets show` and `gc-assets explain`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.cli.explain import lines
+from gc_assets.cli.run import print_step
+from gc_assets.core.plan import PlanHeader
+from gc_assets.core.units import format_bytes
+from gc_assets.demo.sample import ensure_demo
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
+from gc_assets.schemas import LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.stages.explain import explain
+from gc_assets.stages.night import Night
+from gc_assets.stages.orphan_files import UNOWNED, YOUNG
+from gc_assets.stages.tables import read_rows
+from resources.platform import NOW_VARIABLE, Platform, load_platform
+
+Echo = Callable[[str], None]
+STATE_MEANING = {
+    RETAINED: "the policy keeps it",
+    EXPIRED: "a ref reaches it, the policy no longer keeps it",
+    DANGLING: "no ref reaches it any more",
+}
+REASON_MEANING = {
+    "unreferenced": "no snapshot that may be read needs it",
+    "expired": "only expired snapshots need it",
+}
+WAITS = "held back: history has to let go of them first"
+
+
+def run_demo(directory: Path, echo: Echo) -> None:
+    """The demo lakes exist, today's night of them is planned, and its figures are told. Deletes nothing."""
+    # Loads Dagster, which whoever only builds the lakes can do without.
+    from gc_assets.cli.night import run_night
+
+    path = ensure_demo(directory)
+    echo(f"The demo's lakes are real ones, in {path.parent}; {path.name} beside them is their configuration.")
+    platform = load_platform(os.environ, str(path))
+    day = platform.clock.today()
+    echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
+    plans = run_night(platform, day, mode="plan", on_step=print_step)
+    night = platform.night(day)
+    for section in (_live(night), *(_storage(night, header) for header in plans), _next(platform, path, plans)):
+        for line in section:
+            echo(line)
+
+
+def _live(night: Night) -> Iterator[str]:
+    yield "\nWHAT IS LIVE, AND WHY"
+    for lake in night.config.lakes:
+        facts = night.state.require(lake.name, LIVE_FILES.name, night.run_date).receipt.facts
+        kinds = ", ".join(f"{amount['files']:,} {name}" for name, amount in facts["by_kind"].items())
+        yield f"  lake {lake.name} ({lake.kind}): {facts['files']:,} files, {format_bytes(facts['live_bytes'])}: {kinds}"
+        reachable = read_rows(night.state, REACHABLE_SNAPSHOTS, night.state.require(lake.name, REACHABLE_SNAPSHOTS.name, night.run_date))
+        yield from _snapshots(reachable)
+    yield "  One live file and the way down to it:"
+    yield from _example(night, *_first_live(night))
+
+
+def _snapshots(reachable: pa.Table) -> Iterator[str]:
+    """Snapshots by table and state."""
+    rows = reachable.select(["table_name", "state"]).to_pylist()
+    counts = Counter((row["table_name"], row["state"]) for row in rows)
+    for table in sorted({name for name, _ in counts}, key=lambda name: name or ""):
+        where = f"table {table}" if table else "snapshots"
+        states = [f"{counts[table, state]:,} {state} ({why})" for state, why in STATE_MEANING.items() if counts[table, state]]
+        yield f"    {where}: " + ", ".join(states)
+
+
+def _first_live(night: Night) -> tuple[str, str]:
+    """A data file of the first lake that a commit needs."""
+    live = read_rows(night.state, LIVE_FILES, night.state.require(night.config.lakes[0].name, LIVE_FILES.name, night.run_date))
+    data = live.filter(pc.and_(pc.equal(live.column("kind"), Kind.DATA), pc.is_valid(live.column("commit_id"))))
+    row = data.slice(0, 1).to_pylist()[0]
+    return row["storage"], row["key"]
+
+
+def _storage(night: Night, header: PlanHeader) -> Iterator[str]:
+    published = night.state.require(header.storage, ORPHAN_FILES.name, night.run_date)
+    facts, orphans = published.receipt.facts, read_rows(night.state, ORPHAN_FILES, published)
+    yield f"\nWHAT IS GARBAGE IN STORAGE {header.storage}, AND WHY"
+    for name, amount in facts["by_reason"].items():
+        reason, _, lake = name.partition("/")
+        waits = f"; {WAITS}" if reason == "expired" else ""
+        yield f"  {reason}, lake {lake}: {amount['files']:,} files, {format_bytes(amount['bytes'])}: {REASON_MEANING[reason]}{waits}"
+        of_both = pc.and_(pc.equal(orphans.column("reason"), reason), pc.equal(orphans.column("lake"), lake))
+        yield from _example(night, header.storage, orphans.filter(of_both).column("key")[0].as_py())
+    yield "\nWHAT IS LEFT ALONE"
+    grace = night.storage(header.storage).grace
+    for name, why in ((YOUNG, f"younger than the grace period of {grace}: a writer may still commit it"), (UNOWNED, "no lake claims it")):
+        amount = facts["waterfall"].get(name, {"files": 0, "bytes": 0})
+        yield f"  {name}: {amount['files']:,} files, {format_bytes(amount['bytes'])}: {why}"
+    yield "\nTHE PLAN"
+    yield f"  {header.plan_id}"
+    for action, amount in header.totals.items():
+        yield f"  {action} {amount.files:,} files, {format_bytes(amount.bytes)}"
+    held = header.held_for_expiry
+    yield f"  hold {held.files:,} files, {format_bytes(held.bytes)}, until their snapshots are expired"
+    passed = sum(gate.passed for gate in header.gates)
+    yield f"  {passed} of {len(header.gates)} safety gates passed"
+    yield from (f"  refused by {gate.name}: {gate.message}" for gate in header.failed_gates)
+
+
+def _example(night: Night, storage: str, key: str) -> Iterator[str]:
+    for item in explain(night, key, storage):
+        yield from (f"      {line}" for line in lines(item))
+
+
+def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
+    command = f"gc-assets --config {_shown(path)}"
+    yield "\nWHAT TO TYPE NEXT"
+    yield f"  {command} report -o report.html      the night as one page"
+    for header in plans:
+        if not header.rows:
+            yield f"  Nothing: storage {header.storage} has no file to plan."
+            continue
+        plan, quarantine_days = header.plan_id[:12], platform.config.storage(header.storage).quarantine_days
+        later = platform.clock.now().replace(microsecond=0) + timedelta(days=quarantine_days + 1)
+        yield f"  {command} approve {plan} --by YOUR_NAME"
+        yield f"  {command} apply {plan}      its files go to quarantine, {_shown(path.parent)}/lake/.gc-assets/trash/"
+        yield f"  {command} restore --plan {plan}      undo: every file is back, byte for byte"
+        yield f"  A restored plan is used up. To purge instead of restoring, let {quarantine_days + 1} days pass, or pretend they have:"
+        yield f"  export {NOW_VARIABLE}={later.isoformat()}"
+        yield f"  {command} run      the next night: its plan proposes to purge what is still dead"
+        yield f"  {command} approve PLAN_ID --by YOUR_NAME && {command} apply PLAN_ID"
+        yield f"  unset {NOW_VARIABLE}"
+
+
+def _shown(path: Path) -> str:
+    """Relative to where the user is, where that is shorter."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
