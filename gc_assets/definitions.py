@@ -35,8 +35,8 @@ def build_definitions(platform: Platform, as_of: datetime | None = None) -> dg.D
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
     # Without a plan id deletion_log does one thing only, and in mode apply only: it puts back what the night found needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
-    night = dg.define_asset_job("night", dg.AssetSelection.assets(*planning, *restoring), description=NIGHT, partitions_def=days)
-    apply = dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY, partitions_def=days)
+    night = dg.define_asset_job("night", dg.AssetSelection.assets(*planning, *restoring), description=NIGHT)
+    apply = dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY)
 
     return dg.Definitions(
         assets=assets,

@@ -5,7 +5,7 @@ Checks of earlier steps guard their own run only, so the stage refuses, marks an
 
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 import dagster as dg
 
@@ -51,9 +51,7 @@ def deletion_log(storage: StorageConfig, run_dates: RunDates) -> dg.AssetsDefini
             night = in_mode(collector.night(context.partition_key), storage, config.mode)
             plan, phases, why_not = chosen(night, storage.name, config.plan_id)
             applied = apply_plan(collector.spark(), night, plan, phases) if plan is not None else Applied(None, {}, why_not)
-            if applied.published is None:
-                return _unchanged(spec, applied.nothing_to_do or "", plan)
-            return materialized(night, storage.name, DELETION_LOG, CHECKS, _figures, _report)
+            return _result(night, spec, plan, applied)
 
     return run
 
@@ -91,12 +89,16 @@ def chosen(night: Night, storage_name: str, plan_id: str) -> tuple[StoredPlan | 
     return plan, (RESTORE,), ""
 
 
-def _unchanged(spec: dg.AssetSpec, why: str, plan: StoredPlan | None) -> dg.MaterializeResult:
-    metadata: dict[str, Any] = {"nothing_changed": why, **_amounts({})}
+def _result(night: Night, spec: dg.AssetSpec, plan: StoredPlan | None, applied: Applied) -> dg.MaterializeResult:
+    """The partition's log as it is on disk; where nothing was done this time, the sentence that says why."""
+    *_, storage_name, _ = spec.key.path
+    said = {"nothing_changed": applied.nothing_to_do} if applied.nothing_to_do else {}
     if plan is not None:
-        metadata["plan_id"] = plan.header.plan_id
-    passed = [dg.AssetCheckResult(passed=True, asset_key=spec.key, check_name=check.name, description=why) for check in CHECKS]
-    return dg.MaterializeResult(asset_key=spec.key, metadata=metadata, check_results=passed)
+        said["plan_id"] = plan.header.plan_id
+    if night.state.current(storage_name, DELETION_LOG.name, night.run_date) is not None:
+        return materialized(night, storage_name, DELETION_LOG, CHECKS, _figures, _report, said)
+    passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="nothing was done") for check in CHECKS]
+    return dg.MaterializeResult(asset_key=spec.key, metadata={**_amounts({}), **said}, check_results=passed)
 
 
 def _figures(published: Published) -> Figures:
@@ -114,5 +116,5 @@ def _amounts(books: dict[str, dict[str, int]]) -> dict[str, int]:
 
 def _report(published: Published) -> str:
     facts = published.receipt.facts
-    by = f", approved by {facts['approved_by']}" if facts["approved_by"] else ""
+    by = f", approved by {facts['approved_by']}" if facts.get("approved_by") else ""
     return f"Plan `{facts['plan_id']}`{by}.\n\n" + amounts_table("phase/outcome", facts["books"])

@@ -1,11 +1,13 @@
 """`reachable_snapshots` and `expiry_plan`: what the policy makes of every commit, and the edits of history it asks for."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import dagster as dg
 
 from gc_assets.assets.checks import COMPLETE, RECEIPT
 from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.histories import expiry_markdown, history_markdown
 from gc_assets.assets.results import Figures, materialized
 from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
 from gc_assets.core.receipts import Published
@@ -27,12 +29,16 @@ def reachable_snapshots(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefin
             night = collector.night(context.partition_key)
             stage.reachable_snapshots(collector.spark(), night, lake.name)
             results = [
-                materialized(night, lake.name, REACHABLE_SNAPSHOTS, CHECKS, _commits),
-                materialized(night, lake.name, EXPIRY_PLAN, CHECKS, lambda it: {"expiry_actions": it.receipt.rows}),
+                materialized(night, lake.name, REACHABLE_SNAPSHOTS, CHECKS, _commits, partial(history_markdown, night)),
+                materialized(night, lake.name, EXPIRY_PLAN, CHECKS, _actions, partial(expiry_markdown, night)),
             ]
         yield from (result for result in results if result.asset_key in context.selected_asset_keys)
 
     return run
+
+
+def _actions(published: Published) -> Figures:
+    return {"expiry_actions": published.receipt.rows}
 
 
 def _commits(published: Published) -> Figures:

@@ -32,14 +32,19 @@ def materialized(
     checks: Sequence[Check],
     figures: Callable[[Published], Figures],
     report: Callable[[Published], str] | None = None,
+    said: Mapping[str, str] | None = None,
 ) -> dg.MaterializeResult:
-    """The table of the night as the state now holds it. Raises `StateError` where it is not whole."""
+    """The table of the night as the state now holds it; `said` are words beside the figures.
+
+    Raises `StateError` where the table is not whole.
+    """
     published = night.state.require(group, table.name, night.run_date)
     receipt, key = published.receipt, dg.AssetKey([group, table.name])
     metadata: dict[str, Any] = {
         "dagster/row_count": receipt.rows,
         "dagster/uri": night.state.files.uri(published.path),
         **figures(published),
+        **(said or {}),
         "table_bytes": receipt.size_bytes,
         "sample": sample(night, table, published),
     }

@@ -1,0 +1,56 @@
+"""The Markdown of a lake's history before and after its policy, table by table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.parts import read_parts
+from gc_assets.core.receipts import Published
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.stages.night import Night
+
+# Dagster's page is slow with more; the tables that lose most come first.
+TABLES_SHOWN: Final = 20
+REASONS_SHOWN: Final = 10
+
+
+def history_markdown(night: Night, published: Published) -> str:
+    """Commits of each table before and after, from `reachable_snapshots`, and how often each reason decided."""
+    columns = ["table_name", "state", "reason"]
+    rows = read_parts(night.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
+    counts: dict[str, Counter[str]] = {}
+    for row in rows.group_by(["table_name", "state"]).aggregate([([], "count_all")]).to_pylist():
+        counts.setdefault(row["table_name"] or published.receipt.group, Counter())[row["state"]] += row["count_all"]
+    shown = sorted(counts.items(), key=lambda item: (-item[1][EXPIRED], item[0]))[:TABLES_SHOWN]
+    lines = [f"| {name} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |" for name, count in shown]
+    left_out = [f"\nand {len(counts) - len(shown):,} more tables"] if len(counts) > len(shown) else []
+    table = ["| history | commits before | retained after | expired | dangling |", "|---|--:|--:|--:|--:|", *lines, *left_out]
+    return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
+
+
+def expiry_markdown(night: Night, published: Published) -> str:
+    """How many edits of each kind the policy asks for, by table."""
+    columns = ["table_name", "action", "reason"]
+    rows = read_parts(night.state.files, published.paths(), EXPIRY_PLAN.schema, columns)
+    if rows.num_rows == 0:
+        return "The history stays as it is."
+    counted = rows.group_by(["table_name", "action"]).aggregate([([], "count_all")]).to_pylist()
+    shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:TABLES_SHOWN]
+    lines = [f"| {row['table_name'] or published.receipt.group} | {row['action']} | {row['count_all']:,} |" for row in shown]
+    return "\n".join(["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows)])
+
+
+def _notes(published: Published) -> list[str]:
+    notes: list[str] = published.receipt.facts["notes"]
+    return [f"- {note}" for note in notes[:TABLES_SHOWN]]
+
+
+def _reasons(rows: pa.Table) -> list[str]:
+    counts: list[dict[str, Any]] = pc.value_counts(rows.column("reason")).to_pylist()
+    often = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:REASONS_SHOWN]
+    return ["| reason | commits |", "|---|--:|", *(f"| {item['values']} | {item['counts']:,} |" for item in often)] if often else []

@@ -1,0 +1,89 @@
+"""Platforms for the tests of the Dagster side: configurations whose lakes need not exist, and plans put straight into a state."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.config import Config
+from gc_assets.core.clock import Clock, start_of
+from gc_assets.core.gates import delete_bytes
+from gc_assets.core.plan import Amount, sealed
+from gc_assets.core.receipts import Published, State
+from gc_assets.schemas import DELETION_PLAN
+from gc_assets.stages.deletion_plan import QUARANTINE
+from gc_assets.stages.tables import publish, write_rows
+from resources.platform import Platform
+
+NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
+TODAY = "2026-03-14"
+
+
+def platform(root: Path, *, mode: str = "plan", now: datetime | None = NOW, **storage: Any) -> Platform:
+    """Two lakes, `sales` (Iceberg) and `weather` (Icechunk), on the storage `warehouse`. Nothing exists below `root` yet."""
+    document = {
+        "state": f"{root}/state",
+        "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/", "mode": mode, **storage}],
+        "lakes": [
+            {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}},
+            {"name": "weather", "kind": "icechunk", "location": f"file://{root}/warehouse/weather/"},
+        ],
+    }
+    return Platform(Config.model_validate(document), Clock(now), (), root / "lakes.yaml")
+
+
+def stored_plan(
+    at: Platform,
+    *,
+    files: int = 2,
+    run_date: str = TODAY,
+    historical: bool = False,
+    action: str = QUARANTINE,
+    max_delete_bytes: int = 10**12,
+) -> Published:
+    """A plan over `files` rows of 100 bytes, published as `deletion_plan` of its run date."""
+    state, night = State.at(at.config.state), at.night(datetime.fromisoformat(run_date).date())
+    run = state.start("warehouse", DELETION_PLAN.name, night.run_date, at.clock)
+    rows = [
+        {
+            "key": f"data/{index}.parquet",
+            "action": action,
+            "size_bytes": 100,
+            "reason": "unreferenced",
+            "lake": "sales",
+            "after_expiry": False,
+        }
+        for index in range(files)
+    ]
+    written = write_rows(pa.Table.from_pylist(rows, schema=DELETION_PLAN.schema), DELETION_PLAN, run, state.files)
+    amount = Amount(files=files, bytes=100 * files)
+    header = sealed(
+        storage="warehouse",
+        location=at.config.storage("warehouse").location,
+        quarantine="trash",
+        run_date=night.run_date,
+        as_of=start_of(night.run_date),
+        frozen_at=at.clock.now(),
+        grace_cutoff=at.clock.now() - timedelta(days=3),
+        created_at=at.clock.now(),
+        historical=historical,
+        rehearsal=at.clock.is_rehearsal,
+        unsafe=(),
+        refs_digests={},
+        policy_digest=at.config.policy_digest(),
+        live_files=7,
+        live_bytes=700,
+        totals={action: amount} if files else {},
+        by_reason={},
+        held_for_expiry=Amount(),
+        quarantined=Amount(),
+        expiry_actions=0,
+        gates=(delete_bytes(amount, max_delete_bytes),),
+        rows=written.rows,
+        rows_digest=f"{written.digest:016x}",
+    )
+    facts = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
+    return publish(state, run, written, at.clock, facts=facts)

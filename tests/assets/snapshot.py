@@ -1,0 +1,47 @@
+"""What Dagster is told of the assets, as plain JSON. `python -m tests.assets.snapshot` writes it anew after a wanted change."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from gc_assets.definitions import build_definitions
+from tests.assets.platforms import platform
+
+FILE = Path(__file__).with_name("specs.json")
+
+
+def specs(definitions: dg.Definitions) -> dict[str, Any]:
+    """Every asset by its key, in order of the key."""
+    assets: dict[str, Any] = {}
+    for definition in definitions.assets or ():
+        assert isinstance(definition, dg.AssetsDefinition)
+        for spec in definition.specs:
+            partitions = spec.partitions_def
+            assert isinstance(partitions, dg.DailyPartitionsDefinition)
+            assets[spec.key.to_user_string()] = {
+                "deps": sorted(dep.asset_key.to_user_string() for dep in spec.deps),
+                "description": spec.description,
+                "group": spec.group_name,
+                "kinds": sorted(spec.kinds),
+                "owners": list(spec.owners),
+                "partitions": f"daily from {partitions.start:%Y-%m-%d}, {partitions.timezone}",
+                "automation": spec.automation_condition,
+                "pool": definition.op.pool,
+                "retries": definition.op.retry_policy,
+                "checks": {
+                    check.name: "blocking" if check.blocking else "warns" for check in definition.check_specs if check.asset_key == spec.key
+                },
+            }
+    return dict(sorted(assets.items()))
+
+
+def text() -> str:
+    return json.dumps(specs(build_definitions(platform(Path("anywhere")))), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text())

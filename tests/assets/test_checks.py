@@ -1,0 +1,135 @@
+"""The blocking checks, each on a table that is as it should be and on one that is not. What is on disk counts, not what was returned."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.assets import checks
+from gc_assets.assets.checks import Check, Verdict
+from gc_assets.core.errors import StateError
+from gc_assets.core.filter import Filter, FilterSpec
+from gc_assets.core.hashing import xxhash64
+from gc_assets.core.receipts import Balance, Published
+from gc_assets.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, Table
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import publish, write_rows
+from tests.assets.platforms import NOW, platform, stored_plan
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return platform(tmp_path).night(NOW.date())
+
+
+def published(night: Night, group: str, table: Table, rows: list[dict[str, Any]], **facts: Any) -> Published:
+    run = night.state.start(group, table.name, night.run_date, night.clock)
+    written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, night.state.files)
+    return publish(
+        night.state, run, written, night.clock, balances=[Balance(name="rows", expected=len(rows), found=len(rows))], facts=facts
+    )
+
+
+def verdict(check: Check, night: Night, table: Published) -> Verdict:
+    return check.judge(night, table)
+
+
+def live(night: Night, lake: str, keys: list[str]) -> Published:
+    hashes = xxhash64(pa.array(keys, pa.string()))
+    rows = [{"storage": "warehouse", "key": key, "key_hash": int(value)} for key, value in zip(keys, hashes, strict=True)]
+    return published(night, lake, LIVE_FILES, rows)
+
+
+def test_a_part_with_other_bytes_of_the_same_length_is_found(night: Night, tmp_path: Path) -> None:
+    table = published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
+    assert verdict(checks.RECEIPT, night, table).passed
+    part = tmp_path / "state" / table.paths()[0]
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    found = verdict(checks.RECEIPT, night, table)
+    assert (found.passed, found.numbers["parts_changed"]) == (False, 1)
+
+
+def test_counts_that_do_not_balance_are_named(night: Night) -> None:
+    table = published(night, "sales", LAKE_REFS, [])
+    assert verdict(checks.COMPLETE, night, table).passed
+    receipt = table.receipt.model_copy(update={"balances": (Balance(name="commits", expected=15, found=14),)})
+    found = verdict(checks.COMPLETE, night, Published(table.path, receipt))
+    assert not found.passed
+    assert "commits: expected 15, found 14" in (found.found or "")
+
+
+def test_a_lake_with_heads_and_no_live_file_is_stopped(night: Night) -> None:
+    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
+    assert not verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+    assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", ["a"])).passed
+
+
+def test_a_lake_without_snapshots_may_have_no_live_file(night: Night) -> None:
+    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": None}])
+    assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+
+
+def filter_over(night: Night, keys: list[str]) -> Published:
+    bloom = Filter.empty(FilterSpec.sized(keys=max(1, len(keys)), seed=7))
+    bloom.add(xxhash64(pa.array(keys, pa.string())))
+    return published(night, "warehouse", LIVE_FILTER, [{"slice": 0, "slices": 1, "keys": len(keys), "filter": bloom.to_bytes()}])
+
+
+def test_a_filter_is_probed_with_the_live_keys_of_every_lake(night: Night) -> None:
+    live(night, "sales", ["a", "b"])
+    live(night, "weather", ["c"])
+    assert verdict(checks.HOLDS_LIVE_KEYS, night, filter_over(night, ["a", "b", "c"])).numbers == {"keys_probed": 3, "keys_missed": 0}
+
+
+def test_a_filter_that_lacks_one_live_key_is_stopped(night: Night) -> None:
+    live(night, "sales", ["a", "b"])
+    live(night, "weather", ["c"])
+    found = verdict(checks.HOLDS_LIVE_KEYS, night, filter_over(night, ["a", "b"]))
+    assert (found.passed, found.numbers["keys_missed"]) == (False, 1)
+
+
+def test_one_live_key_among_the_candidates_is_stopped(night: Night) -> None:
+    clean = published(night, "warehouse", ORPHAN_FILES, [], false_negatives=0, stopped_samples=[])
+    assert verdict(checks.NO_LIVE_CANDIDATE, night, clean).passed
+    dirty = published(night, "warehouse", ORPHAN_FILES, [], false_negatives=1, stopped_samples=["false_negatives: a.parquet"])
+    found = verdict(checks.NO_LIVE_CANDIDATE, night, dirty)
+    assert not found.passed
+    assert "a.parquet" in (found.found or "")
+
+
+def test_unreadable_containers_warn_and_do_not_block(night: Night) -> None:
+    table = published(night, "sales", MANIFEST_ENTRIES, [], unreadable=2)
+    assert not verdict(checks.EVERYTHING_DECODED, night, table).passed
+    assert not checks.EVERYTHING_DECODED.blocking
+
+
+def test_a_failed_gate_stops_the_plan_with_its_numbers(tmp_path: Path, night: Night) -> None:
+    at = platform(tmp_path)
+    assert verdict(checks.GATES, night, stored_plan(at)).passed
+    found = verdict(checks.GATES, night, stored_plan(at, max_delete_bytes=199))
+    assert not found.passed
+    assert "200 B planned, max_delete_bytes allows 199 B" in (found.found or "")
+
+
+def test_a_plan_that_was_edited_is_found(tmp_path: Path, night: Night) -> None:
+    table = stored_plan(platform(tmp_path))
+    assert verdict(checks.PLAN_INTACT, night, table).passed
+    header = {**table.receipt.facts["header"], "live_files": 8}
+    edited = table.receipt.model_copy(update={"facts": {**table.receipt.facts, "header": header}})
+    assert not verdict(checks.PLAN_INTACT, night, Published(table.path, edited)).passed
+
+
+def test_failed_keys_are_counted_over_all_phases(night: Night) -> None:
+    one, three = {"files": 1, "bytes": 1}, {"files": 3, "bytes": 3}
+    books = {"quarantine/done": three, "quarantine/failed": one, "purge/failed": one}
+    assert verdict(checks.NO_FAILED_KEY, night, published(night, "warehouse", DELETION_LOG, [], books=books)).numbers == {"failed_files": 2}
+
+
+def test_a_table_that_is_half_there_is_not_reported_at_all(night: Night, tmp_path: Path) -> None:
+    table = published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch"}])
+    (tmp_path / "state" / table.paths()[0]).unlink()
+    with pytest.raises(StateError, match="is missing"):
+        night.state.require("sales", LAKE_REFS.name, night.run_date)

@@ -1,0 +1,126 @@
+"""What Dagster is told: keys, dependencies, checks, pools, and that nothing which deletes starts by itself."""
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+
+from gc_assets.core.clock import Clock
+from gc_assets.definitions import build_definitions
+from gc_assets.partitions import run_dates
+from gc_assets.schemas import TABLES
+from tests.assets.platforms import NOW, TODAY, platform
+from tests.assets.snapshot import FILE, specs, text
+
+ROOT = Path(__file__).parents[2]
+DELETION_LOG = dg.AssetKey(["warehouse", "deletion_log"])
+
+
+@pytest.fixture
+def definitions(tmp_path: Path) -> dg.Definitions:
+    return build_definitions(platform(tmp_path))
+
+
+def job_keys(definitions: dg.Definitions, name: str) -> set[str]:
+    return {key.to_user_string() for key in definitions.resolve_job_def(name).asset_layer.executable_asset_keys}
+
+
+def test_the_assets_are_those_of_the_snapshot() -> None:
+    assert FILE.read_text() == text(), "if the change is wanted: python -m tests.assets.snapshot"
+
+
+def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Definitions) -> None:
+    lakes, storages = ("sales", "weather"), ("warehouse",)
+    wanted = {f"{group}/{table.name}" for table in TABLES.values() for group in (lakes if table.scope == "lake" else storages)}
+    assert set(specs(definitions)) == wanted
+
+
+def test_every_asset_that_another_reads_exists(definitions: dg.Definitions) -> None:
+    found = specs(definitions)
+    assert {dep for spec in found.values() for dep in spec["deps"]} <= set(found)
+
+
+def test_every_check_says_which_danger_it_averts(definitions: dg.Definitions) -> None:
+    checks = [check for asset in definitions.assets or () for check in asset.check_specs]  # type: ignore[union-attr]
+    assert checks
+    assert all((check.description or "").endswith(".") for check in checks)
+
+
+def test_every_column_is_described(definitions: dg.Definitions) -> None:
+    for asset in definitions.assets or ():
+        for spec in asset.specs:  # type: ignore[union-attr]
+            assert all(column.description for column in spec.metadata["dagster/column_schema"].columns), spec.key
+
+
+def test_nothing_has_an_automation_condition(definitions: dg.Definitions) -> None:
+    assert all(spec["automation"] is None for spec in specs(definitions).values())
+
+
+def test_the_night_of_a_storage_in_mode_plan_ends_at_its_plan(definitions: dg.Definitions) -> None:
+    assert job_keys(definitions, "night") == set(specs(definitions)) - {DELETION_LOG.to_user_string()}
+
+
+def test_the_night_of_a_storage_in_mode_apply_ends_with_its_deletion_log(tmp_path: Path) -> None:
+    definitions = build_definitions(platform(tmp_path, mode="apply"))
+    assert job_keys(definitions, "night") == set(specs(definitions))
+
+
+def test_the_job_apply_runs_nothing_but_deletion_logs(definitions: dg.Definitions) -> None:
+    assert job_keys(definitions, "apply") == {"warehouse/deletion_log"}
+
+
+def test_the_default_configuration_of_a_deletion_asks_for_no_plan(definitions: dg.Definitions) -> None:
+    job = definitions.resolve_job_def("apply")
+    config = dg.validate_run_config(job, {})["ops"]["warehouse__deletion_log"]["config"]
+    assert config == {"plan_id": "", "mode": "configured"}
+
+
+def test_schedule_and_sensor_are_off_until_turned_on(definitions: dg.Definitions) -> None:
+    assert definitions.resolve_schedule_def("nightly").default_status is dg.DefaultScheduleStatus.STOPPED
+    assert definitions.resolve_sensor_def("approved_plans").default_status is dg.DefaultSensorStatus.STOPPED
+
+
+def test_the_schedule_asks_for_the_run_date_it_runs_on_and_configures_nothing(definitions: dg.Definitions) -> None:
+    tick = datetime(2026, 3, 14, 2, tzinfo=UTC)
+    repository = definitions.get_repository_def()
+    context = dg.build_schedule_context(scheduled_execution_time=tick, repository_def=repository)
+    requested = definitions.resolve_schedule_def("nightly").evaluate_tick(context).run_requests or []
+    assert [(request.partition_key, request.run_config) for request in requested] == [(TODAY, {})]
+
+
+def test_the_boxes_of_a_night_share_one_process(definitions: dg.Definitions) -> None:
+    assert definitions.executor is dg.in_process_executor
+
+
+def test_run_dates_begin_in_1998_and_end_today() -> None:
+    days = run_dates(Clock()).get_partition_keys()
+    assert (days[0], days[-1]) == ("1998-01-01", Clock().today().isoformat())
+
+
+def test_a_rehearsal_in_the_future_has_its_run_date() -> None:
+    ahead = Clock(Clock().now() + timedelta(days=9))
+    assert run_dates(ahead).get_last_partition_key() == ahead.today().isoformat()
+
+
+def test_a_rehearsal_in_the_past_leaves_the_run_dates_alone() -> None:
+    assert run_dates(Clock(NOW - timedelta(days=900))) == run_dates(Clock())
+
+
+def test_dagster_loads_the_code_location_of_a_configuration(tmp_path: Path) -> None:
+    config = platform(tmp_path).config
+    document = {
+        "state": config.state,
+        "storages": [{"name": "warehouse", "location": config.storage("warehouse").location}],
+        "lakes": [{"name": "weather", "kind": "icechunk", "location": f"file://{tmp_path}/warehouse/weather/"}],
+    }
+    path = tmp_path / "lakes.yaml"
+    path.write_text(yaml.safe_dump(document))
+    environment = {"GC_ASSETS_CONFIG": str(path), "DAGSTER_HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    command = [str(Path(sys.executable).with_name("dagster")), "definitions", "validate", "-w", "workspace.yaml"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Validation successful for code location lake_gc" in done.stderr + done.stdout
