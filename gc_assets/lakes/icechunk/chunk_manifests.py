@@ -131,7 +131,9 @@ def _words(buffer: FlatBuffer) -> NDArray[np.uint32]:
 
 def _locations(buffer: FlatBuffer, fields: Positions) -> pa.StringArray:
     """The distinct strings that the given fields point at."""
-    parts: list[Any] = [pa.array([], pa.string())]
+    if not len(fields):
+        return pa.array([], pa.string())
+    parts: list[Any] = []
     for first in range(0, len(fields), _LOCATIONS_AT_ONCE):
         some = fields[first : first + _LOCATIONS_AT_ONCE]
         strings = some + _gather_u32(buffer, some)
@@ -150,4 +152,4 @@ def _locations(buffer: FlatBuffer, fields: Positions) -> pa.StringArray:
         except pa.ArrowInvalid as error:
             raise FormatError(f"{buffer.where}: expected virtual locations in UTF-8: {error}; restore the file from a backup") from error
         parts.append(pc.unique(strings_array))
-    return pc.unique(pa.chunked_array(parts)) if len(parts) > 1 else parts[0]
+    return pc.unique(pa.chunked_array(parts))

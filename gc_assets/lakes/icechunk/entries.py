@@ -99,10 +99,10 @@ def _snapshot_rows(repository: str, snapshot: Snapshot) -> pa.RecordBatch:
 
 def _manifest_rows(repository: str, manifest: ChunkManifest) -> pa.RecordBatch:
     chunks = chunk_addresses(f"{repository}/chunks/", manifest.chunk_ids)
-    virtual = _virtual_addresses(manifest.locations)
-    if not len(virtual):
+    if not len(manifest.locations):  # most manifests, of which there may be very many small ones
         addresses, kinds = chunks, pa.repeat(Kind.CHUNK, len(chunks))
     else:
+        virtual = _virtual_addresses(manifest.locations)
         addresses = pa.concat_arrays([chunks, virtual])
         kinds = pa.concat_arrays([pa.repeat(Kind.CHUNK, len(chunks)), pa.repeat(Kind.VIRTUAL_CHUNK, len(virtual))])
     count = len(addresses)
@@ -131,8 +131,6 @@ def chunk_addresses(prefix: str, ids: Ids) -> pa.StringArray:
 def _virtual_addresses(locations: pa.StringArray) -> pa.StringArray:
     """The locations and, for those that could be read in more than one way, every spelling."""
     doubtful = pc.match_substring_regex(locations, "[%?#]")
-    if not pc.any(doubtful).as_py():
-        return locations
     plain = locations.filter(pc.invert(doubtful))
     spelled = sorted({name for location in locations.filter(doubtful).to_pylist() for name in spellings(location)})
     return pc.unique(pa.concat_arrays([plain, pa.array(spelled, pa.string())]))
