@@ -196,5 +196,10 @@ def _notes(
         yield f"lake {lake}: a branch and a tag are both named {name!r}; neither is ever deleted"
     if config.expiry.delete_expired_tags and config.retention.tags == "keep":
         yield f"lake {lake}: delete_expired_tags does nothing while retention.tags is `keep`; say `policy` to let tags lapse"
+    if config.retention.default.as_cutoff().forever and (left := len(protected.keys() - now)):
+        yield (
+            f"lake {lake}: {left:,} snapshots that no ref reaches are kept, because retention.default keeps for ever; "
+            "give it a max_age to let the leftovers of aborted and reset work go"
+        )
     for index, why in graph.unreadable.items():
         yield f"{why} (snapshot {graph.ids[index]}, which nothing needs)"

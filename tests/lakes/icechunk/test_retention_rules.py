@@ -171,6 +171,14 @@ def test_an_old_dangling_snapshot_is_dangling_and_a_young_one_is_retained_with_i
     assert edits(retention) == {"d": "a"}
 
 
+def test_a_default_that_keeps_for_ever_keeps_dangling_snapshots_and_says_so():
+    commits = [*LINE, *history(("x", "c", 4))]
+    retention = decide(commits, {"main": "e"}, retention={"default": {"keep": "forever"}})
+    assert states(retention)["x"] == "retained"
+    assert any("1 snapshots that no ref reaches are kept" in note for note in retention.notes)
+    assert not decide(LINE, {"main": "e"}, retention={"default": {"keep": "forever"}}).notes
+
+
 def test_the_grace_period_keeps_a_dangling_snapshot_that_the_policy_would_let_go():
     commits = [*LINE, *history(("x", "a", 9))]
     assert states(decide(commits, {"main": "e"}, grace_cutoff=day(9)))["x"] == "retained"
