@@ -113,7 +113,7 @@ def format_option(*further: str) -> Callable[[_F], _F]:
     return click.option("--format", "format_", type=click.Choice(["table", "json", *further]), default="table", show_default=True)
 
 
-def common_options(command: _F) -> _F:
+def common_options(command: Callable[..., None]) -> Callable[..., None]:
     """`--config` and `-v` behind the command; `Settings` is the command's first argument."""
 
     def config(ctx: click.Context, _: click.Parameter, value: str | None) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import dagster as dg
 
@@ -173,4 +173,4 @@ class _Steps(logging.Handler):
             *_, group, asset = materialization.asset_key.path
             rows = materialization.metadata.get(ROWS_METADATA)
             seconds = record.created - self._began.get(event.step_key or "", record.created)
-            self._on_step(Step(group, asset, int(rows.value) if rows is not None else None, seconds))
+            self._on_step(Step(group, asset, cast(int, rows.value) if rows is not None else None, seconds))

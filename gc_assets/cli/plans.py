@@ -50,7 +50,18 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
     elif found:
         from gc_assets.core.units import format_bytes
 
-        write_table([{**row, "plan_id": row["plan_id"][:12], "bytes": format_bytes(row["bytes"])} for row in found], PLAN_COLUMNS)
+        short = [
+            {
+                **row,
+                "plan_id": row["plan_id"][:12],
+                "bytes": format_bytes(row["bytes"]),
+                "actions": ", ".join(f"{name} {files:,}" for name, files in row["actions"].items()),
+                "refused_by": ", ".join(row["refused_by"]),
+                "until": row["until"] and row["until"].replace(microsecond=0),
+            }
+            for row in found
+        ]
+        write_table(short, PLAN_COLUMNS)
     if not found:
         say("There is no plan with anything to do. `gc-assets run` makes one.")
 

@@ -100,7 +100,9 @@ def _text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: Te
     elif format_ == "json":
         write_json(_objects(rows), target)
     else:
-        write_table(list(_objects(rows)), table.schema.names, target)
+        shown = list(_objects(rows))
+        filled = [name for name in table.schema.names if not shown or any(row[name] is not None for row in shown)]
+        write_table(shown, filled, target)
 
 
 def _objects(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -5,14 +5,15 @@ Time runs from left to right by generation; a commit takes the lane of its first
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
 # A longer history shows its newest commits; a drawing beyond this helps nobody.
 MAX_COMMITS: Final = 60
-STEP, LANE, MARGIN, RADIUS, LABEL = 34, 30, 18, 7, 130
+STEP, LANE, MARGIN, RADIUS, LABEL = 38, 40, 22, 7, 190
+CHARACTER: Final = 6.2  # width of one in the labels' font, about
 STATE_CLASS: Final = {"retained": "kept", "expired": "held", "dangling": "garbage"}
 
 
@@ -66,11 +67,20 @@ def history_svg(history: History, *, after: bool) -> str:
         x, y = at[node.commit_id]
         circle = f'<circle class="{STATE_CLASS[node.state]}" cx="{x}" cy="{y}" r="{RADIUS}">'
         parts.append(f"{circle}<title>{escape(node.tip)}</title></circle>")
-        if node.labels:
-            more = f" +{len(node.labels) - 2}" if len(node.labels) > 2 else ""
-            text = ", ".join(_short(label) for label in node.labels[:2]) + more
-            parts.append(f'<text x="{x + RADIUS + 5}" y="{y - RADIUS - 1}">{escape(text)}</text>')
+    parts += _labels([node for node in nodes if node.labels], at)
     return "".join([*parts, "</svg>"])
+
+
+def _labels(nodes: Sequence[Node], at: dict[str, tuple[int, int]]) -> Iterator[str]:
+    """Names of refs above their commits, below where the one before reaches that far."""
+    ends: dict[int, float] = {}
+    for node in nodes:
+        x, y = at[node.commit_id]
+        text = ", ".join(_short(label) for label in node.labels[:2]) + (f" +{len(node.labels) - 2}" if len(node.labels) > 2 else "")
+        above = ends.get(y, 0) <= x
+        if above:
+            ends[y] = x + RADIUS + CHARACTER * len(text)
+        yield f'<text x="{x - RADIUS}" y="{y - RADIUS - 4 if above else y + RADIUS + 12}">{escape(text)}</text>'
 
 
 def _columns(nodes: Sequence[Node]) -> dict[str, int]:
@@ -98,4 +108,4 @@ def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= 18 else label[:17] + "…"
+    return label if len(label) <= 24 else label[:23] + "…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
 
@@ -24,7 +25,7 @@ def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("gc_assets.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "count": lambda number: f"{number:,}",
         "size": format_bytes,
         "when": _when,
@@ -33,6 +34,7 @@ def _template() -> Template:
         "waterfall": _waterfall,
         "history": _history,
     }
+    environment.filters.update(filters)
     return environment.get_template("night.html.j2")
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.claims import Claims
+from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
@@ -245,12 +245,13 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
 
 
 def _claims(night: Night, storage: str) -> Claims:
-    rows: list[tuple[str, str, str | None]] = []
+    rows: list[tuple[str, Owner, bool]] = []
     for lake in night.config.lakes:
         refs = night.state.current(lake.name, LAKE_REFS.name, night.run_date)
         if refs is not None:
             claims = read_parts(night.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
-            rows += [(row["key"], lake.name, row["table_uuid"]) for row in claims if row["storage"] == storage]
+            mine = [row for row in claims if row["storage"] == storage]
+            rows += [(row["key"], Owner(lake.name, row["table_uuid"]), row["collect"]) for row in mine]
     return Claims.of(rows)
 
 

@@ -1,0 +1,232 @@
+"""A night on a small real lake, typed as a person would type it: run, show, explain, report, approve, apply, restore."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.main import cli
+from gc_assets.schemas import DELETION_LOG, TABLES
+from gc_assets.stages.quarantine_ledger import quarantine_ledger
+from resources.platform import load_platform
+from tests.cli.lakes import SmallLake, small_lake
+
+pytestmark = pytest.mark.spark
+TODAY = datetime.now(UTC).date().isoformat()
+
+
+class Shell:
+    """Types commands against one configuration."""
+
+    def __init__(self, lakes_yaml: Path) -> None:
+        self.lakes_yaml = lakes_yaml
+
+    def __call__(self, *arguments: str) -> Result:
+        return CliRunner().invoke(cli, [*arguments, "--config", str(self.lakes_yaml)])
+
+    def json(self, *arguments: str) -> list[dict[str, Any]]:
+        """What a command that must succeed prints with `--format json`."""
+        result = self(*arguments, "--format", "json")
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
+    return small_lake(tmp_path_factory.mktemp("night"))
+
+
+@pytest.fixture(scope="module")
+def night(spark: SparkSession, lake: SmallLake) -> Iterator[tuple[Shell, Result]]:
+    """The lake after today's run."""
+    shell = Shell(lake.lakes_yaml)
+    yield shell, shell("run", "--run-date", TODAY, "--format", "json")
+
+
+def plan_of(night: tuple[Shell, Result]) -> dict[str, Any]:
+    plans = json.loads(night[1].stdout)
+    assert len(plans) == 1
+    return plans[0]
+
+
+def test_run_prints_one_object_a_storage_and_its_progress_on_standard_error(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    result = night[1]
+    assert result.exit_code == 0, result.stderr
+    plan = plan_of(night)
+    assert plan["storage"] == "warehouse"
+    assert plan["files"] == len(lake.leftovers)
+    assert plan["bytes"] == sum(path.stat().st_size for path in lake.leftovers)
+    assert plan["passed"] is True
+    assert "sales/live_files" in result.stderr
+    assert f"gc-assets approve {plan['plan_id'][:12]}" in result.stderr
+
+
+@pytest.mark.parametrize("asset", [name for name in TABLES if name != DELETION_LOG.name])
+def test_every_table_shows_in_every_format_with_the_same_rows(asset: str, night: tuple[Shell, Result], tmp_path: Path) -> None:
+    shell = night[0]
+    rows = shell.json("show", asset, "--run-date", TODAY)
+    assert all(list(row) == TABLES[asset].schema.names for row in rows)
+    as_csv = list(csv.DictReader(io.StringIO(shell("show", asset, "--run-date", TODAY, "--format", "csv").stdout)))
+    assert len(as_csv) == len(rows)
+    target = tmp_path / "table.parquet"
+    assert shell("show", asset, "--run-date", TODAY, "--format", "parquet", "-o", str(target)).exit_code == 0
+    assert pq.read_table(target).num_rows == len(rows)
+    assert pq.read_schema(target).names == TABLES[asset].schema.names
+    table = shell("show", asset, "--run-date", TODAY, "--limit", "1")
+    assert table.exit_code == 0
+    assert f"{min(1, len(rows))} of {len(rows)} rows" in table.stderr
+
+
+def test_a_live_file_is_traced_from_its_ref_down_to_the_file(night: tuple[Shell, Result]) -> None:
+    shell = night[0]
+    data = next(row for row in shell.json("show", "live_files") if row["kind"] == "data")
+    (found,) = shell.json("explain", data["key"])
+    assert found["verdict"] == "live"
+    assert [link["what"] for link in found["chain"]] == [found["chain"][0]["what"], "commit", "manifest_list", "manifest", "data"]
+    assert found["chain"][0]["what"] in {"branch", "tag"}
+    assert found["chain"][-1]["name"] == data["key"]
+
+
+def test_a_file_of_the_present_state_needs_no_commit(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    (found,) = night[0].json("explain", lake.orders.metadata_location)
+    assert found["verdict"] == "live"
+    assert [link["what"] for link in found["chain"]] == ["lake", "metadata_json"]
+
+
+def test_an_old_snapshot_is_kept_by_its_tag(night: tuple[Shell, Result]) -> None:
+    shell = night[0]
+    (audit,) = [row for row in shell.json("show", "lake_refs") if row["ref_name"] == "audit"]
+    tagged = next(row for row in shell.json("show", "live_files") if row["commit_id"] == audit["head_commit_id"] and row["kind"] == "data")
+    (found,) = shell.json("explain", tagged["key"])
+    assert (found["chain"][0]["what"], found["chain"][0]["name"]) == ("tag", "audit")
+
+
+def test_a_leftover_is_planned_whatever_way_its_address_is_spelled(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    path = lake.leftovers[0]
+    key = str(path.relative_to(lake.builder.warehouse))
+    for spelling in (key, str(path), f"file:{path}", f"file://{path}", f"FILE://localhost{path}"):
+        (found,) = night[0].json("explain", spelling)
+        assert (found["storage"], found["key"], found["verdict"]) == ("warehouse", key, "planned")
+
+
+def test_a_file_of_expired_history_names_the_commit_that_last_needed_it(night: tuple[Shell, Result]) -> None:
+    shell = night[0]
+    orphan = next(row for row in shell.json("show", "orphan_files") if row["reason"] == "expired" and row["kind"] == "data")
+    (found,) = shell.json("explain", orphan["key"])
+    assert found["verdict"] == "expired"
+    assert orphan["last_commit_id"] in found["sentence"]
+    assert [link["what"] for link in found["chain"]][-3:] == ["manifest_list", "manifest", "data"]
+
+
+def test_what_nobody_knows_is_unknown_and_what_lies_elsewhere_external(night: tuple[Shell, Result]) -> None:
+    shell = night[0]
+    assert shell.json("explain", "shop/orders/never.parquet")[0]["verdict"] == "unknown"
+    assert shell.json("explain", "s3://elsewhere/file")[0]["verdict"] == "external"
+
+
+def test_the_report_names_the_plan_and_asks_nobody_for_anything(night: tuple[Shell, Result], lake: SmallLake, tmp_path: Path) -> None:
+    target = tmp_path / "report.html"
+    assert night[0]("report", "-o", str(target)).exit_code == 0
+    page = target.read_text()
+    assert f"gc-assets approve {plan_of(night)['plan_id'][:12]}" in page
+    assert all(str(path.relative_to(lake.builder.warehouse)) in page for path in lake.leftovers)
+    assert "shop.orders" in page
+    assert "after expiry" in page
+    without_namespaces = page.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    assert [word for word in ("http:", "https:", "src=", "<script", "url(", "@import") if word in without_namespaces] == []
+
+
+def test_doctor_finds_nothing_wrong(night: tuple[Shell, Result]) -> None:
+    rows = night[0].json("doctor")
+    assert {row["verdict"] for row in rows} == {"ok"}
+    assert {"sales", "warehouse", "state", "storages", "spark"} <= {row["subject"] for row in rows}
+
+
+def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path) -> None:
+    shell, plan_id = night[0], plan_of(night)["plan_id"]
+    before, gone = lake.keys(), {str(path.relative_to(lake.builder.warehouse)) for path in lake.leftovers}
+
+    unapproved = shell("apply", plan_id, "--mode", "apply")
+    assert unapproved.exit_code == 3
+    assert f"gc-assets approve {plan_id[:12]}" in unapproved.stderr
+    assert shell("approve", plan_id[:12], "--by", "  ").exit_code == 2
+    assert shell("approve", plan_id[:12], "--by", "ada", "--override", "nonsense").exit_code == 2
+    assert shell.json("approve", plan_id[:12], "--by", "ada")[0]["by"] == "ada"
+    in_mode_plan = shell("apply", plan_id)
+    assert in_mode_plan.exit_code == 3
+    assert "mode: apply" in in_mode_plan.stderr
+    assert lake.keys() == before
+
+    books = shell.json("apply", plan_id[:12], "--mode", "apply")
+    assert [(row["phase"], row["outcome"], row["files"]) for row in books] == [("quarantine", "done", len(gone))]
+    assert lake.keys() == before - gone
+    assert len(shell.json("show", "deletion_log")) == len(gone)
+    again = shell("apply", plan_id, "--mode", "apply", "--format", "json")
+    assert (again.exit_code, json.loads(again.stdout)) == (0, [])
+    assert "applied in full" in again.stderr
+    assert shell.json("plans")[0]["status"] == "applied"
+
+    key = min(gone)
+    (explained,) = shell.json("explain", key)
+    assert explained["verdict"] == "planned"  # as of the run date's listing it still stood there
+    assert [row["phase"] for row in explained["history"]] == ["quarantine"]
+    page = shell("report", "-o", "-").stdout
+    state = load_platform({}, str(lake.lakes_yaml)).night(datetime.now(UTC).date()).state
+    assert quarantine_ledger(spark, state, "warehouse").count() == len(gone)
+    assert "In quarantine now" in page
+    assert f"gc-assets restore --plan {plan_id[:12]}" in page
+
+    assert shell.json("restore", "--key", str(lake.builder.warehouse / key))[0]["files"] == 1
+    assert lake.keys() == (before - gone) | {key}
+    assert shell.json("restore", "--plan", plan_id[:12])[0]["files"] == len(gone) - 1
+    assert lake.keys() == before
+    assert "In quarantine now" not in shell("report", "-o", "-").stdout
+    assert shell.json("restore", "--plan", plan_id[:12]) == []
+    assert shell.json("plans")[0]["status"] == "restored"
+    assert shell("approve", plan_id, "--by", "ada").exit_code == 3
+
+
+def test_a_plan_that_a_gate_refuses_is_printed_with_it_and_exits_3(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    shell = night[0]
+    try:
+        lake.configure(gates={"max_delete_bytes": 1})
+        result = shell("run", "--run-date", TODAY, "--format", "json")
+        (plan,) = json.loads(result.stdout)
+        assert result.exit_code == 3
+        assert plan["passed"] is False
+        assert "delete_bytes" in result.stderr
+        assert "--override delete_bytes" in result.stderr
+        assert shell("approve", plan["plan_id"], "--by", "ada").exit_code == 3
+        assert shell("approve", plan["plan_id"], "--by", "ada", "--override", "delete_bytes").exit_code == 0
+    finally:
+        lake.configure()
+
+
+def test_a_damaged_state_fails_and_names_the_file(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    pointer = lake.root / "state" / "sales" / "lake_refs" / f"run_date={TODAY}" / "current.json"
+    content = pointer.read_bytes()
+    try:
+        pointer.write_bytes(content[:10])
+        result = night[0]("show", "lake_refs")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert str(pointer) in result.stderr
+    finally:
+        pointer.write_bytes(content)
+
+
+def test_prune_keeps_current_tables_and_everything_that_only_grows(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    shell = night[0]
+    before = {name: shell.json("show", name) for name in ("lake_refs", "live_files", "manifest_entries", "policy_table")}
+    removed = shell.json("prune", "--keep-days", "0")
+    assert not any(row["removed"].split("/")[1] in {"manifest_entries", "deletion_log", "deletion_plan", "policy_table"} for row in removed)
+    assert {name: shell.json("show", name) for name in before} == before

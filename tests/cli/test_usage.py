@@ -1,0 +1,165 @@
+"""What the command line answers before anything runs: help, wrong usage, wrong configuration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gc_assets.cli.main import COMMANDS, cli
+from tests.cli.lakes import write_config
+
+HEAVY = ("pyspark", "dagster", "pyarrow", "pandas", "pyiceberg", "icechunk", "rich")
+
+
+def gc_assets(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, list(arguments))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """A configuration whose state is empty and whose catalog holds no table."""
+    (tmp_path / "warehouse").mkdir()
+    return str(
+        write_config(tmp_path, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"})
+    )
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_the_help_of_every_command_has_an_example(command: str) -> None:
+    result = gc_assets(command, "--help")
+    assert result.exit_code == 0
+    assert f"gc-assets {command}" in result.output
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["run", "--run-date", "tomorrow"], ["nonsense"]])
+def test_help_and_wrong_usage_import_nothing_heavy(arguments: list[str]) -> None:
+    script = (
+        "import sys\nfrom gc_assets.cli.main import cli\n"
+        f"try:\n    cli({arguments!r}, standalone_mode=False)\nexcept Exception:\n    pass\n"
+        f"print('HEAVY', sorted(set(sys.modules) & set({HEAVY!r})))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+@pytest.mark.parametrize("command", [["run"], ["show", "lake_refs"], ["plans"], ["report"], ["doctor"], ["prune"], ["explain", "k"]])
+def test_a_missing_configuration_is_wrong_usage_and_says_where_it_was_looked_for(command: list[str], tmp_path: Path) -> None:
+    result = gc_assets(*command, "--config", str(tmp_path / "none.yaml"))
+    assert result.exit_code == 2
+    assert "none.yaml" in result.stderr
+    assert "--config" in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_configuration_may_be_named_before_or_after_the_command(config: str) -> None:
+    assert gc_assets("--config", config, "plans", "--format", "json").exit_code == 0
+    assert gc_assets("plans", "--format", "json", "--config", config).exit_code == 0
+
+
+def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str) -> None:
+    document = json.loads(Path(config).read_text())
+    document["storages"][0]["grase"] = "72h"
+    Path(config).write_text(json.dumps(document))
+    result = gc_assets("plans", "--config", config)
+    assert result.exit_code == 2
+    assert "storages[0].grase" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["run", "--run-date", "21.11.2026"], "2026-11-21"),
+        (["run", "--run-date", "1997-12-31"], "outside 1998-01-01"),
+        (["run", "--run-date", (date.today() + timedelta(days=3)).isoformat()], "outside 1998-01-01"),  # noqa: DTZ011  (any zone is 3 days short)
+        (["run", "--as-of", "noon"], "not a time"),
+        (["run", "--lake", "lost"], "there is no lake named 'lost'; the configuration has sales"),
+        (["run", "--storage", "lost"], "there is no storage named 'lost'; the configuration has warehouse"),
+        (["run", "--through", "lost"], "there are policy_table, current_rules"),
+        (["run", "--lake", "sales", "--through", "orphan_files"], "name the storage with --storage"),
+        (["show", "lost"], "there are policy_table, current_rules"),
+        (["show", "lake_refs", "--lake", "lost"], "the configuration has sales"),
+        (["show", "lake_refs", "--storage", "warehouse"], "is a table of a lake"),
+        (["show", "live_files", "--format", "parquet"], "-o FILE"),
+        (["plans", "--storage", "lost"], "the configuration has warehouse"),
+        (["approve", "0123456789ab", "--by", "ada"], "no plan with the id 0123456789ab"),
+        (["approve", "0123", "--by", "ada"], "too short"),
+        (["approve", "0123456789ab"], "--by"),
+        (["apply", "0123456789ab"], "`gc-assets plans` lists"),
+        (["apply", "0123456789ab", "--phase", "expire"], "does not execute it"),
+        (["apply", "0123456789ab", "--phase", "burn"], "burn"),
+        (["restore"], "--plan P, --prefix X or --key K"),
+        (["restore", "--key", "file:///elsewhere/file"], "in no configured storage"),
+        (["prune", "--keep-days", "-1"], "keep-days"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_there_is(arguments: list[str], said: str, config: str) -> None:
+    result = gc_assets(*arguments, "--config", config)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_table_that_was_never_made_fails_and_names_the_command_that_makes_it(config: str) -> None:
+    result = gc_assets("show", "lake_refs", "--run-date", "2026-01-02", "--config", config)
+    assert result.exit_code == 1
+    assert "gc-assets run --run-date 2026-01-02" in result.stderr
+
+
+def test_no_plans_are_an_empty_array(config: str) -> None:
+    result = gc_assets("plans", "--format", "json", "--config", config)
+    assert (result.exit_code, json.loads(result.stdout)) == (0, [])
+
+
+def test_an_unexpected_error_is_one_line_and_its_traceback_only_with_v(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr("resources.platform.load_platform", broken)
+    short, long = gc_assets("plans", "--config", config), gc_assets("plans", "--config", config, "-v")
+    assert short.exit_code == long.exit_code == 1
+    assert "nobody thought of this" in short.stderr
+    assert "Traceback" not in short.stderr
+    assert "Traceback" in long.stderr
+
+
+def test_doctor_names_a_storage_that_is_not_there_and_fails(config: str, tmp_path: Path) -> None:
+    (tmp_path / "warehouse").rmdir()
+    result = gc_assets("doctor", "--format", "json", "--config", config)
+    failed = [row for row in json.loads(result.stdout) if row["verdict"] == "fail"]
+    assert result.exit_code == 1
+    assert {row["subject"] for row in failed} == {"warehouse"}
+    assert all(row["todo"] for row in failed)
+
+
+def test_doctor_fails_on_a_catalog_that_cannot_be_read(config: str, tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").write_bytes(b"this is no database, and long enough to be taken for one" * 100)
+    result = gc_assets("doctor", "--format", "json", "--config", config)
+    assert result.exit_code == 1
+    assert [row["subject"] for row in json.loads(result.stdout) if row["verdict"] == "fail"] == ["sales"]
+
+
+def test_doctor_warns_of_a_lease_and_fails_on_an_interrupted_apply(config: str, tmp_path: Path) -> None:
+    control = tmp_path / "warehouse" / ".gc-assets"
+    control.mkdir()
+    holder = {"owner": "ada", "host": "h", "pid": 1, "plan_id": "p", "token": 1, "acquired_at": "2026-01-01T00:00:00+00:00"}
+    (control / "lease.json").write_text(json.dumps({**holder, "expires_at": "2026-01-01T00:10:00+00:00"}))
+    begun = tmp_path / "state" / "warehouse" / "apply" / ("ab" * 32)
+    begun.mkdir(parents=True)
+    (begun / "log.json").write_text("{}")
+    result = gc_assets("doctor", "--format", "json", "--config", config)
+    verdicts = {(row["subject"], row["check"]): row for row in json.loads(result.stdout)}
+    assert result.exit_code == 1
+    assert verdicts["warehouse", "lease"]["verdict"] == "warn"
+    assert verdicts["warehouse", "interrupted"]["todo"] == "gc-assets apply abababababab"
+
+
+def test_doctor_leaves_no_probe_behind(config: str, tmp_path: Path) -> None:
+    gc_assets("doctor", "--config", config)
+    assert [path for path in (tmp_path / "state").rglob("*") if path.is_file()] == []
+    assert list((tmp_path / "warehouse").iterdir()) == []
