@@ -11,10 +11,11 @@ from gc_assets.assets.checks import Check, Verdict
 from gc_assets.core.errors import StateError
 from gc_assets.core.filter import Filter, FilterSpec
 from gc_assets.core.hashing import xxhash64
+from gc_assets.core.parts import PartWriter
 from gc_assets.core.receipts import Balance, Published
 from gc_assets.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, Table
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import publish, write_rows
+from gc_assets.stages.tables import Written, publish, write_rows
 from tests.assets.platforms import NOW, platform, stored_plan
 
 
@@ -75,7 +76,11 @@ def test_a_lake_without_snapshots_may_have_no_live_file(night: Night) -> None:
 def filter_over(night: Night, keys: list[str]) -> Published:
     bloom = Filter.empty(FilterSpec.sized(keys=max(1, len(keys)), seed=7))
     bloom.add(xxhash64(pa.array(keys, pa.string())))
-    return published(night, "warehouse", LIVE_FILTER, [{"slice": 0, "slices": 1, "keys": len(keys), "filter": bloom.to_bytes()}])
+    run = night.state.start("warehouse", LIVE_FILTER.name, night.run_date, night.clock)
+    writer = PartWriter(night.state.files, run.path, LIVE_FILTER.schema)
+    rows = [{"slice": 0, "slices": 1, "keys": len(keys), "filter": bloom.to_bytes()}]
+    writer.write(pa.RecordBatch.from_pylist(rows, schema=LIVE_FILTER.schema))
+    return publish(night.state, run, Written(tuple(writer.close()), 0), night.clock)
 
 
 def test_a_filter_is_probed_with_the_live_keys_of_every_lake(night: Night) -> None:
