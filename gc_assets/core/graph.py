@@ -164,7 +164,7 @@ class CommitGraph:
         """Of each commit the strongly connected component it lies in; itself where there is no cycle."""
         if all(problem.kind != CYCLE for problem in self.problems):
             return np.arange(len(self), dtype=np.int32)
-        return connected_components(self._parents, directed=True, connection="strong")[1].astype(np.int32)
+        return _strong_components(len(self), self.child, self.parent)
 
 
 def _one_array(values: _Column) -> pa.Array:
@@ -178,6 +178,15 @@ def _starts(sorted_nodes: Ints, count: int) -> NDArray[np.int64]:
 def _matrix(count: int, starts: NDArray[np.int64], targets: Ints) -> csr_array:
     """A graph as scipy walks it; int32 indexes, and weights because the format wants some."""
     return csr_array((np.ones(len(targets)), targets.astype(np.int32, copy=False), starts.astype(np.int32)), shape=(count, count))
+
+
+def _strong_components(count: int, child: Ints, parent: Ints) -> Ints:
+    """Of each node the component it lies in. `child` is sorted."""
+    # scipy never ends on a node that names another twice, nor are loops its concern: a simple graph has the same components.
+    other = child != parent
+    matrix = _matrix(count, _starts(child[other], count), parent[other])
+    matrix.sum_duplicates()
+    return connected_components(matrix, directed=True, connection="strong")[1].astype(np.int32)
 
 
 def _check_unique(ids: pa.Array) -> None:
@@ -224,9 +233,7 @@ def _cycles(ids: pa.Array, child: Ints, parent: Ints, generation: Ints) -> Probl
         return None
     inside = (generation[child] < 0) & (generation[parent] < 0)
     source, target = (np.searchsorted(unleveled, ends[inside]).astype(np.int32) for ends in (child, parent))
-    _, component = connected_components(
-        _matrix(len(unleveled), _starts(source, len(unleveled)), target), directed=True, connection="strong"
-    )
+    component = _strong_components(len(unleveled), source, target)
     on_cycle = np.unique(component[source][component[source] == component[target]])
     samples = [ids.take(unleveled[component == cycle][:MAX_SAMPLES]).to_pylist() for cycle in on_cycle[:MAX_SAMPLES]]
     return Problem(CYCLE, len(on_cycle), tuple(tuple(sample) for sample in samples))
