@@ -1,0 +1,122 @@
+"""One comparison: the nights of a lake by us, cold and warm, first and second, and the peer's passes over the same directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import iceberg_lake, icechunk_lake, peer_iceberg
+from benchmarks.resident import Resident
+
+GRACE: Final = timedelta(hours=72)
+OURS: Final = [sys.executable, "-m", "benchmarks.night"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One night or pass. `cold` counts from the start of the process, warm from the request."""
+
+    who: str
+    night: str
+    cold: bool
+    wall: float
+    cpu: float
+    answer: dict[str, Any]
+
+
+class Subject:
+    """A lake of one kind and size, and how its peer is asked about it."""
+
+    def __init__(self, kind: str, size: str, cache: Path) -> None:
+        self.kind, self.size, self._cache = kind, size, cache
+        if kind == "iceberg":
+            self.lake: Any = iceberg_lake.ensure_lake(cache, size)
+            self.now = iceberg_lake.NOW
+        else:
+            self.lake = icechunk_lake.ensure_lake(cache, size)
+            self.now = self.lake.now()
+
+    def changed(self) -> AbstractContextManager[datetime]:
+        """The lake with one percent more, a day later."""
+        lakes: Any = iceberg_lake if self.kind == "iceberg" else icechunk_lake
+        return lakes.changed(self.lake, lakes.SIZES[self.size])
+
+    def peer_command(self) -> list[str]:
+        if self.kind == "iceberg":
+            return [str(peer_iceberg.ensure_environment(self._cache)), "-m", "benchmarks.peer_iceberg"]
+        return [sys.executable, "-m", "benchmarks.peer_icechunk"]
+
+    def peer_request(self, now: datetime) -> dict[str, Any]:
+        older_than = now - GRACE
+        if self.kind == "icechunk":
+            return {"repository": str(self.lake.repository), "older_than": older_than.isoformat()}
+        return {
+            "catalog_file": str(self.lake.catalog_file),
+            "catalog_name": iceberg_lake.CATALOG_NAME,
+            "warehouse": f"file://{self.lake.warehouse}",
+            "tables": self.lake.table_names(),
+            "older_than": f"{older_than:%Y-%m-%d %H:%M:%S}",
+        }
+
+
+def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True) -> list[Measured]:
+    """First and second night, cold, and with `warm` once more in a session that has done a night before.
+
+    Raises `RuntimeError` where the peer finds another number of unreferenced files than we do: then one of us is wrong.
+    """
+    subject = Subject(kind, size, cache)
+    cache.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory:
+        found = _nights(subject, Path(directory), peer=peer, warm=warm)
+    for night in {item.night for item in found}:
+        counts = {item.who: item.answer["unreferenced"] for item in found if item.night == night}
+        if len(set(counts.values())) > 1:
+            raise RuntimeError(f"{kind} {size}, {night} night: unreferenced files found: {counts}; expected the same number")
+    return found
+
+
+def _nights(subject: Subject, directory: Path, *, peer: bool, warm: bool) -> list[Measured]:
+    found: list[Measured] = []
+
+    def ours(resident: Resident, state: str, night: str, now: datetime, *, cold: bool) -> None:
+        config = directory / f"{state}.yaml"
+        config.write_text(json.dumps(subject.lake.config(directory / state)))
+        found.append(_measured("gc-assets", night, cold, resident.ask({"config": str(config), "now": now.isoformat()})))
+
+    def theirs(resident: Resident, night: str, now: datetime, *, cold: bool) -> None:
+        found.append(_measured("peer", night, cold, resident.ask(subject.peer_request(now))))
+
+    def peers(night: str, now: datetime) -> None:
+        if peer:
+            with Resident(subject.peer_command(), directory / "peer.log") as resident:
+                theirs(resident, night, now, cold=True)
+                if warm:
+                    theirs(resident, night, now, cold=False)
+
+    with Resident(OURS, directory / "warm.log") if warm else nullcontext() as session:
+        if session is None:
+            with Resident(OURS, directory / "first.log") as once:
+                ours(once, "cold", "first", subject.now, cold=True)
+        else:
+            ours(session, "cold", "first", subject.now, cold=True)
+            ours(session, "warm", "first", subject.now, cold=False)
+        peers("first", subject.now)
+        with subject.changed() as later:
+            if session is not None:
+                ours(session, "warm", "second", later, cold=False)
+            with Resident(OURS, directory / "second.log") as once:
+                ours(once, "cold", "second", later, cold=True)
+            peers("second", later)
+    return found
+
+
+def _measured(who: str, night: str, cold: bool, answer: dict[str, Any]) -> Measured:
+    wall = answer["since_start"] if cold else answer["total"]["wall"]
+    cpu = answer["cpu_since_start"] if cold else answer["total"]["cpu"]
+    return Measured(who, night, cold, wall, cpu, answer)

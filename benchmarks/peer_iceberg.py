@@ -1,0 +1,82 @@
+"""Iceberg's own collector on the same lake: Spark's `remove_orphan_files` as a dry run of every table, in one JVM.
+
+Runs as a resident process in an environment of its own: Iceberg's runtime 1.11.0 works with pyspark 4.1 and not with later ones.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.meter import Meter
+from benchmarks.resident import answer
+
+PACKAGES = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.11.0,org.xerial:sqlite-jdbc:3.50.3.0"
+
+
+def ensure_environment(cache: Path) -> Path:
+    """The python of the peer's environment, made if it is not there."""
+    home = cache.resolve() / "peer-venv"
+    python = home / "bin" / "python"
+    if not (home / "finished").exists():
+        venv.create(home, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "pyspark[sql]==4.1.*"], check=True)
+        (home / "finished").touch()
+    return python
+
+
+class Peer:
+    """Runs the procedure over all tables and measures it."""
+
+    def __init__(self) -> None:
+        self._meter = Meter(os.getpid())
+        self._spark: Any = None
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """`catalog_file`, `catalog_name`, `warehouse`, `tables` and `older_than` say what to look at; answers with the orphans found."""
+        with self._meter.measure() as whole:
+            self._spark = self._spark or self._session(request)
+            orphans = sum(self._orphans(request, table) for table in request["tables"])
+        return {"total": asdict(whole), "cpu_since_start": self._meter.cpu_seconds(), "unreferenced": orphans}
+
+    def _orphans(self, request: dict[str, Any], table: str) -> int:
+        call = (
+            f"CALL {request['catalog_name']}.system.remove_orphan_files(table => '{table}', dry_run => true, "
+            f"older_than => TIMESTAMP '{request['older_than']}')"
+        )
+        return len(self._spark.sql(call).collect())
+
+    def _session(self, request: dict[str, Any]) -> Any:
+        from pyspark.sql import SparkSession  # of the peer's environment, where nothing else of ours is installed
+
+        catalog = f"spark.sql.catalog.{request['catalog_name']}"
+        settings = {
+            "spark.jars.packages": PACKAGES,
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            catalog: "org.apache.iceberg.spark.SparkCatalog",
+            f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+            f"{catalog}.uri": f"jdbc:sqlite:{request['catalog_file']}",
+            f"{catalog}.warehouse": request["warehouse"],
+            f"{catalog}.jdbc.schema-version": "V1",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.driver.memory": "2g",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.log.level": "ERROR",
+        }
+        builder = SparkSession.builder.master("local[*]").appName("peer")
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    answer(Peer().run)
