@@ -16,17 +16,18 @@ from typing import Any, Final, cast
 
 import dagster as dg
 
-from gc_assets.cli.context import Mode, with_mode
+from gc_assets.cli.context import Mode, spark_of, with_mode
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.definitions import build_definitions
-from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, TABLES
+from gc_assets.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE, TABLES
 from gc_assets.stages.deletion_plan import header_of
 from resources.platform import Platform
 
 ROWS_METADATA: Final = "dagster/row_count"
 LOGGER: Final = "command_line"
+WITHOUT_SPARK: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, LAKE_REFS.name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ def run_night(
     night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
     keys = selection(chosen, lakes, storages, through)
     definitions = dg.Definitions.merge(build_definitions(chosen, as_of), dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))
+    if {asset for _, asset in keys} - WITHOUT_SPARK:
+        spark_of(chosen, verbose=verbose)  # the assets' own runtime finds this session
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
         result = job.execute_in_process(

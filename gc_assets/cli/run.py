@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gc_assets.cli.context import MOMENT, Settings, common_options, format_option, run_date_option, spark_of
+from gc_assets.cli.context import MOMENT, Settings, common_options, format_option, run_date_option
 from gc_assets.cli.output import say, write_json
 
 if TYPE_CHECKING:
@@ -49,11 +49,9 @@ def run_command(
     platform = settings.platform()
     day = run_date or platform.clock.today()
     platform.night(day, as_of)
-    say(f"run date {day}: starting Spark and Dagster")
-    from gc_assets.cli.night import run_night, selection
+    say(f"run date {day}")
+    from gc_assets.cli.night import run_night
 
-    selection(platform, lakes, storages, through)  # wrong names are told before Spark starts
-    spark_of(platform, verbose=settings.verbose)
     plans = run_night(
         platform,
         day,

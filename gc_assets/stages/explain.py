@@ -53,7 +53,7 @@ class Link:
 class Explanation:
     """What the tables of a run date say of one key.
 
-    `verdict` is one of live, planned, refused, expired, waiting, quarantined, purged, young, unowned, external, unknown.
+    `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged, young, unowned, external, unknown.
     """
 
     storage: str | None
@@ -101,7 +101,11 @@ def _explain(night: Night, storage: str, key: str) -> Explanation:
         for row in _lake_rows(night, lake.name, "key", key):
             if row["storage"] == storage:
                 chain = tuple(_chain(night, lake.name, row))
-                return Explanation(storage, key, "live", f"It is live: {_because(chain)}.", chain, facts, history)
+                sentence = f"It is live: {_because(chain)}."
+                last = _last_act(facts, history)
+                if last is not None and last["phase"] == "quarantine":
+                    sentence += f" But it {_done(storage, key, last)[1].removeprefix('It ')}"
+                return Explanation(storage, key, "live", sentence, chain, facts, history)
     verdict, sentence = _not_live(night, storage, key, facts, history)
     chain = _last_chain(night, storage, key)
     return Explanation(storage, key, verdict, sentence, chain, facts, history)
@@ -114,13 +118,9 @@ def _because(chain: tuple[Link, ...]) -> str:
 
 def _not_live(night: Night, storage: str, key: str, facts: dict[str, Any], history: tuple[dict[str, Any], ...]) -> tuple[str, str]:
     plan, orphan, listed = facts.get("plan"), facts.get("orphan"), facts.get("inventory")
-    last = next((row for row in reversed(history) if row["outcome"] == "done" or row["phase"] == "purge"), None)
-    if last is not None and listed is None:
-        when, by = last["at"].isoformat(), last["plan_id"][:12]
-        if last["phase"] == "purge":
-            return "purged", f"It was purged at {when} by plan {by}."
-        if last["phase"] == "quarantine":
-            return "quarantined", f"It is in quarantine since {when}, by plan {by}. Undo: gc-assets restore --storage {storage} --key {key}"
+    last = _last_act(facts, history)
+    if last is not None:
+        return _done(storage, key, last)
     if plan is not None:
         refused = facts["plan_refused_by"]
         sentence = f"No live commit needs it ({plan['reason']}): plan {facts['plan_id'][:12]} would {plan['action']} it."
@@ -142,6 +142,22 @@ def _not_live(night: Night, storage: str, key: str, facts: dict[str, Any], histo
             f"No live commit needs it, but it is younger than the grace period (last modified {listed['last_modified'].isoformat()}).",
         )
     return "unknown", f"Lake {claim} claims its place and no table of this date says more; run the date again to the end."
+
+
+def _last_act(facts: dict[str, Any], history: tuple[dict[str, Any], ...]) -> dict[str, Any] | None:
+    """The last thing that was done to the key, unless the storage was listed since and the listing shows it."""
+    last = next((row for row in reversed(history) if row["outcome"] == "done" or row["phase"] == "purge"), None)
+    seen_since = facts.get("inventory") is not None and last is not None and last["at"] < facts["listed_at"]
+    return None if seen_since else last
+
+
+def _done(storage: str, key: str, act: dict[str, Any]) -> tuple[str, str]:
+    when, by = act["at"].isoformat(), act["plan_id"][:12]
+    if act["phase"] == "purge":
+        return "purged", f"It was purged at {when} by plan {by}."
+    if act["phase"] == "restore":
+        return "restored", f"It was put back at {when}; the next night judges it afresh."
+    return "quarantined", f"It is in quarantine since {when}, by plan {by}. Undo: gc-assets restore --storage {storage} --key {key}"
 
 
 def _chain(night: Night, lake: str, row: dict[str, Any], side: str | None = None) -> Iterator[Link]:
@@ -229,6 +245,7 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     inventory = state.current(storage, STORAGE_INVENTORY.name, day)
     if inventory is not None:
+        facts["listed_at"] = inventory.receipt.created_at
         facts["inventory"] = _first(_where(night, STORAGE_INVENTORY.schema, inventory, "key", key))
     orphans = state.current(storage, ORPHAN_FILES.name, day)
     if orphans is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,10 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
 
 
 @pytest.fixture(scope="module")
-def night(spark: SparkSession, lake: SmallLake) -> Iterator[tuple[Shell, Result]]:
+def night(spark: SparkSession, lake: SmallLake) -> tuple[Shell, Result]:
     """The lake after today's run."""
     shell = Shell(lake.lakes_yaml)
-    yield shell, shell("run", "--run-date", TODAY, "--format", "json")
+    return shell, shell("run", "--run-date", TODAY, "--format", "json")
 
 
 def plan_of(night: tuple[Shell, Result]) -> dict[str, Any]:
@@ -178,7 +177,7 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
 
     key = min(gone)
     (explained,) = shell.json("explain", key)
-    assert explained["verdict"] == "planned"  # as of the run date's listing it still stood there
+    assert explained["verdict"] == "quarantined"
     assert [row["phase"] for row in explained["history"]] == ["quarantine"]
     page = shell("report", "-o", "-").stdout
     state = load_platform({}, str(lake.lakes_yaml)).night(datetime.now(UTC).date()).state
@@ -193,6 +192,7 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     assert "In quarantine now" not in shell("report", "-o", "-").stdout
     assert shell.json("restore", "--plan", plan_id[:12]) == []
     assert shell.json("plans")[0]["status"] == "restored"
+    assert shell.json("explain", key)[0]["verdict"] == "restored"
     assert shell("approve", plan_id, "--by", "ada").exit_code == 3
 
 
@@ -210,6 +210,38 @@ def test_a_plan_that_a_gate_refuses_is_printed_with_it_and_exits_3(night: tuple[
         assert shell("approve", plan["plan_id"], "--by", "ada", "--override", "delete_bytes").exit_code == 0
     finally:
         lake.configure()
+
+
+def test_run_in_mode_apply_deletes_nothing_that_nobody_approved(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    before = lake.keys()
+    result = night[0]("run", "--run-date", TODAY, "--mode", "apply", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    assert "warehouse/deletion_log" in result.stderr
+    assert lake.keys() == before
+
+
+def test_the_plan_of_a_date_that_was_never_frozen_can_be_shown_and_never_approved(night: tuple[Shell, Result]) -> None:
+    yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
+    result = night[0]("run", "--run-date", yesterday, "--format", "json")
+    (plan,) = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert plan["historical"] is True
+    assert "never applied" in result.stderr
+    assert night[0]("approve", plan["plan_id"], "--by", "ada").exit_code == 3
+    assert "Historical" in night[0]("report", "--run-date", yesterday, "-o", "-").stdout
+
+
+def test_a_table_that_cannot_be_read_fails_the_run_in_its_own_words(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    path = lake.orders.path(lake.orders.metadata_location)
+    content = path.read_bytes()
+    try:
+        path.write_bytes(content[:100])
+        result = night[0]("run", "--run-date", TODAY, "--lake", "sales", "--through", "commit_graph")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert path.name in result.stderr
+        assert "Traceback" not in result.stderr
+    finally:
+        path.write_bytes(content)
 
 
 def test_a_damaged_state_fails_and_names_the_file(night: tuple[Shell, Result], lake: SmallLake) -> None:
