@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import click
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,7 +41,7 @@ REASON_MEANING = {
 WAITS = "held back: history has to let go of them first"
 
 
-def run_demo(directory: Path, echo: Echo) -> None:
+def run_demo(directory: Path, echo: Echo = click.echo, *, verbose: bool = False) -> None:
     """The demo lakes exist, today's night of them is planned, and its figures are told. Deletes nothing."""
     # Loads Dagster, which whoever only builds the lakes can do without.
     from gc_assets.cli.night import run_night
@@ -50,7 +51,7 @@ def run_demo(directory: Path, echo: Echo) -> None:
     platform = load_platform(os.environ, str(path))
     day = platform.clock.today()
     echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
-    plans = run_night(platform, day, mode="plan", on_step=print_step)
+    plans = run_night(platform, day, mode="plan", on_step=print_step, verbose=verbose)
     night = platform.night(day)
     for section in (_live(night), *(_storage(night, header) for header in plans), _next(platform, path, plans)):
         for line in section:
