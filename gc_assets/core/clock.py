@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from time import time_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,10 @@ class Clock:
 
     def now(self) -> datetime:
         return self.fixed.astimezone(UTC) if self.fixed is not None else datetime.now(UTC)
+
+    def order(self) -> int:
+        """A number that grows from call to call, a rehearsal's too: it orders what one fixed moment cannot. Decides nothing."""
+        return time_ns()
 
     def today(self) -> date:
         """The run date that is not historical."""

@@ -118,7 +118,7 @@ class State:
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> Run:
         """A directory nobody has used. Run ids sort by time."""
-        return Run(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}")
+        return Run(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.order():016x}{uuid.uuid4().hex[:4]}")
 
     def publish(self, run: Run, receipt: Receipt) -> Published:
         """The run's table becomes the current one of its date.

@@ -63,6 +63,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     lease = acquire(header.location, header.plan_id, owner, night.clock)
     try:
         live = _fresh_live(spark, night, header)
+        lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, execution_directory(header), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
         return _execute(spark, night, plan, rows, live, log, lease, phases, only_interrupted=too_late)
