@@ -89,7 +89,7 @@ LAKE_REFS = _table(
     "lake_refs",
     "lake",
     "Every ref and its head as frozen before anything else was read.",
-    ("table_uuid", "ref_name"),
+    ("table_uuid", "table_name", "ref_type", "ref_name"),
     TABLE_UUID,
     _field("ref_name", STRING, "Branch or tag name."),
     _field("ref_type", STRING, "`branch` or `tag`."),
@@ -319,6 +319,7 @@ UNREADABLE: Final = pa.schema(
     [
         *EDGES,
         _field("error", STRING, "Why the container could not be decoded."),
+        _field("absent", BOOL, "True where there is no such object at all."),
     ]
 )
 

@@ -10,6 +10,8 @@ from gc_assets.core.units import format_bytes
 
 # A default share never refuses a plan this small: in a young lake a few leftovers are a large part of little.
 SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
+# More live files than this outside the listing are no single losses but another spelling of everything.
+MAX_UNLISTED: Final = 0.001
 OVERRIDE: Final = "To go on all the same, approve with `--override {name}`."
 NO_OVERRIDE: Final = "Nothing overrides this gate."
 
@@ -44,6 +46,15 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
     if missing:
         message = f"{missing:,} live metadata objects are missing from the inventory or have another length: {', '.join(samples[:5])}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
+
+
+def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
+    """Nearly every live file is in the inventory; otherwise names and listing do not mean the same files (iceberg #4346)."""
+    share = unlisted / live if live else 0.0
+    message = f"{unlisted:,} of {live:,} live files are not in the inventory."
+    if unlisted:
+        message += f" At most {MAX_UNLISTED:.1%} may be missing. They are lost, or spelled otherwise: {', '.join(samples[:5])}."
+    return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
 
 
 def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:

@@ -21,9 +21,10 @@ from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS
 from gc_assets.stages.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
 
-# Lower wins where several commits need one object. What history must let go of first (an expired commit, an unreferenced
-# Iceberg snapshot that metadata still lists) ranks before what nothing names any more.
-LIVE, HELD, DEAD = 0, 1, 2
+# Lower wins where several commits need one object: retained commits that a ref reaches, retained ones that none does
+# (young or staged), what history must let go of first (an expired commit, an unreferenced Iceberg snapshot that metadata
+# still lists), and what nothing names any more. The first two are live.
+REACHED, SPARED, HELD, DEAD = 0, 1, 2, 3
 
 ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 ROOTS: Final = pa.schema(
@@ -65,22 +66,25 @@ def root_tables(night: Night, inputs: dict[str, Published]) -> RootTables:
 
 
 def content_roots(tables: RootTables) -> pa.Table:
-    """One row per (commit, object it points at), columns `ROOTS`. Files of the present state rank `LIVE` and name no commit."""
+    """One row per (commit, object it points at), columns `ROOTS`. Files of the present state rank `REACHED` and name no commit."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
-    reachable = read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state"])
+    reachable = read_parts(
+        tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]
+    )
     expiry = read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"])
     removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))
 
     ids = _identity(graph, "commit_id")
-    state = reachable.column("state").take(pc.index_in(ids, _identity(reachable, "commit_id")))
+    at = pc.index_in(ids, _identity(reachable, "commit_id"))
+    state, refs = reachable.column("state").take(at), reachable.column("refs_count").take(at)
+    live = pc.if_else(pc.greater(refs, 0), REACHED, SPARED)
     held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _identity(removed, "snapshot_id")))
-    rank = pc.if_else(pc.equal(state, RETAINED), LIVE, pc.if_else(held, HELD, DEAD)).cast(pa.int8())
+    rank = pc.if_else(pc.equal(state, RETAINED), live, pc.if_else(held, HELD, DEAD)).cast(pa.int8())
 
     lists = graph.column("content_roots").combine_chunks()
     owner, roots = pc.list_parent_indices(lists), pc.list_flatten(lists)
-    columns = {name: pc.struct_field(roots, name) for name in ROOT_COLUMNS}
     of_commits = pa.table(
-        columns
+        {name: pc.struct_field(roots, name) for name in ROOT_COLUMNS}
         | {
             "rank": rank.take(owner),
             "commit_id": graph.column("commit_id").take(owner),

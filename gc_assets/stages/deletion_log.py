@@ -119,7 +119,7 @@ def _fresh_live(spark: SparkSession, night: Night, header: PlanHeader) -> DataFr
     checks = [
         gates.live_set(count, 1),
         gates.live_drop(count, header.live_files, night.storage(header.storage).gates.max_live_drop),
-        gates.storages_apart(overlapping([(storage.name, storage.location) for storage in night.config.storages])),
+        gates.storages_apart(overlapping(night.real_locations())),
     ]
     failed = [gate for gate in checks if not gate.passed]
     if failed:

@@ -173,10 +173,11 @@ def _gates(
             live_count(live, storage_name), before.receipt.facts["live_keys"] if before is not None else None, limits.max_live_drop
         ),
         gates.metadata_present(found["missing_metadata_count"], found["missing_metadata"]),
+        gates.live_listed(live_count(live, storage_name), found["live_unlisted_count"], found["live_unlisted"]),
         gates.no_live_candidate(found["false_negatives"], [name for name in samples if name.startswith("false_negatives")]),
         gates.spelling(found["near_misses"], [name for name in samples if name.startswith("near_misses")]),
         gates.links(found["behind_links_count"], found["behind_links"]),
-        gates.storages_apart(overlapping([(storage.name, storage.location) for storage in night.config.storages])),
+        gates.storages_apart(overlapping(night.real_locations())),
         gates.foreign_metadata(found["foreign_metadata_count"], found["foreign_metadata"]),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
         gates.delete_bytes(planned, limits.max_delete_bytes),

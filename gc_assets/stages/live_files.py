@@ -17,7 +17,7 @@ from gc_assets.core.files import Files
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.receipts import PartFile, Published, Run
 from gc_assets.schemas import CONTAINERS, EDGES, LIVE_FILES, MANIFEST_ENTRIES, UNREADABLE
-from gc_assets.stages.content_roots import DEAD, HELD, LIVE, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.content_roots import DEAD, HELD, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, read_paths, report_parts, write_frame
@@ -129,7 +129,8 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
 
 def _route() -> Column:
     rank = F.col("rank")
-    return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).when(rank == LIVE, "").when(rank == HELD, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
+    by_rank = F.when(rank <= SPARED, "").when(rank == HELD, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
+    return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).otherwise(by_rank)
 
 
 @dataclass(frozen=True)
@@ -157,16 +158,20 @@ class _Close:
     def _lengths(self, files: Files, found: pa.Table) -> pa.ChunkedArray:
         """The decoded length of each container of `found`; null for one that only dangling commits need and nobody could read.
 
-        What could not be read tonight is undecoded even if an earlier object of that name once was decoded.
+        A snapshot that no ref reaches and whose metadata is gone cannot be read by anyone (icechunk.md 5, H12): what is left
+        of it is kept while it is young, and it stops no plan. What could not be read tonight is undecoded even if an earlier
+        object of that name once was decoded.
         """
         index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes"])
         newest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         lengths = newest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), newest.column("container")))
-        failed = read_parts(files, list(self.unreadable), UNREADABLE, ["address", "error"])
+        failed = read_parts(files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
         lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
-        needed = found.filter(pc.and_(lost, pc.less(found.column("rank"), DEAD)))
+        absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
+        husk = pc.and_(absent, pc.equal(found.column("rank"), SPARED))
+        needed = found.filter(pc.and_(lost, pc.and_not(pc.less(found.column("rank"), DEAD), husk)))
         if needed.num_rows:
-            raise LakeUnreadable(_explain(self.lake_name, needed, dict(zip(*failed.to_pydict().values(), strict=True))))
+            raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
         return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths)
 
 

@@ -159,7 +159,7 @@ class _Decode:
                     try:
                         children = self._children(task, raw)
                     except FormatError as error:
-                        unreadable.write(_unreadable_row(task, str(error)))
+                        unreadable.write(_unreadable_row(task, error, absent=isinstance(raw, FileNotFoundError)))
                         failed += 1
                         continue
                     entries.write(children)
@@ -221,6 +221,6 @@ def _edge_rows(children: pa.RecordBatch) -> pa.RecordBatch:
     return children.filter(children.column("is_container"))
 
 
-def _unreadable_row(task: dict[str, Any], error: str) -> pa.RecordBatch:
-    row = {**task, "container": None, "container_size_bytes": None, "error": error}
+def _unreadable_row(task: dict[str, Any], error: FormatError, *, absent: bool) -> pa.RecordBatch:
+    row = {**task, "container": None, "container_size_bytes": None, "error": str(error), "absent": absent}
     return pa.RecordBatch.from_pylist([row], schema=UNREADABLE)

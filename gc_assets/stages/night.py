@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from gc_assets.config import Config, StorageConfig
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.paths import KeyResolver, Location
 from gc_assets.core.receipts import State
 from gc_assets.lakes.protocol import Lake
 from gc_assets.lakes.registry import open_lake
@@ -50,6 +50,10 @@ class Night:
 
     def resolver(self) -> KeyResolver:
         return KeyResolver([(storage.name, storage.location) for storage in self.config.storages])
+
+    def real_locations(self) -> list[tuple[str, str]]:
+        """Every storage's name and root with symbolic links resolved, so that two names of one place are seen to be one."""
+        return [(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages]
 
     def lake(self, name: str) -> Lake:
         return open_lake(self.config.lake(name), LocalObjects())

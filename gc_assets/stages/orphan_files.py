@@ -82,6 +82,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     foreign = _foreign(spark, night, storage_name, suspects, refs)
     linked = _behind_links(spark, night, keys, inventory)
     missing = _missing_metadata(keys, listed)
+    hits = probed.totals.get((LIVE,), Totals()).rows
+    unlisted, unlisted_samples = _unlisted(keys, listed) if hits < live_count(live, storage_name) else (0, [])
     frame = _orphans(spark, night, storage_name, candidates, keys, live)
     written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
     for side in probed.side:
@@ -97,6 +99,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         "live_keys": live_count(live, storage_name),
         "missing_metadata": missing[:MAX_SAMPLES],
         "missing_metadata_count": len(missing),
+        "live_unlisted": unlisted_samples,
+        "live_unlisted_count": unlisted,
         "foreign_metadata": foreign[:MAX_SAMPLES],
         "foreign_metadata_count": len(foreign),
         "behind_links": linked[:MAX_SAMPLES],
@@ -139,6 +143,13 @@ def _missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
     sound = present.filter("decoded_bytes is null or decoded_bytes = listed_bytes").select("key")
     rows = collect(needed.join(sound, "key", "left_anti").select("key", "kind").limit(MAX_NAMED))
     return sorted(f"{row['kind']} {row['key']}" for row in rows)
+
+
+def _unlisted(keys: DataFrame, listed: DataFrame) -> tuple[int, list[str]]:
+    """Live files that must exist and that the inventory lacks: how many, and a few."""
+    lost = keys.filter("must_exist").select("key").distinct().join(listed.select("key"), "key", "left_anti")
+    count = collect(lost.agg(F.count("key").alias("files")))[0]["files"]
+    return count, sorted(row["key"] for row in collect(lost.limit(MAX_SAMPLES))) if count else []
 
 
 def _foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], refs: list[Published]) -> list[str]:
