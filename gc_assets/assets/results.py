@@ -8,6 +8,7 @@ from datetime import date, datetime
 from typing import Any, Final
 
 import dagster as dg
+import pyarrow as pa
 
 from gc_assets.assets.checks import Check
 from gc_assets.core.parts import read_parts
@@ -18,7 +19,7 @@ from gc_assets.stages.night import Night
 SAMPLE_ROWS: Final = 20
 # Cells are cut here: a manifest list's address is worth showing, a hundred parents are not.
 CELL_CHARACTERS: Final = 160
-# A first part larger than this is not read for the sake of a sample.
+# A part larger than this is not read for the sake of a sample.
 SAMPLE_BYTES: Final = 64 * 2**20
 
 # Numbers under stable names with their unit in the name: Dagster plots each over the partitions.
@@ -63,8 +64,10 @@ def materialized(
 def sample(night: Night, table: Table, published: Published) -> dg.TableMetadataValue:
     """The first rows of the table, `SAMPLE_ROWS` at most; binary columns are left out."""
     names = [field.name for field in table.schema if str(field.type) != "binary"]
-    first = [f"{published.path}/{part.name}" for part in published.receipt.files[:1] if part.size_bytes <= SAMPLE_BYTES]
-    rows = read_parts(night.state.files, first, table.schema, names).slice(0, SAMPLE_ROWS)
+    rows = table.schema.empty_table().select(names)
+    for part, path in zip(published.receipt.files, published.paths(), strict=True):
+        if rows.num_rows < SAMPLE_ROWS and part.size_bytes <= SAMPLE_BYTES:
+            rows = pa.concat_tables([rows, read_parts(night.state.files, [path], table.schema, names)]).slice(0, SAMPLE_ROWS)
     records = [dg.TableRecord({name: _cell(value) for name, value in row.items()}) for row in rows.to_pylist(maps_as_pydicts="lossy")]
     schema = dg.TableSchema(columns=[dg.TableColumn(name, str(table.schema.field(name).type)) for name in names])
     return dg.MetadataValue.table(records, schema)

@@ -1,0 +1,208 @@
+"""A whole night through Dagster on a real Iceberg lake: what it publishes, what stops it, and what an approved plan moves."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.config import Config, Gates
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused
+from gc_assets.core.plan import PlanHeader
+from gc_assets.core.receipts import State
+from gc_assets.definitions import build_definitions
+from gc_assets.schemas import DELETION_PLAN, TABLES
+from gc_assets.stages.approvals import approve
+from gc_assets.stages.deletion_plan import header_of
+from resources.platform import Platform
+from tests.lakes.iceberg.builder import LakeBuilder
+
+pytestmark = pytest.mark.spark
+
+NOW = datetime.now(UTC)
+TODAY = NOW.date().isoformat()
+LOG, PLAN = dg.AssetKey(["warehouse", "deletion_log"]), dg.AssetKey(["warehouse", "deletion_plan"])
+
+
+Lake = tuple[Platform, list[Path]]  # and the leftovers in it
+
+
+def ago(days: float) -> datetime:
+    return NOW - timedelta(days=days)
+
+
+def sales(root: Path) -> Lake:
+    """A table with expired history, in mode apply, and the five leftovers of a crashed writer."""
+    lake = LakeBuilder(root)
+    table = lake.table("sales.orders", ago(60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
+    for days in (50, 40, 6, 5):
+        table.append(ago(days))
+    leftovers = table.leftovers(ago(20), 4)
+    document = {
+        "state": f"{root}/state",
+        "storages": [{"name": "warehouse", "location": f"file://{lake.warehouse}/", "mode": "apply"}],
+        "lakes": [{"name": "sales", "kind": "iceberg", "catalog": lake.properties}],
+        "spark": {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "4"}},
+    }
+    return Platform(Config.model_validate(document), Clock(NOW), (), root / "lakes.yaml"), leftovers
+
+
+def run(
+    at: Platform, job: str, partition_key: str = TODAY, selection: list[dg.AssetKey] | None = None, **config: Any
+) -> dg.ExecuteInProcessResult:
+    definitions = build_definitions(at)
+    job_definition = definitions.resolve_job_def(job) if selection is None else definitions.resolve_implicit_global_asset_job_def()
+    return job_definition.execute_in_process(
+        partition_key=partition_key,
+        asset_selection=selection,
+        run_config={"ops": {"warehouse__deletion_log": {"config": config}}} if config else {},
+        instance=dg.DagsterInstance.ephemeral(),
+        raise_on_error=False,
+    )
+
+
+def materializations(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetMaterialization]:
+    events = result.get_asset_materialization_events()
+    return {event.asset_key.to_user_string(): event.step_materialization_data.materialization for event in events}
+
+
+def plan_of(at: Platform, partition_key: str = TODAY) -> PlanHeader:
+    day = datetime.fromisoformat(partition_key).date()
+    return header_of(State.at(at.config.state).require("warehouse", DELETION_PLAN.name, day))
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Lake:
+    return sales(tmp_path_factory.mktemp("lake"))
+
+
+@pytest.fixture(scope="module")
+def night(lake: Lake) -> dg.ExecuteInProcessResult:
+    return run(lake[0], "night")
+
+
+@pytest.fixture
+def again(lake: Lake, night: dg.ExecuteInProcessResult, tmp_path: Path) -> Callable[..., Platform]:
+    """The platform after its night, over a copy of the state, with other settings of the storage."""
+
+    def copied(**settings: Any) -> Platform:
+        config = lake[0].config
+        shutil.copytree(config.state, tmp_path / "state")
+        storage = config.storage("warehouse").model_copy(update=settings)
+        return replace(lake[0], config=config.model_copy(update={"state": str(tmp_path / "state"), "storages": (storage,)}))
+
+    return copied
+
+
+def test_a_night_publishes_every_table(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
+    assert night.success
+    assert {key.partition("/")[2] for key in materializations(night)} == set(TABLES)
+    assert plan_of(lake[0]).totals["quarantine"].files == len(lake[1])
+
+
+def test_every_blocking_check_of_a_night_passed(night: dg.ExecuteInProcessResult) -> None:
+    evaluations = night.get_asset_check_evaluations()
+    assert len(evaluations) >= len(TABLES)
+    assert all(evaluation.passed for evaluation in evaluations)
+
+
+def test_a_night_deletes_nothing_even_in_mode_apply(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
+    said = materializations(night)["warehouse/deletion_log"].metadata["nothing_changed"].value
+    assert "no approved plan id" in str(said)
+    assert all(path.exists() for path in lake[1])
+
+
+def test_rows_and_figures_are_those_on_disk(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
+    state = State.at(lake[0].config.state)
+    for key, materialization in materializations(night).items():
+        group, name = key.split("/")
+        published = state.current(group, name, NOW.date())
+        if published is None:  # the deletion_log of a night that deleted nothing
+            continue
+        assert materialization.metadata["dagster/row_count"].value == published.receipt.rows, key
+        assert materialization.metadata["dagster/uri"].value == state.files.uri(published.path), key
+        assert materialization.tags["dagster/data_version"] == published.receipt.digest, key
+        assert len(materialization.metadata["sample"].records) == min(20, published.receipt.rows), key
+
+
+def test_the_orphans_report_draws_where_the_bytes_go(night: dg.ExecuteInProcessResult) -> None:
+    metadata = materializations(night)["warehouse/orphan_files"].metadata
+    assert "data:image/svg+xml;base64," in str(metadata["report"].value)
+    assert metadata["reclaimable_files"].value == 5
+    assert metadata["held_for_expiry_files"].value == metadata["orphan_files"].value - 5
+
+
+def test_the_history_before_and_after_is_told(night: dg.ExecuteInProcessResult) -> None:
+    found = materializations(night)
+    assert "| sales.orders | 4 | 2 | 2 | 0 |" in str(found["sales/reachable_snapshots"].metadata["report"].value)
+    assert "| sales.orders | remove_snapshot | 2 |" in str(found["sales/expiry_plan"].metadata["report"].value)
+
+
+def test_numbers_are_numbers_and_never_booleans(night: dg.ExecuteInProcessResult) -> None:
+    for materialization in materializations(night).values():
+        for name, value in materialization.metadata.items():
+            assert not isinstance(value, dg.BoolMetadataValue), name
+            if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue) and not name.startswith("dagster/"):
+                assert not name.endswith(("_id", "id")), name
+
+
+def test_the_same_night_again_has_the_same_plan(again: Callable[..., Platform]) -> None:
+    at = again()
+    before = plan_of(at)
+    result = run(at, "night", selection=[PLAN])
+    assert result.success
+    assert plan_of(at) == before
+
+
+def test_a_failed_gate_stops_the_run_before_its_deletion_log(again: Callable[..., Platform]) -> None:
+    at = again(gates=Gates(max_delete_bytes=1))
+    result = run(at, "night", selection=[PLAN, LOG])
+    assert not result.success
+    assert list(materializations(result)) == ["warehouse/deletion_plan"]
+    (gates,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "gates"]
+    assert not gates.passed
+    assert "max_delete_bytes allows 1 B" in (gates.description or "")
+
+
+def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Callable[..., Platform], lake: Lake) -> None:
+    at = again(gates=Gates(max_delete_bytes=1))
+    run(at, "night", selection=[PLAN])
+    with pytest.raises(GateRefused):
+        approve(at.config, at.clock, plan_of(at).plan_id, "kim")
+    result = run(at, "apply", plan_id=plan_of(at).plan_id)
+    assert result.failure_data_for_node("warehouse__deletion_log").user_failure_data.metadata["error"].value == "GateRefused"
+    assert all(path.exists() for path in lake[1])
+
+
+def test_a_run_date_that_was_never_frozen_on_its_day_is_an_analysis(again: Callable[..., Platform], lake: Lake) -> None:
+    at, past = again(), ago(3).date().isoformat()
+    night = run(at, "night", past)
+    assert night.success
+    assert plan_of(at, past).historical
+    metadata = materializations(night)
+    assert "Historical" in str(metadata["sales/lake_refs"].metadata["report"].value)
+    assert "Historical" in str(metadata["warehouse/deletion_plan"].metadata["report"].value)
+    result = run(at, "apply", past, plan_id=plan_of(at, past).plan_id)
+    assert "never frozen on its day" in result.failure_data_for_node("warehouse__deletion_log").user_failure_data.description
+    assert all(path.exists() for path in lake[1])
+
+
+def test_an_approved_plan_moves_its_files_and_no_other(tmp_path: Path, spark: SparkSession) -> None:
+    at, leftovers = sales(tmp_path)
+    assert run(at, "night").success
+    before = {path for path in (tmp_path / "warehouse").rglob("*") if path.is_file()}
+    header = plan_of(at)
+    approve(at.config, at.clock, header.plan_id, "kim")
+    applied = run(at, "apply", plan_id=header.plan_id)
+    metadata = materializations(applied)["warehouse/deletion_log"].metadata
+    assert (metadata["quarantined_files"].value, metadata["failed_files"].value) == (len(leftovers), 0)
+    assert {path for path in before if not path.exists()} == set(leftovers)
+    twice = materializations(run(at, "apply", plan_id=header.plan_id))["warehouse/deletion_log"].metadata
+    assert "applying it again changes nothing" in str(twice["nothing_changed"].value)
+    assert twice["quarantined_files"].value == len(leftovers)
