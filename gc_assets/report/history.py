@@ -103,8 +103,9 @@ def _lanes(nodes: Sequence[Node], parents: dict[str, str | None]) -> dict[str, i
 
 
 def _curve(x1: int, y1: int, x2: int, y2: int) -> str:
-    middle = (x1 + x2) / 2
-    return f"M{x1} {y1} C{middle:g} {y1} {middle:g} {y2} {x2} {y2}"
+    """Leaves the parent's lane at once, then follows the child's own, where no other commit lies."""
+    turn = x1 + STEP
+    return f"M{x1} {y1} C{x1 + STEP // 2} {y1} {x1 + STEP // 2} {y2} {turn} {y2} L{x2} {y2}"
 
 
 def _short(label: str) -> str:
