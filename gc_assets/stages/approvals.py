@@ -39,14 +39,14 @@ class StoredPlan:
         return "expired" if status == "ready" and now >= self.header.approve_before else status
 
 
-def plans(config: Config, storage_name: str | None = None) -> Iterator[StoredPlan]:
-    """Every plan that has rows, newest first within a storage; the same plan made twice is listed once."""
+def plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[StoredPlan]:
+    """Every plan that has something to do (or `empty`: every one), newest first within a storage; made twice, listed once."""
     state = State.at(config.state)
     for storage in config.storages:
         if storage_name in {None, storage.name}:
             stored = {published.receipt.facts["plan_id"]: published for published in state.runs(storage.name, DELETION_PLAN.name)}
             for published in sorted(stored.values(), key=lambda item: item.receipt.run_id, reverse=True):
-                if published.receipt.rows:
+                if published.receipt.rows or empty:
                     yield load(state, published)
 
 
@@ -74,7 +74,7 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     """The plan of an id or of its first characters (8 at least). Raises `UsageError` where none or several match."""
     if len(plan_id) < 8:
         raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
-    found = [plan for plan in plans(config) if plan.header.plan_id.startswith(plan_id)]
+    found = [plan for plan in plans(config, empty=True) if plan.header.plan_id.startswith(plan_id)]
     if len(found) != 1:
         what = "no plan" if not found else f"{len(found)} plans"
         raise UsageError(f"{what} with the id {plan_id}; `gc-assets plans` lists those there are")
@@ -90,6 +90,8 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
     if plan.finished is not None or plan.restored_at is not None:
         raise GateRefused(f"plan {header.plan_id} is {plan.status_at(now)}; a plan is used once. Make a new one with `gc-assets run`.")
     refuse_historical(header)
+    if not header.rows:
+        raise UsageError(f"plan {header.plan_id} has nothing to do, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(
             f"plan {header.plan_id} could be approved until {header.approve_before.isoformat()}, now it is {now.isoformat()}; "

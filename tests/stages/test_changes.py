@@ -1,0 +1,156 @@
+"""What may change between plan and apply, and during the mark: nothing that came to life again is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
+from gc_assets.stages.approvals import find_plan
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.stages.lakehouse import NOW, Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def planned(spark: SparkSession, tmp_path: Path) -> tuple[Lakehouse, TableBuilder, list[Path]]:
+    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    table = iceberg.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    lost = table.leftovers(days_ago(20), 4)
+    house.lakes = [iceberg.config("sales")]
+    return house, table, [path for path in lost if path.suffix == ".parquet"]
+
+
+def test_what_changes_after_the_plan_is_spared_and_told(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
+    """One candidate is committed meanwhile, one replaced by new bytes, one touched, one gone; the rest goes."""
+    house, table, (revived, replaced, touched, gone) = planned
+    header = house.plan()
+    house.approved(header)
+    with table.lake.at(NOW):
+        table.table.add_files([f"file://{revived}"], check_duplicate_files=False)
+    content = replaced.read_bytes()
+    replaced.unlink()
+    replaced.write_bytes(content)
+    os.utime(touched, (NOW.timestamp(),) * 2)
+    gone.unlink()
+    house.apply(header)
+    outcome = {row["key"]: (row["outcome"], row["error"]) for row in house.rows("deletion_log")}
+    assert outcome[house.key(revived)] == ("changed", "live again: lake sales needs it")
+    assert outcome[house.key(replaced)][0] == "changed"
+    assert outcome[house.key(touched)][0] == "changed"
+    assert outcome[house.key(gone)][0] == "absent"
+    assert {path.exists() for path in (revived, replaced, touched)} == {True}
+    assert table.table.scan().to_arrow().num_rows > 2
+    assert sum(1 for verdict, _ in outcome.values() if verdict == "done") == len(outcome) - 4
+
+
+def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_without_approval(
+    planned: tuple[Lakehouse, TableBuilder, list[Path]],
+) -> None:
+    house, table, (revived, *_) = planned
+    content = revived.read_bytes()
+    header = house.plan()
+    house.approved(header)
+    house.apply(header)
+    assert not revived.exists()
+    revived.write_bytes(content)  # pyiceberg looks into a file that it adds; the writer of a manifest need not
+    with table.lake.at(NOW):
+        table.table.add_files([f"file://{revived}"], check_duplicate_files=False)
+    revived.unlink()
+    house.now = NOW + timedelta(days=1)
+    later = house.plan()
+    actions = {row["key"]: row["action"] for row in house.rows("deletion_plan")}
+    assert actions[house.key(revived)] == "restore"
+    applied = house.apply(later, ("restore",))
+    assert applied.books == {("restore", "done"): applied.books["restore", "done"]}
+    assert revived.read_bytes() == content
+    assert table.table.scan().to_arrow().num_rows > 2
+
+
+def test_an_expired_approval_and_another_policy_are_refused(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
+    house, _, lost = planned
+    header = house.plan()
+    house.approved(header)
+    house.settings = {"grace": "100h"}
+    with pytest.raises(GateRefused, match="another policy"):
+        house.apply(header)
+    house.settings = {"mode": "plan"}
+    with pytest.raises(GateRefused, match="mode plan"):
+        house.apply(header)
+    house.settings = {}
+    house.now = header.apply_before
+    with pytest.raises(GateRefused, match="could be applied until"):
+        house.apply(header)
+    assert all(path.exists() for path in lost)
+
+
+def test_a_lake_that_cannot_be_read_at_apply_stops_it_before_anything_moves(
+    planned: tuple[Lakehouse, TableBuilder, list[Path]],
+) -> None:
+    house, table, lost = planned
+    header = house.plan()
+    house.approved(header)
+    metadata = TableBuilder.path(table.metadata_location)
+    metadata.write_bytes(metadata.read_bytes()[:100])
+    with pytest.raises(LakeUnreadable, match=r"db\.t"):
+        house.apply(header)
+    assert all(path.exists() for path in lost)
+    assert not (house.warehouse / ".gc-assets" / "lease.json").exists()
+
+
+def test_a_live_lease_of_another_apply_is_refused_by_name(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
+    from gc_assets.stores.lease import acquire
+
+    house, _, lost = planned
+    header = house.plan()
+    house.approved(header)
+    lease = acquire(f"file://{house.warehouse}/", "another plan", "somebody else", house.clock)
+    with pytest.raises(GateRefused, match="somebody else"):
+        house.apply(header)
+    lease.release()
+    assert all(path.exists() for path in lost)
+
+
+def test_a_plan_whose_rows_were_changed_after_approval_is_refused(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
+    house, _, lost = planned
+    header = house.plan()
+    plan = house.approved(header)
+    receipt = Path(house.root / "state" / plan.published.path / "_receipt.json")
+    document = json.loads(receipt.read_text())
+    document["facts"]["header"]["rows"] = 1
+    receipt.write_text(json.dumps(document))
+    with pytest.raises(StateError):
+        find_plan(house.config, header.plan_id)
+    assert all(path.exists() for path in lost)
+
+
+def test_a_lost_state_costs_no_data(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
+    house, table, lost = planned
+    first = house.plan()
+    shutil.rmtree(house.root / "state")
+    again = house.plan()
+    assert again.totals == first.totals
+    assert all(path.exists() for path in lost)
+    assert table.table.scan().to_arrow().num_rows == 2
+
+
+def test_a_plan_is_refused_while_an_earlier_apply_is_unfinished(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
+    house, _, _ = planned
+    header = house.plan()
+    house.approved(header)
+    house.apply(header)
+    (house.root / "state" / "warehouse" / "apply" / header.plan_id / "finished.json").unlink()
+    house.now = NOW + timedelta(days=1)
+    later = house.plan()
+    assert "unfinished_apply" in house.failed_gates(later)
+    resumed = house.apply(header)
+    assert all(outcome == "done" for _, outcome in resumed.books)
+    assert "unfinished_apply" not in house.failed_gates(house.plan())
