@@ -11,12 +11,16 @@ import pyarrow.compute as pc
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
-from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.report.history import history_svg, standing_alone
+from gc_assets.report.load import histories
+from gc_assets.report.waterfall import data_uri
+from gc_assets.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.stages.night import Night
 
 # Dagster's page is slow with more; the tables that lose most come first.
 TABLES_SHOWN: Final = 20
 REASONS_SHOWN: Final = 10
+DRAWN: Final = 3
 
 
 def history_markdown(night: Night, published: Published) -> str:
@@ -33,6 +37,20 @@ def history_markdown(night: Night, published: Published) -> str:
     return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
 
 
+def drawings_markdown(night: Night, expiry: Published) -> str:
+    """The newest commits of the histories that the policy would change, now and afterwards."""
+    lake, state = expiry.receipt.group, night.state
+    refs, reachable = (state.require(lake, table.name, night.run_date) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
+    changed = [history for history in histories(night, lake, refs, reachable, expiry) if history.changes]
+    drawn = [
+        f"**{history.name}** {when}\n\n![{history.name} {when}]({data_uri(standing_alone(history_svg(history, after=after)))})"
+        for history in changed[:DRAWN]
+        for when, after in (("now", False), ("after expiry", True))
+    ]
+    more = [f"and {len(changed) - DRAWN:,} more histories"] if len(changed) > DRAWN else []
+    return "\n\n".join([*drawn, *more])
+
+
 def expiry_markdown(night: Night, published: Published) -> str:
     """How many edits of each kind the policy asks for, by table."""
     columns = ["table_name", "action", "reason"]
@@ -42,7 +60,9 @@ def expiry_markdown(night: Night, published: Published) -> str:
     counted = rows.group_by(["table_name", "action"]).aggregate([([], "count_all")]).to_pylist()
     shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:TABLES_SHOWN]
     lines = [f"| {row['table_name'] or published.receipt.group} | {row['action']} | {row['count_all']:,} |" for row in shown]
-    return "\n".join(["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows)])
+    return "\n".join(
+        ["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(night, published)]
+    )
 
 
 def _notes(published: Published) -> list[str]:

@@ -14,6 +14,11 @@ from xml.sax.saxutils import escape
 MAX_COMMITS: Final = 60
 STEP, LANE, MARGIN, RADIUS, LABEL = 38, 40, 22, 7, 190
 CHARACTER: Final = 6.2  # width of one in the labels' font, about
+# What the page's own style sheet says of these classes, in mid-tones that read on light and dark ground.
+ALONE: Final = (
+    "<style>.kept{fill:#2f9e6e}.held{fill:#d08a1d}.garbage{fill:#d1495b}.edge{fill:none;stroke:#7c8798;stroke-width:1.6}"
+    ".edited{stroke:#5b6ee1;stroke-dasharray:4 3}text{fill:#7c8798;font:11px system-ui,sans-serif}</style>"
+)
 STATE_CLASS: Final = {"retained": "kept", "expired": "held", "dangling": "garbage"}
 
 
@@ -69,6 +74,11 @@ def history_svg(history: History, *, after: bool) -> str:
         parts.append(f"{circle}<title>{escape(node.tip)}</title></circle>")
     parts += _labels([node for node in nodes if node.labels], at)
     return "".join([*parts, "</svg>"])
+
+
+def standing_alone(svg: str) -> str:
+    """The drawing as an image of its own, outside the page whose style sheet colours it."""
+    return svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace("<title>", f"{ALONE}<title>", 1)
 
 
 def _labels(nodes: Sequence[Node], at: dict[str, tuple[int, int]]) -> Iterator[str]:

@@ -134,8 +134,8 @@ def _lake(night: Night, lake: str, kind: str) -> LakePage:
     refs = state.require(lake, LAKE_REFS.name, day)
     reachable = state.require(lake, REACHABLE_SNAPSHOTS.name, day)
     expiry = state.require(lake, EXPIRY_PLAN.name, day)
-    histories = list(_histories(night, lake, refs, reachable, expiry))
-    shown = sorted(histories, key=lambda history: not history.changes)[:HISTORIES]
+    found = list(histories(night, lake, refs, reachable, expiry))
+    shown = sorted(found, key=lambda history: not history.changes)[:HISTORIES]
     facts = reachable.receipt.facts
     return LakePage(
         name=lake,
@@ -146,7 +146,7 @@ def _lake(night: Night, lake: str, kind: str) -> LakePage:
         notes=(*refs.receipt.facts["notes"], *facts["notes"]),
         holders=tuple(_holders(night, lake, reachable)),
         histories=tuple(shown),
-        histories_left_out=len(histories) - len(shown),
+        histories_left_out=len(found) - len(shown),
     )
 
 
@@ -190,7 +190,7 @@ def _refs_label(commit: dict[str, Any] | None, commit_id: str | None) -> str:
     return ", ".join(commit["refs"][:3]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def _histories(night: Night, lake: str, refs: Published, reachable: Published, expiry: Published) -> Iterator[History]:
+def histories(night: Night, lake: str, refs: Published, reachable: Published, expiry: Published) -> Iterator[History]:
     """One history a table (or repository), by name: its newest commits."""
     files, state = night.state.files, night.state
     graph = state.require(lake, COMMIT_GRAPH.name, night.run_date)

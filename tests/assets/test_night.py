@@ -1,11 +1,13 @@
 """A whole night through Dagster on a real Iceberg lake: what it publishes, what stops it, and what an approved plan moves."""
 
+import base64
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import dagster as dg
 import pytest
@@ -141,7 +143,11 @@ def test_the_orphans_report_draws_where_the_bytes_go(night: dg.ExecuteInProcessR
 def test_the_history_before_and_after_is_told(night: dg.ExecuteInProcessResult) -> None:
     found = materializations(night)
     assert "| sales.orders | 4 | 2 | 2 | 0 |" in str(found["sales/reachable_snapshots"].metadata["report"].value)
-    assert "| sales.orders | remove_snapshot | 2 |" in str(found["sales/expiry_plan"].metadata["report"].value)
+    edits = str(found["sales/expiry_plan"].metadata["report"].value)
+    assert "| sales.orders | remove_snapshot | 2 |" in edits
+    now, after = (base64.b64decode(text.partition(")")[0]).decode() for text in edits.split("base64,")[1:])
+    assert (now.count("<circle"), after.count("<circle")) == (4, 2)
+    ElementTree.fromstring(now)  # noqa: S314  (our own drawing: an image that is no XML shows as a broken link)
 
 
 def test_numbers_are_numbers_and_never_booleans(night: dg.ExecuteInProcessResult) -> None:
