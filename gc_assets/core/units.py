@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from fractions import Fraction
+from typing import Final
+
+# Longer than any history, and short enough that a cut-off stays inside the calendar.
+LONGEST: Final = timedelta(days=365_000)
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_PARTS = re.compile(r"(\d+)\s*([smhdw])")
+_PARTS = re.compile(r"(\d+)([smhdw])")
 _ISO = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
 _BYTES = {
     **{"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15},
@@ -17,15 +22,18 @@ _BYTES = {
 
 def parse_duration(text: str) -> timedelta:
     """`72h`, `30d`, `1d12h`, `P30D`, `PT72H`, `0s`. Raises `ValueError` saying what is allowed."""
-    compact = text.strip()
-    iso = _ISO.fullmatch(compact.upper())
+    compact = re.sub(r"\s", "", text)
+    iso = _ISO.fullmatch(compact)
+    parts = _PARTS.findall(compact)
     if iso is not None and any(iso.groups()):
-        weeks, days, hours, minutes, seconds = (int(part or 0) for part in iso.groups())
-        return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
-    parts = _PARTS.findall(compact.lower())
-    if parts and "".join(n + u for n, u in parts) == re.sub(r"\s", "", compact.lower()):
-        return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
-    raise ValueError(f"{text!r} is not a duration; write for example 72h, 30d, 1d12h or ISO 8601 like P30D")
+        parts = list(zip(iso.groups("0"), "wdhms", strict=True))
+    elif not parts or "".join(number + unit for number, unit in parts) != compact:
+        # `M` in capitals is refused too: who writes 6M means months, and would get minutes.
+        raise ValueError(f"{text!r} is not a duration; write for example 72h, 30d, 1d12h or ISO 8601 like P30D")
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
+    if seconds > LONGEST.total_seconds():
+        raise ValueError(f"{text!r} is longer than {LONGEST.days} days; where no end is meant, write forever")
+    return timedelta(seconds=seconds)
 
 
 def format_duration(value: timedelta) -> str:
@@ -45,7 +53,7 @@ def parse_bytes(text: str | int) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a size; write for example 500GB, 10TB or 512MiB")
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(Fraction(match[1]) * _BYTES[match[2]])
 
 
 def format_bytes(count: int) -> str:
@@ -55,9 +63,10 @@ def format_bytes(count: int) -> str:
     value = float(count)
     for unit in ("kB", "MB", "GB", "TB"):
         value /= 1000
-        if abs(value) < 1000:
-            return f"{value:.3g} {unit}" if abs(value) < 100 else f"{value:.0f} {unit}"
-    return f"{value / 1000:,.3g} PB"
+        if abs(value) < 999.5:  # what rounds to 1000 belongs to the next unit
+            return f"{value:.3g} {unit}"
+    value /= 1000
+    return f"{value:.3g} PB" if abs(value) < 999.5 else f"{value:,.0f} PB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +96,15 @@ class Cutoff:
         return " or ".join(words)
 
 
-def parse_cutoff(value: str | int | datetime) -> Cutoff:
-    """`none`/`forever`, a number of commits (at least 1), a duration, or a timestamp with time zone (UTC if none is written)."""
-    if isinstance(value, datetime):
-        return Cutoff(at=value if value.tzinfo else value.replace(tzinfo=UTC))
-    text = str(value).strip()
+def parse_cutoff(value: object) -> Cutoff:
+    """`none`/`forever`, a number of commits (at least 1), a duration, or a timestamp with time zone (UTC if none is written).
+
+    Raises `ValueError` saying what is allowed, also for YAML's `true` and for fractions.
+    """
+    if isinstance(value, date):
+        moment = value if isinstance(value, datetime) else datetime.combine(value, time.min)
+        return Cutoff(at=moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    text = str(value).strip() if isinstance(value, str | int) else ""
     if text.lower() in {"none", "forever"}:
         return Cutoff(forever=True)
     if text.isdecimal():
