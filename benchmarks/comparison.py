@@ -75,7 +75,8 @@ def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory:
         found = _nights(subject, Path(directory), peer=peer, warm=warm)
     for night in {item.night for item in found}:
-        counts = {item.who: item.answer["unreferenced"] for item in found if item.night == night}
+        mine = [item for item in found if item.night == night]
+        counts = {f"{item.who} {'cold' if item.cold else 'warm'}": item.answer["unreferenced"] for item in mine}
         if len(set(counts.values())) > 1:
             raise RuntimeError(f"{kind} {size}, {night} night: unreferenced files found: {counts}; expected the same number")
     return found

@@ -49,6 +49,7 @@ class Meter:
             usage.cpu = self.cpu_seconds() - cpu
             stop.set()
             watcher.join()
+            self.sample(usage)  # what ended before the first sample has a figure too
 
     def cpu_seconds(self) -> float:
         """User and system time of every living process of the tree, and of the dead that one of them has waited for."""
