@@ -1,0 +1,63 @@
+"""The documentation says what the code does, where a test can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gc_assets import config
+from gc_assets.core import gates
+from gc_assets.schemas import TABLES
+
+ROOT = Path(__file__).parent.parent
+
+
+def table_page() -> str:
+    """docs/tables.md as the schemas have it; `python -m tests.test_docs` writes it."""
+    lines = ["# Tables", ""]
+    lines += [
+        "Published as Parquet below the state: `<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`; `current.json` names the run."
+    ]
+    lines += ["Times are UTC in microseconds, sizes bytes. `*` marks the key.", ""]
+    for table in TABLES.values():
+        lines += [f"## {table.name}", "", f"{table.doc} One per {table.scope} and run date.", "", "| column | type | |", "|---|---|---|"]
+        for field in table.schema:
+            star = "*" if field.name in table.key else ""
+            lines.append(f"| {field.name}{star} | `{str(field.type).split('<')[0].partition('[')[0]}` | {table.column_doc(field.name)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def test_every_table_and_column_is_documented_as_it_is() -> None:
+    assert (ROOT / "docs" / "tables.md").read_text() == table_page()
+
+
+@pytest.mark.parametrize(
+    "model", [config.StorageConfig, config.Gates, config.IcebergRetention, config.IcechunkRetention, config.IcechunkExpiry]
+)
+def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert {name for name in model.model_fields if f"{name}`" not in page and f"{name}[]`" not in page} <= {"gates", "money"}
+
+
+def test_every_gate_is_documented() -> None:
+    page = (ROOT / "docs" / "safety.md").read_text()
+    names = [name for name, value in vars(gates).items() if getattr(value, "__module__", "") == gates.__name__ and not name.startswith("_")]
+    assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_the_example_of_the_readme_is_a_valid_configuration() -> None:
+    block = (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
+    assert config.Config.model_validate(yaml.safe_load(block)).storages[0].mode == "plan"
+
+
+def test_every_page_that_the_readme_names_is_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    pages = {part.partition(")")[0] for part in text.split("](")[1:]}
+    assert {page for page in pages if not (ROOT / page).exists()} == set()
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "tables.md").write_text(table_page())
