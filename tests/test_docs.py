@@ -17,9 +17,7 @@ ROOT = Path(__file__).parent.parent
 def table_page() -> str:
     """docs/tables.md as the schemas have it; `python -m tests.test_docs` writes it."""
     lines = ["# Tables", ""]
-    lines += [
-        "Published as Parquet below the state: `<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`; `current.json` names the run."
-    ]
+    lines += ["Published as Parquet below the state: `<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`."]
     lines += ["Times are UTC in microseconds, sizes bytes. `*` marks the key.", ""]
     for table in TABLES.values():
         lines += [f"## {table.name}", "", f"{table.doc} One per {table.scope} and run date.", "", "| column | type | |", "|---|---|---|"]
