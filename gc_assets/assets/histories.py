@@ -12,7 +12,7 @@ from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.report.history import history_svg, standing_alone
-from gc_assets.report.load import histories
+from gc_assets.report.lakes import histories
 from gc_assets.report.waterfall import data_uri
 from gc_assets.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.stages.night import Night

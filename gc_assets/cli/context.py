@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from resources.platform import Platform
+    from resources.spark import SparkRuntime
 
 Mode = Literal["plan", "apply"]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -37,16 +38,21 @@ class Settings:
 
 
 def spark_of(platform: Platform, *, verbose: bool = False) -> SparkSession:
-    """The session of the configuration; a few seconds the first time. Java's chatter is shown only if `verbose`."""
+    """The session of the configuration; a few seconds the first time."""
     from resources.spark import SparkRuntime
 
+    return opened(SparkRuntime.from_config(platform.config.spark), verbose=verbose)
+
+
+def opened(runtime: SparkRuntime, *, verbose: bool = False) -> SparkSession:
+    """The runtime's session, opened without Spark's chatter unless `verbose`."""
     with nullcontext() if verbose else _quiet_children():
-        return SparkRuntime.from_config(platform.config.spark).session()
+        return runtime.session()
 
 
 @contextmanager
 def _quiet_children() -> Generator[None]:
-    """Processes started meanwhile write their standard error to a file, which is shown if the start fails."""
+    """What we and processes started meanwhile write to standard error goes to a file, which is shown if the start fails."""
     sys.stderr.flush()
     ours = os.dup(2)
     with tempfile.TemporaryFile() as chatter:
@@ -54,11 +60,13 @@ def _quiet_children() -> Generator[None]:
         try:
             yield
         except BaseException:
+            sys.stderr.flush()
             os.dup2(ours, 2)
             chatter.seek(0)
             click.echo(chatter.read().decode(errors="replace"), err=True)
             raise
         finally:
+            sys.stderr.flush()
             os.dup2(ours, 2)
             os.close(ours)
 

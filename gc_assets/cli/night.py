@@ -16,13 +16,14 @@ from typing import Any, Final, cast
 
 import dagster as dg
 
-from gc_assets.cli.context import Mode, spark_of, with_mode
+from gc_assets.cli.context import Mode, opened, with_mode
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.definitions import build_definitions
 from gc_assets.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE, TABLES
 from gc_assets.stages.deletion_plan import header_of
+from resources.collector import Collector
 from resources.platform import Platform
 
 ROWS_METADATA: Final = "dagster/row_count"
@@ -61,9 +62,10 @@ def run_night(
     chosen = with_mode(platform, mode)
     night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
     keys = selection(chosen, lakes, storages, through)
-    definitions = dg.Definitions.merge(build_definitions(chosen, as_of), dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))
+    assets = build_definitions(chosen, as_of)
     if {asset for _, asset in keys} - WITHOUT_SPARK:
-        spark_of(chosen, verbose=verbose)  # the assets' own runtime finds this session
+        opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
+    definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
         result = job.execute_in_process(

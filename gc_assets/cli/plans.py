@@ -121,8 +121,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
     night = platform.night(platform.clock.today())
-    chosen = tuple(phase for phase in EXECUTED if not phases or phase in phases)
-    already = nothing_to_do(plan)
+    chosen = tuple(phase for phase in EXECUTED if phase in plan.header.totals and (not phases or phase in phases))
+    already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(plan.header.totals)} only")
     if already is not None:
         _print_books({}, None, format_)
         say(f"Nothing to do: {already}.")
@@ -135,7 +135,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     if any(outcome == "failed" for _, outcome in applied.books):
         say(f"Some files failed; see `gc-assets show deletion_log --run-date {plan.header.run_date}`, then apply again: it resumes.")
         raise click.exceptions.Exit(1)
-    if applied.books:
+    if ("quarantine", "done") in applied.books:
         say(f"To undo: gc-assets restore --plan {plan.header.plan_id[:12]}")
 
 

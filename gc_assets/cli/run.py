@@ -71,6 +71,8 @@ def run_command(
             click.echo(plan_line(header))
         if not shown:
             say("Nothing to do: no plan has a file in it." if plans else "No storage was asked for a plan.")
+    for text in sorted({text for header in plans for text in header.unsafe}):
+        say(f"Lowered safety: {text}.")
     refused = [header for header in shown if header.failed_gates]
     for header in refused:
         for gate in header.failed_gates:

@@ -6,47 +6,28 @@ The witness of a live file is walked up: file, containers, commit, and down the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any
 
 from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.parts import read_parts
-from gc_assets.core.receipts import Published
 from gc_assets.schemas import (
     CLAIMS,
-    COMMIT_GRAPH,
     DELETION_LOG,
     DELETION_PLAN,
     LAKE_REFS,
     LIVE_FILES,
     ORPHAN_FILES,
-    REACHABLE_SNAPSHOTS,
     STORAGE_INVENTORY,
 )
 from gc_assets.stages.browse import rows_where
+from gc_assets.stages.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.live_files import EXTERNAL_SIDE
 from gc_assets.stages.night import Night
-
-CLAIMS_SIDE: Final = "_claims"
-EXPIRED_SIDE: Final = "_expired"
-DANGLING_SIDE: Final = "_dangling"
-EXTERNAL_SIDE: Final = "_external"
-# No format nests deeper; a longer walk would be a circle.
-MAX_CONTAINERS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A step of the chain from a ref to the file: `what` it is, its `name`, and what is known of it."""
-
-    what: str
-    name: str
-    detail: str = ""
+from gc_assets.stages.witness import Link, chain, lake_rows, last_chain, rows_about
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +59,7 @@ def explain(night: Night, text: str, storage: str | None = None) -> list[Explana
     if is_address(text):
         place = night.resolver().resolve_one(text)
         if place is None:
-            external = [row for lake in night.config.lakes for row in _lake_rows(night, lake.name, "key", text, EXTERNAL_SIDE)]
+            external = [row for lake in night.config.lakes for row in lake_rows(night, lake.name, "key", text, EXTERNAL_SIDE)]
             why = "no configured storage holds this address, so it is never swept"
             if external:
                 why += f"; lake {external[0]['lake']} needs it"
@@ -98,17 +79,16 @@ def _explain(night: Night, storage: str, key: str) -> Explanation:
     history = tuple(_history(night, storage, key))
     facts = _facts(night, storage, key)
     for lake in night.config.lakes:
-        for row in _lake_rows(night, lake.name, "key", key):
+        for row in lake_rows(night, lake.name, "key", key):
             if row["storage"] == storage:
-                chain = tuple(_chain(night, lake.name, row))
-                sentence = f"It is live: {_because(chain)}."
+                links = tuple(chain(night, lake.name, row))
+                sentence = f"It is live: {_because(links)}."
                 last = _last_act(facts, history)
                 if last is not None and last["phase"] == "quarantine":
                     sentence += f" But it {_done(storage, key, last)[1].removeprefix('It ')}"
-                return Explanation(storage, key, "live", sentence, chain, facts, history)
+                return Explanation(storage, key, "live", sentence, links, facts, history)
     verdict, sentence = _not_live(night, storage, key, facts, history)
-    chain = _last_chain(night, storage, key)
-    return Explanation(storage, key, verdict, sentence, chain, facts, history)
+    return Explanation(storage, key, verdict, sentence, last_chain(night, storage, key), facts, history)
 
 
 def _because(chain: tuple[Link, ...]) -> str:
@@ -157,86 +137,10 @@ def _done(storage: str, key: str, act: dict[str, Any]) -> tuple[str, str]:
         return "purged", f"It was purged at {when} by plan {by}."
     if act["phase"] == "restore":
         return "restored", f"It was put back at {when}; the next night judges it afresh."
-    return "quarantined", f"It is in quarantine since {when}, by plan {by}. Undo: gc-assets restore --storage {storage} --key {key}"
-
-
-def _chain(night: Night, lake: str, row: dict[str, Any], side: str | None = None) -> Iterator[Link]:
-    """Ref, commit, containers outermost first, file."""
-    links = [Link(row["kind"], row["key"], _size(row))]
-    top, commit, table = row["container"], row["commit_id"], row["table_uuid"]
-    for _ in range(MAX_CONTAINERS):
-        if top is None:
-            break
-        above = _container(night, lake, top, side)
-        if above is None:
-            links.append(Link("container", top, "outside all storages"))
-            break
-        links.append(Link(above["kind"], above["key"], _size(above)))
-        top, commit, table = above["container"], above["commit_id"], above["table_uuid"]
-    if commit is None:
-        yield Link("lake", lake, "part of its present state: current metadata, refs or configuration")
-    else:
-        yield from _commit_links(night, lake, commit, table)
-    yield from reversed(links)
-
-
-def _container(night: Night, lake: str, address: str, side: str | None) -> dict[str, Any] | None:
-    place = night.resolver().resolve_one(address)
-    if place is None:
-        return None
-    sides = (None,) if side is None else (side, None)  # a container of expired history may be live itself
-    for name in sides:
-        for row in _lake_rows(night, lake, "key", place[1], name):
-            if row["storage"] == place[0]:
-                return row
-    return None
-
-
-def _commit_links(night: Night, lake: str, commit: str, table: str | None) -> Iterator[Link]:
-    state, day = night.state, night.run_date
-    reachable = state.require(lake, REACHABLE_SNAPSHOTS.name, day)
-    said = _one_of(_where(night, REACHABLE_SNAPSHOTS.schema, reachable, "commit_id", commit), table)
-    refs = state.require(lake, LAKE_REFS.name, day)
-    if said is not None and said["refs"]:
-        name = said["refs"][0]
-        ref = _one_of(_where(night, LAKE_REFS.schema, refs, "ref_name", name), table)
-        more = f", one of {said['refs_count']:,} refs that reach it" if said["refs_count"] > 1 else ""
-        steps = _steps_back(night, lake, ref["head_commit_id"], commit, table) if ref is not None else None
-        back = "" if steps is None else ", its head" if steps == 0 else f", {steps:,} commits before its head"
-        where = f" of {ref['table_name']}" if ref is not None and ref["table_name"] else ""
-        yield Link(ref["ref_type"] if ref is not None else "ref", name, f"in lake {lake}{where}{back}{more}")
-    graph = _one_of(_where(night, COMMIT_GRAPH.schema, state.require(lake, COMMIT_GRAPH.name, day), "commit_id", commit), table)
-    at = f"{graph['committed_at'].isoformat()}" if graph is not None and graph["committed_at"] is not None else ""
-    why = f"{said['state']}: {said['reason']}" if said is not None else ""
-    until = f"; kept until {said['keep_until'].isoformat()}" if said is not None and said["keep_until"] is not None else ""
-    yield Link("commit", commit, "; ".join(part for part in (at, why) if part) + until)
-
-
-def _steps_back(night: Night, lake: str, head: str | None, commit: str, table: str | None) -> int | None:
-    """Length of the shortest way from `head` to `commit` by parents; null where there is none."""
-    graph = night.state.require(lake, COMMIT_GRAPH.name, night.run_date)
-    rows = read_parts(night.state.files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "parents"])
-    same = pc.is_null(rows.column("table_uuid")) if table is None else pc.equal(rows.column("table_uuid"), table)
-    rows = rows.filter(same)
-    parents = dict(zip(rows.column("commit_id").to_pylist(), rows.column("parents").to_pylist(), strict=True))
-    level, seen, steps = {head}, {head}, 0
-    while level:
-        if commit in level:
-            return steps
-        level = {parent for child in level for parent in parents.get(child) or ()} - seen
-        seen |= level
-        steps += 1
-    return None
-
-
-def _last_chain(night: Night, storage: str, key: str) -> tuple[Link, ...]:
-    """For a file that is not live: the history that last needed it."""
-    for side in (EXPIRED_SIDE, DANGLING_SIDE):
-        for lake in night.config.lakes:
-            for row in _lake_rows(night, lake.name, "key", key, side):
-                if row["storage"] == storage:
-                    return tuple(_chain(night, lake.name, row, side))
-    return ()
+    return (
+        "quarantined",
+        f"It is in quarantine since {when}, by plan {by}. Undo: gc-assets restore --storage {storage} --key {shlex.quote(key)}",
+    )
 
 
 def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
@@ -246,14 +150,14 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
     inventory = state.current(storage, STORAGE_INVENTORY.name, day)
     if inventory is not None:
         facts["listed_at"] = inventory.receipt.created_at
-        facts["inventory"] = _first(_where(night, STORAGE_INVENTORY.schema, inventory, "key", key))
+        facts["inventory"] = _first(rows_about(night, STORAGE_INVENTORY.schema, inventory, "key", key))
     orphans = state.current(storage, ORPHAN_FILES.name, day)
     if orphans is not None:
         facts["grace_cutoff"] = datetime.fromisoformat(orphans.receipt.facts["grace_cutoff"])
-        facts["orphan"] = _first(_where(night, ORPHAN_FILES.schema, orphans, "key", key))
+        facts["orphan"] = _first(rows_about(night, ORPHAN_FILES.schema, orphans, "key", key))
     plan = state.current(storage, DELETION_PLAN.name, day)
     if plan is not None:
-        facts["plan"] = _first(_where(night, DELETION_PLAN.schema, plan, "key", key))
+        facts["plan"] = _first(rows_about(night, DELETION_PLAN.schema, plan, "key", key))
         facts["plan_id"] = plan.receipt.facts["plan_id"]
         facts["plan_refused_by"] = [gate["name"] for gate in plan.receipt.facts["header"]["gates"] if not gate["passed"]]
     owner = _claims(night, storage).owner(key[: key.rfind("/") + 1])
@@ -279,22 +183,5 @@ def _history(night: Night, storage: str, key: str) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["at"])
 
 
-def _lake_rows(night: Night, lake: str, column: str, value: str, side: str | None = None) -> list[dict[str, Any]]:
-    live = night.state.current(lake, LIVE_FILES.name, night.run_date)
-    return [] if live is None else rows_where(night.state, LIVE_FILES.schema, live.paths(side), column, [value]).to_pylist()
-
-
-def _where(night: Night, schema: pa.Schema, published: Published, column: str, value: str) -> list[dict[str, Any]]:
-    return rows_where(night.state, schema, published.paths(), column, [value]).to_pylist(maps_as_pydicts="lossy")
-
-
-def _one_of(rows: list[dict[str, Any]], table: str | None) -> dict[str, Any] | None:
-    return next((row for row in rows if row["table_uuid"] == table), None)
-
-
 def _first(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return rows[0] if rows else None
-
-
-def _size(row: dict[str, Any]) -> str:
-    return f"{row['size_bytes']:,} bytes" if row["size_bytes"] is not None and row["size_bytes"] >= 0 else ""

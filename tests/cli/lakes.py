@@ -14,12 +14,17 @@ SPARK = {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "2", "sp
 
 @dataclass(frozen=True)
 class SmallLake:
-    """`orders` has an expired and a live snapshot and four crash leftovers; in `visits` the tag `audit` keeps an old snapshot."""
+    """`orders` has an expired and a live snapshot and four crash leftovers; in `visits` the tag `audit` keeps an old snapshot.
+
+    `young` is a leftover within the grace period, `unowned` lies where no table is.
+    """
 
     root: Path
     builder: LakeBuilder
     orders: TableBuilder
     leftovers: list[Path]
+    young: Path
+    unowned: Path
     lakes_yaml: Path
 
     def configure(self, **storage: object) -> Path:
@@ -44,7 +49,7 @@ def write_config(root: Path, catalog: dict[str, str], **storage: object) -> Path
 
 
 def small_lake(root: Path) -> SmallLake:
-    """Everything is at least ten days old, so the default grace protects none of it."""
+    """Everything but `young` is at least ten days old, so the default grace protects none of it."""
     now = datetime.now(UTC).replace(microsecond=0)
     builder = LakeBuilder(root)
     orders = builder.table("shop.orders", now - timedelta(days=40), properties={"history.expire.max-snapshot-age-ms": "864000000"})
@@ -55,6 +60,10 @@ def small_lake(root: Path) -> SmallLake:
     visits.tag(now - timedelta(days=34), "audit", first)
     visits.overwrite(now - timedelta(days=11))
     leftovers = orders.leftovers(now - timedelta(days=20))
-    lake = SmallLake(root, builder, orders, leftovers, root / "lakes.yaml")
+    (young,) = orders.leftovers(now - timedelta(hours=1), count=0)
+    unowned = builder.warehouse / "notes of someone.txt"
+    unowned.write_text("not a table's")
+    builder.date_files(now - timedelta(days=50))
+    lake = SmallLake(root, builder, orders, leftovers, young, unowned, root / "lakes.yaml")
     lake.configure()
     return lake

@@ -127,6 +127,11 @@ def test_a_file_of_expired_history_names_the_commit_that_last_needed_it(night: t
     assert [link["what"] for link in found["chain"]][-3:] == ["manifest_list", "manifest", "data"]
 
 
+def test_what_is_young_and_what_nobody_claims_is_left_alone_and_says_why(night: tuple[Shell, Result], lake: SmallLake) -> None:
+    shell = night[0]
+    assert [shell.json("explain", str(path))[0]["verdict"] for path in (lake.young, lake.unowned)] == ["young", "unowned"]
+
+
 def test_what_nobody_knows_is_unknown_and_what_lies_elsewhere_external(night: tuple[Shell, Result]) -> None:
     shell = night[0]
     assert shell.json("explain", "shop/orders/never.parquet")[0]["verdict"] == "unknown"
