@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.meter import Meter
 from benchmarks.resident import answer
-from gc_assets.config import load_config
+from gc_assets.config_file import load_config
 from gc_assets.core.clock import Clock
 from gc_assets.core.receipts import Published
 from gc_assets.stages.commit_graph import commit_graph

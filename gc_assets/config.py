@@ -1,6 +1,6 @@
 """`lakes.yaml` as pydantic models (design section 7): unknown keys are refused, an error names the key by its path.
 
-Values only: nothing here opens a lake or a storage. `${NAME}` is replaced from a mapping that the caller passes in.
+Values only: nothing here opens a file, a lake or a storage. `config_file.py` reads the file.
 """
 
 from __future__ import annotations
@@ -8,12 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -21,24 +18,49 @@ from pydantic import (
     Field,
     PlainSerializer,
     SecretStr,
-    ValidationError,
     model_validator,
 )
 
 from gc_assets.core.errors import UsageError
-from gc_assets.core.units import Cutoff, format_duration, parse_bytes, parse_cutoff, parse_duration
+from gc_assets.core.units import LONGEST, Cutoff, format_duration, parse_bytes, parse_cutoff, parse_duration
 
 DEFAULT_GRACE = timedelta(hours=72)
 # 24 h is the shortest grace that survives a slow writer's night (reliability.md H3); only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers it.
 GRACE_FLOOR = timedelta(hours=24)
 
+LAKE_KINDS = ("iceberg", "icechunk")
+
+
+def _duration(value: Any) -> timedelta:
+    # A bare number is refused: pydantic would take 30 for seconds, where days were meant.
+    return value if isinstance(value, timedelta) else parse_duration(str(value))
+
+
+def _number(value: Any) -> Any:
+    # To Python `true` is 1: `max_delete_share: yes` would allow everything, `keep_last: yes` would keep one commit.
+    if isinstance(value, bool):
+        raise ValueError("write a number; yes or no is none")  # noqa: TRY004  (pydantic reports ValueErrors only)
+    return value
+
+
+def _cutoff_value(value: Any) -> str | int | datetime | None:
+    if value is not None:
+        parse_cutoff(value)
+    return datetime.combine(value, time.min) if isinstance(value, date) and not isinstance(value, datetime) else value
+
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Duration = Annotated[
     timedelta,
-    BeforeValidator(lambda v: parse_duration(v) if isinstance(v, str) else v),
+    BeforeValidator(_duration),
     PlainSerializer(format_duration, return_type=str),
 ]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
+CutoffValue = Annotated[str | int | datetime | None, BeforeValidator(_cutoff_value)]
+# At least one, or nothing is kept; at most what the int32 columns of the tables hold.
+Count = Annotated[int, BeforeValidator(_number), Field(ge=1, lt=2**31)]
+Days = Annotated[int, BeforeValidator(_number), Field(ge=0, le=LONGEST.days)]
+Share = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
 
 
 class _Model(BaseModel):
@@ -47,7 +69,7 @@ class _Model(BaseModel):
 
 def _pattern(value: str) -> str:
     try:
-        re.compile(value)
+        re.compile(str(value))
     except re.error as error:
         raise ValueError(f"{value!r} is not a regular expression: {error}") from None
     return value
@@ -59,15 +81,17 @@ Pattern = Annotated[str, BeforeValidator(_pattern)]
 class Gates(_Model):
     """Limits a plan must stay below; shares are fractions of what the storage holds."""
 
-    max_delete_share: float = Field(default=0.2, ge=0, le=1, description="Largest share of the storage's bytes or files a plan may take.")
+    max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files a plan may take.")
     max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes a plan may take.")
-    max_live_drop: float = Field(default=0.2, ge=0, le=1, description="Largest drop of the live count against the last published night.")
+    max_live_drop: Share = Field(default=0.2, description="Largest drop of the live count against the last published night.")
 
 
 class Money(_Model):
     """What a byte costs, for the report. Left out, the report shows no money."""
 
-    usd_per_gb_month: float = Field(gt=0, description="Price of one GB (10^9 bytes) stored for a month.")
+    usd_per_gb_month: Annotated[float, BeforeValidator(_number)] = Field(
+        gt=0, allow_inf_nan=False, description="Price of one GB (10^9 bytes) stored for a month."
+    )
 
 
 class StorageConfig(_Model):
@@ -77,7 +101,7 @@ class StorageConfig(_Model):
     location: str = Field(description="`file:///data/warehouse/` (or s3://bucket/prefix/ in a later release).")
     quarantine: Literal["trash", "versioned", "deferred"] = "trash"
     grace: Duration = Field(default=DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
-    quarantine_days: int = Field(default=7, ge=0, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
+    quarantine_days: Days = Field(default=7, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
     mode: Literal["plan", "apply"] = "plan"
     gates: Gates = Field(default_factory=lambda: Gates())
     money: Money | None = None
@@ -90,10 +114,10 @@ class RefRule(_Model):
     """
 
     match: Pattern
-    keep: str | int | datetime | None = None
-    cutoff: str | int | datetime | None = None
+    keep: CutoffValue = None
+    cutoff: CutoffValue = None
     max_age: Duration | None = None
-    keep_last: int | None = Field(default=None, ge=1)
+    keep_last: Count | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> RefRule:
@@ -107,9 +131,9 @@ class RefRule(_Model):
 class DefaultRule(_Model):
     """The rule for every ref that no pattern names."""
 
-    keep: str | int | datetime | None = None
+    keep: CutoffValue = None
     max_age: Duration | None = None
-    keep_last: int | None = Field(default=None, ge=1)
+    keep_last: Count | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> DefaultRule:
@@ -133,7 +157,10 @@ TagPolicy = Literal["keep", "policy", "ignore"]
 
 
 def _as_rule(value: Any) -> Any:
-    return value if isinstance(value, dict | DefaultRule) else {"keep": value}
+    if isinstance(value, dict | DefaultRule):
+        return value
+    parse_cutoff(value)
+    return {"keep": value}
 
 
 class IcechunkRetention(_Model):
@@ -167,7 +194,7 @@ class IcebergRetention(_Model):
 
     source: Literal["table"] = "table"
     max_snapshot_age: Duration | None = None
-    min_snapshots_to_keep: int | None = Field(default=None, ge=1)
+    min_snapshots_to_keep: Count | None = None
     max_ref_age: Duration | None = None
     refs: tuple[RefRule, ...] = Field(
         default=(), description="Refs that match are retained by this cut-off instead of the table's settings."
@@ -201,7 +228,7 @@ class IcebergLakeConfig(_Model):
 
     name: Name
     kind: Literal["iceberg"]
-    catalog: dict[str, SecretStr | str]
+    catalog: dict[str, SecretStr]
     catalog_name: str = Field(default="default", description="pyiceberg's catalog name (the SQL catalog stores rows under it).")
     tables: tuple[str, ...] = ("*",)
     retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
@@ -258,81 +285,3 @@ def _named(items: Any, name: str, what: str) -> Any:
         if item.name == name:
             return item
     raise UsageError(f"there is no {what} named {name!r}; the configuration has {', '.join(item.name for item in items)}")
-
-
-def load_config(path: Path, environment: Mapping[str, str], grace_floor: timedelta = GRACE_FLOOR) -> Config:
-    """The configuration at `path`, `${NAME}` replaced from `environment`, relative paths made absolute against its folder.
-
-    Raises `UsageError` naming each wrong key by its path, what was found and what is allowed.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UsageError(
-            f"there is no configuration at {path}; pass --config FILE, set GC_ASSETS_CONFIG, or run `gc-assets demo`"
-        ) from None
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"{path} is not YAML: {error}") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"{path} must hold a mapping with the keys state, storages and lakes")
-    try:
-        config = Config.model_validate(_substituted(document, environment, ""))
-    except ValidationError as error:
-        raise UsageError(f"{path} is not valid:\n" + "\n".join(_explained(item) for item in error.errors())) from None
-    for index, storage in enumerate(config.storages):
-        if storage.grace < grace_floor:
-            raise UsageError(
-                f"{path}: storages[{index}].grace is {format_duration(storage.grace)}, the floor is {format_duration(grace_floor)}: "
-                "a shorter grace deletes files of writers that have not committed yet. "
-                "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR, and every plan will say so."
-            )
-    return _anchored(config, path.resolve().parent)
-
-
-def _substituted(value: Any, environment: Mapping[str, str], where: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _substituted(item, environment, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_substituted(item, environment, f"{where}[{index}]") for index, item in enumerate(value)]
-    if not isinstance(value, str):
-        return value
-
-    def replaced(match: re.Match[str]) -> str:
-        if match[1] not in environment:
-            raise UsageError(f"{where}: the environment has no variable {match[1]}, which ${{{match[1]}}} asks for")
-        return environment[match[1]]
-
-    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", replaced, value)
-
-
-def _explained(item: Any) -> str:
-    path = ""
-    for part in item["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in {"iceberg", "icechunk"}:  # the union's tags, not keys of the file
-            path += f".{part}" if path else str(part)
-    message = item["msg"].removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        return f"  {path}: no such key"
-    found = item.get("input")
-    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) and "secret" not in path else ""
-    return f"  {path or 'the document'}: {message}{shown}"
-
-
-def _anchored(config: Config, folder: Path) -> Config:
-    def absolute(location: str) -> str:
-        return location if re.match(r"^[A-Za-z][A-Za-z0-9+.-]*:", location) or location.startswith("/") else str(folder / location)
-
-    return config.model_copy(
-        update={
-            "state": absolute(config.state),
-            "storages": tuple(item.model_copy(update={"location": absolute(item.location)}) for item in config.storages),
-            "lakes": tuple(
-                item.model_copy(update={"location": absolute(item.location)}) if isinstance(item, IcechunkLakeConfig) else item
-                for item in config.lakes
-            ),
-        }
-    )

@@ -8,7 +8,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
-from gc_assets.config import GRACE_FLOOR, Config, load_config
+from gc_assets.config import GRACE_FLOOR, Config
+from gc_assets.config_file import load_config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration, parse_duration

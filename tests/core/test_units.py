@@ -15,7 +15,7 @@ AS_OF = datetime(1998, 1, 20, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
-    ("text", "hours"),
+    "text, hours",
     [
         ("72h", 72),
         ("3d", 72),
@@ -59,7 +59,7 @@ def test_a_printed_duration_reads_back_as_itself(seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"),
+    "text, count",
     [("0", 0), (1000, 1000), ("10TB", 10 * 10**12), ("512 MiB", 512 * 2**20), ("1.5GB", 1_500_000_000), ("9007199254740993", 2**53 + 1)],
 )
 def test_a_size_is_exact_in_decimal_or_binary_units(text: str | int, count: int) -> None:
@@ -77,7 +77,7 @@ def test_a_size_of_any_length_is_a_number_and_no_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"),
+    "count, text",
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1234, "1.23 kB"), (999_499, "999 kB"), (10**9, "1 GB"), (2 * 10**18, "2,000 PB")],
 )
 def test_sizes_print_in_decimal_units_with_three_digits(count: int, text: str) -> None:
@@ -92,7 +92,7 @@ def test_a_printed_size_is_within_one_percent_and_its_number_stays_below_1000(co
 
 
 @pytest.mark.parametrize(
-    ("value", "cutoff"),
+    "value, cutoff",
     [
         ("none", Cutoff(forever=True)),
         ("Forever", Cutoff(forever=True)),
