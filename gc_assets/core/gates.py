@@ -120,7 +120,7 @@ def delete_bytes(planned: Amount, limit: int) -> GateResult:
 
 def delete_share(planned: Amount, stored: Amount, limit: float, *, chosen: bool) -> GateResult:
     """The planned share of files and of bytes. A limit nobody chose lets a small plan pass whatever its share."""
-    share = max(planned.files / stored.files if stored.files else 0.0, planned.bytes / stored.bytes if stored.bytes else 0.0)
+    share = max(planned.files / max(stored.files, 1), planned.bytes / max(stored.bytes, 1))
     small = not chosen and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes
     message = f"{planned.files:,} of {stored.files:,} files planned, {share:.1%} by the larger share; max_delete_share allows {limit:.1%}"
     message += f" (not applied to a plan of at most {SMALL_PLAN.files:,} files and {format_bytes(SMALL_PLAN.bytes)})." if small else "."

@@ -1,0 +1,132 @@
+"""Each gate on both sides of its edge; a refusal names its numbers and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gc_assets.core import gates
+from gc_assets.core.plan import Amount, GateResult
+
+GB = 10**9
+
+
+def small(files: int = 0, size: int = 0) -> Amount:
+    return Amount(files=files, bytes=size)
+
+
+EDGES: list[tuple[str, GateResult, GateResult]] = [
+    ("live_set", gates.live_set(1, 3), gates.live_set(0, 3)),
+    ("live_drop", gates.live_drop(80, 100, 0.2), gates.live_drop(79, 100, 0.2)),
+    ("live_drop", gates.live_drop(100, 100, 0.0), gates.live_drop(99, 100, 0.0)),
+    ("metadata_present", gates.metadata_present(0, []), gates.metadata_present(1, ["m.avro"])),
+    ("live_listed", gates.live_listed(1000, 1, ["a"]), gates.live_listed(999, 1, ["a"])),
+    ("no_live_candidate", gates.no_live_candidate(0, []), gates.no_live_candidate(1, ["a"])),
+    ("spelling", gates.spelling(0, []), gates.spelling(1, ["a%20b"])),
+    ("storages_apart", gates.storages_apart([]), gates.storages_apart([("outer", "inner")])),
+    ("links", gates.links(0, []), gates.links(1, ["a"])),
+    ("foreign_metadata", gates.foreign_metadata(0, []), gates.foreign_metadata(1, ["table 5e1f"])),
+    ("unfinished_apply", gates.unfinished_apply([]), gates.unfinished_apply(["5e1f"])),
+    ("delete_bytes", gates.delete_bytes(small(1, GB), GB), gates.delete_bytes(small(1, GB + 1), GB)),
+    (
+        "delete_share",
+        gates.delete_share(small(20, 1), small(100, 100), 0.2, chosen=True),
+        gates.delete_share(small(21, 1), small(100, 100), 0.2, chosen=True),
+    ),
+    (
+        "delete_share",
+        gates.delete_share(small(1, 20), small(100, 100), 0.2, chosen=True),
+        gates.delete_share(small(1, 21), small(100, 100), 0.2, chosen=True),
+    ),
+]
+
+
+@pytest.mark.parametrize("name, inside, outside", EDGES)
+def test_a_gate_passes_on_its_edge_and_fails_one_step_beyond(name: str, inside: GateResult, outside: GateResult) -> None:
+    assert (inside.name, outside.name) == (name, name)
+    assert inside.passed
+    assert not outside.passed
+
+
+@pytest.mark.parametrize("name, inside, outside", EDGES)
+def test_a_refusal_says_how_to_override_it_or_that_nothing_does(name: str, inside: GateResult, outside: GateResult) -> None:
+    way_out = f"approve with `--override {name}`" if outside.overridable else "Nothing overrides this gate."
+    assert way_out in outside.message
+    assert "override" not in inside.message
+    assert inside.overridable == outside.overridable
+
+
+def test_what_proves_the_mark_wrong_can_never_be_overridden() -> None:
+    fixed = {name for name, _, outside in EDGES if not outside.overridable}
+    assert fixed == {"live_set", "metadata_present", "no_live_candidate", "spelling", "storages_apart", "links", "unfinished_apply"}
+
+
+@pytest.mark.parametrize(
+    "refused, numbers",
+    [
+        (gates.live_set(0, 1234), ["0 live files", "1,234 refs"]),
+        (gates.live_drop(700, 1000, 0.2), ["700", "1,000", "30.0%", "max_live_drop allows 20.0%"]),
+        (gates.metadata_present(1234, ["m.avro"]), ["1,234 live metadata objects", "m.avro"]),
+        (gates.live_listed(2000, 1000, ["data/a"]), ["1,000 of 2,000", "0.1%", "data/a"]),
+        (gates.no_live_candidate(2, ["data/a"]), ["2 candidates", "data/a", "bug"]),
+        (gates.spelling(2, ["data/a%20b"]), ["2 candidates", "data/a%20b", "Rename"]),
+        (gates.storages_apart([("outer", "inner")]), ["outer and inner"]),
+        (gates.links(3, ["data/a"]), ["3 live files", "data/a"]),
+        (gates.foreign_metadata(3, ["table 5e1f"]), ["3 metadata objects", "table 5e1f", "lakes.yaml"]),
+        (gates.unfinished_apply(["5e1f"]), ["1 plans", "5e1f", "gc-assets apply"]),
+        (gates.delete_bytes(small(1, 3 * GB), 2 * GB), ["3 GB planned", "max_delete_bytes allows 2 GB"]),
+        (
+            gates.delete_share(small(500, 1), small(1000, 1000), 0.2, chosen=True),
+            ["500 of 1,000 files", "50.0%", "max_delete_share allows 20.0%"],
+        ),
+    ],
+)
+def test_a_refusal_names_its_numbers_and_examples(refused: GateResult, numbers: list[str]) -> None:
+    assert not refused.passed
+    assert [text for text in numbers if text not in refused.message] == []
+
+
+@pytest.mark.parametrize("gate", [gates.metadata_present, gates.no_live_candidate, gates.spelling, gates.links, gates.foreign_metadata])
+def test_a_refusal_names_five_examples_at_most(gate: Callable[..., GateResult]) -> None:
+    message = gate(100, [f"object-{index}" for index in range(100)]).message
+    assert "object-4" in message
+    assert "object-5" not in message
+
+
+def test_the_first_night_has_nothing_to_drop_from() -> None:
+    assert gates.live_drop(1, None, 0.0).passed
+
+
+def test_a_live_set_that_grows_or_was_empty_before_is_no_drop() -> None:
+    assert gates.live_drop(200, 100, 0.0).passed
+    assert gates.live_drop(5, 0, 0.0).passed
+
+
+def test_everything_gone_overnight_is_a_drop_of_all() -> None:
+    fallen = gates.live_drop(0, 1_000_000, 0.99)
+    assert not fallen.passed
+    assert fallen.numbers["drop"] == 1.0
+
+
+@pytest.mark.parametrize("files, size", [(1_000, 10**9), (1, 1)])
+def test_a_small_plan_passes_the_share_that_nobody_chose(files: int, size: int) -> None:
+    verdict = gates.delete_share(small(files, size), small(files, size), 0.2, chosen=False)
+    assert verdict.passed
+    assert "not applied to a plan of at most 1,000 files and 1 GB" in verdict.message
+
+
+@pytest.mark.parametrize("files, size", [(1_001, 1), (1, 10**9 + 1)])
+def test_a_plan_one_file_or_byte_larger_is_not_small(files: int, size: int) -> None:
+    assert not gates.delete_share(small(files, size), small(files, size), 0.2, chosen=False).passed
+
+
+def test_a_small_plan_does_not_pass_a_share_that_was_chosen() -> None:
+    assert not gates.delete_share(small(2, 2), small(4, 4), 0.2, chosen=True).passed
+
+
+def test_a_plan_over_a_storage_that_holds_nothing_is_all_of_it() -> None:
+    """Books that plan 5 of 0 files are wrong; their share once was 0 %."""
+    assert not gates.delete_share(small(5, 0), small(0, 0), 1.0, chosen=True).passed
+    assert not gates.delete_share(small(5, 5), small(5, 0), 1.0, chosen=True).passed
+    assert gates.delete_share(small(), small(), 0.0, chosen=True).passed
