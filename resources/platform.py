@@ -48,7 +48,8 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
             floor = parse_duration(environment[FLOOR_VARIABLE])
         except ValueError as error:
             raise UsageError(f"{FLOOR_VARIABLE}: {error}") from None
-        unsafe.append(f"{FLOOR_VARIABLE} lowers the floor of the grace period to {format_duration(floor)}")
+        if floor < GRACE_FLOOR:
+            unsafe.append(f"{FLOOR_VARIABLE} lowers the floor of the grace period to {format_duration(floor)}")
     clock = clock_of(environment)
     if clock.fixed is not None:
         unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
