@@ -1,0 +1,169 @@
+"""The demo builds real lakes, plans exactly their leftovers, and every command it prints can be typed."""
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import icechunk
+import pytest
+import zarr
+from click.testing import CliRunner
+from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.main import cli
+from gc_assets.core.errors import UsageError
+from gc_assets.demo import ensure_demo, run_demo
+from gc_assets.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.stages.tables import read_rows
+from resources.platform import NOW_VARIABLE, load_platform
+
+SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.shuffle.partitions: "4"}}\n'
+
+
+@dataclass
+class Night:
+    """A demo whose night has run, and what it printed."""
+
+    config: Path
+    lake: Path
+    text: str
+    before: dict[str, str]
+
+    def rows(self, group: str, table: object) -> list[dict]:
+        platform = load_platform(os.environ, str(self.config))
+        state = platform.night(platform.clock.today()).state
+        return read_rows(state, table, state.require(group, table.name, platform.clock.today())).to_pylist()
+
+    def commands(self) -> Iterator[list[str]]:
+        """The lines to type, without their explanations: words are separated from those by six spaces."""
+        for line in self.text.split("WHAT TO TYPE NEXT")[1].splitlines():
+            if line.startswith("  gc-assets"):
+                yield shlex.split(line.strip().split("      ")[0])[1:]
+
+
+def contents(lake: Path) -> dict[str, str]:
+    files = [path for path in lake.rglob("*") if path.is_file() and ".gc-assets" not in path.parts]
+    return {str(path.relative_to(lake)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def night(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Night:
+    config = ensure_demo(tmp_path_factory.mktemp("demo"))
+    with config.open("a") as file:
+        file.write(SPARK_SETTINGS)
+    before, said = contents(config.parent / "lake"), []
+    run_demo(config.parent, said.append)
+    return Night(config, config.parent / "lake", "\n".join(said), before)
+
+
+def test_a_second_call_leaves_the_lakes_as_they_are(tmp_path: Path) -> None:
+    config = ensure_demo(tmp_path)
+    before = contents(tmp_path)
+    assert ensure_demo(tmp_path) == config
+    assert contents(tmp_path) == before
+
+
+def test_an_interrupted_build_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "lake" / "weather").mkdir(parents=True)
+    (tmp_path / "lakes.yaml.unfinished").touch()
+    assert ensure_demo(tmp_path).exists()
+
+
+def test_a_directory_with_somebody_elses_lake_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "precious").write_text("mine")
+    with pytest.raises(UsageError, match="in the place of a demo lake"):
+        ensure_demo(tmp_path)
+    assert [path.name for path in (tmp_path / "lake").iterdir()] == ["precious"]
+
+
+def test_garbage_is_older_than_the_grace_and_the_whole_lake_is_small(tmp_path: Path) -> None:
+    config = ensure_demo(tmp_path)
+    platform = load_platform({}, str(config))
+    files = [path for path in (tmp_path / "lake").rglob("*") if path.is_file()]
+    young = [path for path in files if path.stat().st_mtime > (platform.clock.now() - timedelta(hours=72)).timestamp()]
+    assert 0 < len(young) < len(files) / 2
+    assert sum(path.stat().st_size for path in files) < 500_000
+
+
+def test_the_night_changes_nothing_in_the_lakes(night: Night) -> None:
+    assert contents(night.lake) == night.before
+
+
+def test_the_plan_is_what_crashed_writers_left_and_nothing_else(night: Night) -> None:
+    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
+    iceberg = {key for key in planned if key.startswith("shop/")}
+    assert len(iceberg) == 8  # four and two data files, and a manifest of each of the two writers
+    catalog = SqlCatalog("demo", uri=f"sqlite:///{night.config.parent / 'catalog.db'}")
+    for name in catalog.list_tables("shop"):
+        table = catalog.load_table(name)
+        for snapshot in table.snapshots():
+            named = {file["file_path"] for file in table.inspect.all_files().to_pylist()} | {snapshot.manifest_list}
+            assert not {f"file://{night.lake}/{key}" for key in iceberg} & named
+    assert {key.split("/")[1] for key in planned - iceberg} == {"chunks", "manifests", "snapshots", "transactions"}
+
+
+def test_the_documents_snapshots_six_and_seven_expire(night: Night) -> None:
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(night.lake / "weather")))
+    expired = {row["commit_id"] for row in night.rows("weather", REACHABLE_SNAPSHOTS) if row["state"] == "expired"}
+    heads = (repository.lookup_branch(name) for name in repository.list_branches())
+    messages = {item.message for head in heads for item in repository.ancestry(snapshot_id=head) if item.id in expired}
+    assert messages == {"snapshot 6", "snapshot 7"}
+
+
+def test_the_text_says_what_is_live_what_is_garbage_and_why(night: Night) -> None:
+    for heading in ("WHAT IS LIVE, AND WHY", "WHAT IS GARBAGE", "WHAT IS LEFT ALONE", "THE PLAN", "WHAT TO TYPE NEXT"):
+        assert heading in night.text
+    garbage = ("unreferenced, lake shop", "unreferenced, lake weather", "expired, lake shop", "expired, lake weather")
+    for reason in (*garbage, "young:", "unowned: 1 files"):
+        assert reason in night.text
+
+
+def typed(words: list[str]) -> str:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, (words, result.output, result.stderr)
+    return result.stdout
+
+
+def test_every_printed_command_can_be_typed_in_that_order(night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
+    commands: dict[str, list[str]] = {}
+    for words in night.commands():
+        commands.setdefault(words[2], words)
+    assert list(commands) == ["report", "approve", "apply", "restore", "run"]
+    typed(commands["report"])
+    typed(commands["approve"])
+    typed(commands["apply"])
+    assert set(night.before) - set(contents(night.lake)) == planned
+    typed(commands["restore"])
+    assert contents(night.lake) == night.before
+
+
+def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
+    ours = ["--config", str(night.config)]
+    today = load_platform({}, str(night.config)).clock.now()
+    for days, action in ((1, "quarantine"), (3, "purge")):
+        monkeypatch.setenv(NOW_VARIABLE, (today + timedelta(days=days)).isoformat())
+        plan = json.loads(typed([*ours, "run", "--format", "json"]))[0]
+        assert plan["totals"][action]["files"] == len(planned)
+        typed([*ours, "approve", plan["plan_id"], "--by", "test"])
+        typed([*ours, "apply", plan["plan_id"]])
+    assert not planned & {str(path.relative_to(night.lake)) for path in night.lake.rglob("*")}
+    assert not [path for path in (night.lake / ".gc-assets").rglob("*") if path.name in {key.rpartition("/")[2] for key in planned}]
+    catalog = SqlCatalog("demo", uri=f"sqlite:///{night.config.parent / 'catalog.db'}")
+    rows = {name[1]: catalog.load_table(name).scan().to_arrow().num_rows for name in catalog.list_tables("shop")}
+    assert rows == {"orders": 4_100, "returns": 2_798, "customers": 3_300}
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(night.lake / "weather")))
+    for branch in repository.list_branches():
+        values = zarr.open_group(repository.readonly_session(branch).store, mode="r")["values"][:]
+        assert len(values) == 8
