@@ -73,4 +73,8 @@ def _notes(published: Published) -> list[str]:
 def _reasons(rows: pa.Table) -> list[str]:
     counts: list[dict[str, Any]] = pc.value_counts(rows.column("reason")).to_pylist()
     often = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:REASONS_SHOWN]
-    return ["| reason | commits |", "|---|--:|", *(f"| {item['values']} | {item['counts']:,} |" for item in often)] if often else []
+    return (
+        ["Why:", "", "| reason | commits |", "|---|--:|", *(f"| {item['values']} | {item['counts']:,} |" for item in often)]
+        if often
+        else []
+    )

@@ -51,7 +51,7 @@ def waterfall_svg(steps: Sequence[Step], ink: str = INK) -> str:
             f'<text x="{LABEL - 10}" y="{middle}" text-anchor="end" dominant-baseline="middle" fill="{ink}">{escape(step.label)}</text>'
             f'<rect x="{left:.1f}" y="{top + 4}" width="{shown:.1f}" height="{ROW - 10}" rx="2" fill="{COLOURS[step.tone]}"/>'
             f'<text x="{WIDTH - FIGURE + 10}" y="{middle}" dominant-baseline="middle" fill="{ink}">'
-            f"{format_bytes(step.size_bytes)} · {step.files:,} files</text>"
+            f"{format_bytes(step.size_bytes)} · {step.files:,} file{'' if step.files == 1 else 's'}</text>"
         )
         offset += 0.0 if step.tone == "total" else length
     return "".join([*parts, "</svg>"])

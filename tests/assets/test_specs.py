@@ -119,8 +119,27 @@ def test_dagster_loads_the_code_location_of_a_configuration(tmp_path: Path) -> N
     }
     path = tmp_path / "lakes.yaml"
     path.write_text(yaml.safe_dump(document))
-    environment = {"GC_ASSETS_CONFIG": str(path), "DAGSTER_HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    command = [str(Path(sys.executable).with_name("dagster")), "definitions", "validate", "-w", "workspace.yaml"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    told = validated(tmp_path, {"GC_ASSETS_CONFIG": str(path)})
+    assert "Validation successful for code location lake_gc" in told
+    assert "demo lakes" not in told
+
+
+def test_without_a_configuration_the_demo_lakes_are_loaded_and_dagster_says_so(tmp_path: Path) -> None:
+    told = validated(tmp_path, {})
+    assert "Validation successful for code location lake_gc" in told
+    assert "these are the demo lakes of" in told
+    assert (tmp_path / "demo" / "lakes.yaml").exists()
+
+
+def validated(folder: Path, environment: dict[str, str]) -> str:
+    """What `dagster definitions validate` says in a folder of its own."""
+    environment = {
+        **environment,
+        "DAGSTER_HOME": str(folder),
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
+    command = [str(Path(sys.executable).with_name("dagster")), "definitions", "validate", "-w", str(ROOT / "workspace.yaml")]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert "Validation successful for code location lake_gc" in done.stderr + done.stdout
+    return done.stdout + done.stderr
