@@ -1,0 +1,134 @@
+"""The id of a plan is what a person approves: it changes with whatever would change what is deleted, and with nothing else."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set
+from gc_assets.core.plan import Amount, PlanHeader, is_intact, sealed
+
+NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
+SUBSTANCE: dict[str, Any] = {
+    "storage": "warehouse",
+    "location": "file:///data/warehouse/",
+    "quarantine": "trash",
+    "run_date": date(2026, 3, 14),
+    "as_of": datetime(2026, 3, 14, tzinfo=UTC),
+    "frozen_at": NOW - timedelta(minutes=5),
+    "grace_cutoff": NOW - timedelta(days=3),
+    "historical": False,
+    "rehearsal": False,
+    "unsafe": (),
+    "refs_digests": {"sales": "a" * 16},
+    "policy_digest": "b" * 64,
+    "live_files": 7,
+    "live_bytes": 700,
+    "totals": {"quarantine": Amount(files=2, bytes=200)},
+    "by_reason": {"unreferenced": Amount(files=2, bytes=200)},
+    "held_for_expiry": Amount(),
+    "quarantined": Amount(),
+    "expiry_actions": 0,
+    "gates": (live_set(7, 3), delete_bytes(Amount(files=2, bytes=200), 10**12)),
+    "rows": 2,
+    "rows_digest": "c" * 16,
+}
+OTHER: dict[str, Any] = {
+    "storage": "archive",
+    "location": "file:///data/warehouse_2/",
+    "quarantine": "deferred",
+    "run_date": date(2026, 3, 13),
+    "as_of": datetime(2026, 3, 13, tzinfo=UTC),
+    "frozen_at": NOW,
+    "grace_cutoff": SUBSTANCE["grace_cutoff"] + timedelta(microseconds=1),
+    "historical": True,
+    "rehearsal": True,
+    "unsafe": ("the floor was lowered",),
+    "refs_digests": {"sales": "d" * 16},
+    "policy_digest": "d" * 64,
+    "live_files": 6,
+    "live_bytes": 699,
+    "totals": {"purge": Amount(files=2, bytes=200)},
+    "by_reason": {"uncommitted": Amount(files=2, bytes=200)},
+    "held_for_expiry": Amount(files=1),
+    "quarantined": Amount(files=1),
+    "expiry_actions": 1,
+    "gates": (live_set(7, 3),),
+    "rows": 3,
+    "rows_digest": "d" * 16,
+}
+
+
+def plan(created_at: datetime = NOW, **changes: Any) -> PlanHeader:
+    return sealed(**{**SUBSTANCE, **changes}, created_at=created_at)
+
+
+def test_every_part_of_a_plans_substance_has_another_value_to_try() -> None:
+    assert set(OTHER) == set(SUBSTANCE) == set(PlanHeader.model_fields) - {"plan_id", "created_at", "approve_before", "apply_before"}
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_the_id_changes_with_every_part_of_a_plans_substance(name: str) -> None:
+    assert plan(**{name: OTHER[name]}).plan_id != plan().plan_id
+
+
+def test_the_id_changes_with_a_gates_number() -> None:
+    gates = (live_set(7, 4), *SUBSTANCE["gates"][1:])
+    assert plan(gates=gates).plan_id != plan().plan_id
+
+
+def test_the_same_plan_made_later_is_the_same_plan() -> None:
+    assert plan(created_at=NOW + timedelta(hours=1)).plan_id == plan().plan_id
+
+
+def test_the_id_does_not_depend_on_the_order_in_which_refs_or_totals_were_counted() -> None:
+    refs = {"sales": "a", "weather": "b"}
+    assert plan(refs_digests=refs).plan_id == plan(refs_digests=dict(reversed(refs.items()))).plan_id
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_a_header_changed_after_it_was_sealed_is_not_intact(name: str) -> None:
+    header = plan()
+    assert is_intact(header)
+    assert not is_intact(header.model_copy(update={name: OTHER[name]}))
+
+
+def test_a_header_reads_back_from_json_intact() -> None:
+    header = plan(gates=(foreign_metadata(3, ["table é", "s3://b/k"]), *SUBSTANCE["gates"]))
+    assert PlanHeader.model_validate_json(header.model_dump_json()) == header
+    assert is_intact(PlanHeader.model_validate(header.model_dump(mode="json")))
+
+
+def test_a_header_with_a_part_more_or_less_is_refused() -> None:
+    document = plan().model_dump(mode="json")
+    with pytest.raises(ValidationError, match="force"):
+        PlanHeader.model_validate({**document, "force": True})
+    with pytest.raises(ValidationError, match="rows_digest"):
+        PlanHeader.model_validate({name: value for name, value in document.items() if name != "rows_digest"})
+
+
+def test_a_plan_waits_a_day_for_approval_and_three_for_execution() -> None:
+    header = plan()
+    assert header.approve_before - header.created_at == timedelta(hours=24)
+    assert header.apply_before - header.created_at == timedelta(hours=72)
+
+
+def test_a_plan_expires_at_its_last_moment_and_not_before() -> None:
+    header = plan()
+    assert header.status_at(header.apply_before - timedelta(microseconds=1)) == "ready"
+    assert header.status_at(header.apply_before) == "expired"
+
+
+def test_a_plan_with_a_failed_gate_is_refused_until_it_expires() -> None:
+    header = plan(gates=(live_set(0, 3), live_set(7, 3)))
+    assert [gate.passed for gate in header.failed_gates] == [False]
+    assert header.status_at(NOW) == "refused"
+    assert header.status_at(header.apply_before) == "expired"
+
+
+def test_an_analysis_of_a_past_date_is_historical_whatever_else_it_is() -> None:
+    header = plan(historical=True, gates=(live_set(0, 3),))
+    assert header.status_at(NOW) == header.status_at(header.apply_before) == "historical"
