@@ -118,7 +118,7 @@ class LakeBuilder:
 
     def files(self) -> set[Path]:
         """Every file of the warehouse."""
-        return {path for path in self.warehouse.rglob("*") if path.is_file()}
+        return {path for path in self.warehouse.rglob("*") if path.is_file() and ".gc-assets" not in path.parts}
 
 
 class TableBuilder:

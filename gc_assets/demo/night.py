@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from gc_assets.cli.explain import lines
 from gc_assets.cli.run import print_step
 from gc_assets.core.plan import PlanHeader
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.sample import ensure_demo
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
-from gc_assets.schemas import LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.schemas import COMMIT_GRAPH, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.stages.explain import explain
 from gc_assets.stages.night import Night
 from gc_assets.stages.orphan_files import UNOWNED, YOUNG
@@ -38,6 +38,7 @@ REASON_MEANING = {
     "unreferenced": "no snapshot that may be read needs it",
     "expired": "only expired snapshots need it",
 }
+MOST_REASONS = 4
 WAITS = "held back: history has to let go of them first"
 
 
@@ -71,21 +72,26 @@ def _live(night: Night) -> Iterator[str]:
 
 
 def _snapshots(reachable: pa.Table) -> Iterator[str]:
-    """Snapshots by table and state."""
-    rows = reachable.select(["table_name", "state"]).to_pylist()
-    counts = Counter((row["table_name"], row["state"]) for row in rows)
-    for table in sorted({name for name, _ in counts}, key=lambda name: name or ""):
-        where = f"table {table}" if table else "snapshots"
-        states = [f"{counts[table, state]:,} {state} ({why})" for state, why in STATE_MEANING.items() if counts[table, state]]
-        yield f"    {where}: " + ", ".join(states)
+    """Snapshots by table and state, with the rules that decided."""
+    rows = reachable.select(["table_name", "state", "reason"]).to_pylist()
+    for table in sorted({row["table_name"] or "" for row in rows}):
+        yield f"    table {table}:" if table else "    snapshots:"
+        for state, meaning in STATE_MEANING.items():
+            reasons = Counter(row["reason"] for row in rows if (row["table_name"] or "") == table and row["state"] == state)
+            if reasons:
+                yield f"      {reasons.total():,} {state}: {meaning}"
+                yield from (f"        {count:,} x {reason}" for reason, count in reasons.most_common(MOST_REASONS))
 
 
 def _first_live(night: Night) -> tuple[str, str]:
-    """A data file of the first lake that a commit needs."""
-    live = read_rows(night.state, LIVE_FILES, night.state.require(night.config.lakes[0].name, LIVE_FILES.name, night.run_date))
+    """The data file of the first lake whose commit is the oldest: the one that a reader would least expect to be kept."""
+    lake, state = night.config.lakes[0].name, night.state
+    live = read_rows(state, LIVE_FILES, state.require(lake, LIVE_FILES.name, night.run_date))
+    graph = read_rows(state, COMMIT_GRAPH, state.require(lake, COMMIT_GRAPH.name, night.run_date))
+    committed_at = dict(zip(*(graph.column(name).to_pylist() for name in ("commit_id", "committed_at")), strict=True))
     data = live.filter(pc.and_(pc.equal(live.column("kind"), Kind.DATA), pc.is_valid(live.column("commit_id"))))
-    row = data.slice(0, 1).to_pylist()[0]
-    return row["storage"], row["key"]
+    oldest = min(data.to_pylist(), key=lambda row: (committed_at[row["commit_id"]], row["key"]))
+    return oldest["storage"], oldest["key"]
 
 
 def _storage(night: Night, header: PlanHeader) -> Iterator[str]:
@@ -99,7 +105,7 @@ def _storage(night: Night, header: PlanHeader) -> Iterator[str]:
         of_both = pc.and_(pc.equal(orphans.column("reason"), reason), pc.equal(orphans.column("lake"), lake))
         yield from _example(night, header.storage, orphans.filter(of_both).column("key")[0].as_py())
     yield "\nWHAT IS LEFT ALONE"
-    grace = night.storage(header.storage).grace
+    grace = format_duration(night.storage(header.storage).grace)
     for name, why in ((YOUNG, f"younger than the grace period of {grace}: a writer may still commit it"), (UNOWNED, "no lake claims it")):
         amount = facts["waterfall"].get(name, {"files": 0, "bytes": 0})
         yield f"  {name}: {amount['files']:,} files, {format_bytes(amount['bytes'])}: {why}"
