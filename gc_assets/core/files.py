@@ -63,13 +63,17 @@ class Files:
                 sink.write(content)
             return
         local = Path(target)
-        local.parent.mkdir(parents=True, exist_ok=True)
+        _make_directory(local.parent)
         temporary = local.with_name(f".{local.name}.{uuid.uuid4().hex}.tmp")
-        with temporary.open("wb") as sink:
-            sink.write(content)
-            sink.flush()
-            os.fsync(sink.fileno())
-        temporary.replace(local)
+        try:
+            with temporary.open("wb") as sink:
+                sink.write(content)
+                sink.flush()
+                os.fsync(sink.fileno())
+            temporary.replace(local)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         _fsync_directory(local.parent)
 
     def list(self, path: str, *, recursive: bool = False) -> Sequence[FileStat]:
@@ -93,6 +97,14 @@ class Files:
     def delete_directory(self, path: str) -> None:
         filesystem, root = self._open()
         filesystem.delete_dir(f"{root}/{path}")
+
+
+def _make_directory(directory: Path) -> None:
+    """The directory and its parents exist, also after a power cut: a directory's name lies in its parent."""
+    new = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in new:
+        _fsync_directory(path.parent)
 
 
 def _fsync_directory(directory: Path) -> None:
