@@ -1,242 +1,38 @@
-"""Real Icechunk repositories on a local disk, with the history and the file ages that a test or the demo asks for.
-
-Written by the official library; only times are set afterwards: `flushed_at` inside of snapshots (8 bytes) and the files' own.
-"""
+"""Real Icechunk repositories for tests: the builder that the demo uses too, and random trees."""
 
 from __future__ import annotations
 
-import os
 import random
-import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
-import icechunk
-import numpy as np
-import zarr
-import zstandard
-
-from gc_assets.lakes.icechunk.envelope import HEADER_BYTES
-
-FLUSHED_AT = 3
-DATA_FOLDERS = ("snapshots", "manifests", "transactions", "chunks")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-Write = Callable[[zarr.Group], None]
-
-
-def payload_of(raw: bytes) -> bytearray:
-    return bytearray(zstandard.ZstdDecompressor().decompressobj().decompress(raw[HEADER_BYTES:]))
-
-
-def with_payload(raw: bytes, payload: bytes) -> bytes:
-    """The file with another payload, compressed as the library does it (a frame without content size)."""
-    frame = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
-    return raw[:HEADER_BYTES] + frame.compress(bytes(payload)) + frame.flush()
-
-
-def field_position(payload: bytes, number: int) -> int | None:
-    """Where a field of the root table is; null where it is absent."""
-    table = struct.unpack_from("<I", payload, 0)[0]
-    vtable = table - struct.unpack_from("<i", payload, table)[0]
-    if 4 + 2 * number >= struct.unpack_from("<H", payload, vtable)[0]:
-        return None
-    offset = struct.unpack_from("<H", payload, vtable + 4 + 2 * number)[0]
-    return table + offset if offset else None
-
-
-def set_file_time(path: Path, at: datetime) -> None:
-    os.utime(path, (at.timestamp(), at.timestamp()))
-
-
-def set_flushed_at(snapshot: Path, at: datetime) -> None:
-    """Makes a snapshot say that it was written at `at`; its file keeps the name and gets the same time."""
-    raw = snapshot.read_bytes()
-    payload = payload_of(raw)
-    struct.pack_into("<Q", payload, field_position(payload, FLUSHED_AT), (at - EPOCH) // timedelta(microseconds=1))
-    snapshot.write_bytes(with_payload(raw, payload))
-    set_file_time(snapshot, at)
-
-
-@dataclass
-class RepositoryBuilder:
-    """A repository that grows commit by commit. `created` maps each snapshot to the files that its commit wrote."""
-
-    path: Path
-    repo: icechunk.Repository
-    created: dict[str, list[Path]] = field(default_factory=dict)
-    seen: set[Path] = field(default_factory=set)
-
-    @classmethod
-    def create(cls, path: Path, at: datetime, *, inline_below_bytes: int = 0, virtual_below: Path | None = None) -> RepositoryBuilder:
-        """An empty repository whose first snapshot was written at `at`. Virtual references may point below `virtual_below`."""
-        config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=inline_below_bytes)
-        access: dict[str, Any] = {}
-        if virtual_below is not None:
-            prefix = f"file://{virtual_below}/"
-            config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, icechunk.local_filesystem_store(f"{virtual_below}/")))
-            access = {prefix: None}
-        # The warning about concurrent commits on a local disk: one process writes here.
-        icechunk.set_logs_filter("error")
-        storage = icechunk.local_filesystem_storage(str(path))
-        repo = icechunk.Repository.create(storage, config=config, authorize_virtual_chunk_access=access or None)
-        builder = cls(path, repo)
-        builder._settle(builder.head("main"), at)
-        return builder
-
-    @property
-    def location(self) -> str:
-        return f"file://{self.path}"
-
-    def head(self, branch: str) -> str:
-        return self.repo.lookup_branch(branch)
-
-    def commit(self, branch: str, at: datetime, write: Write, message: str = "") -> str:
-        """The snapshot that a session on `branch` commits after `write` changed the root group."""
-        session = self.repo.writable_session(branch)
-        write(zarr.open_group(session.store, mode="a"))
-        snapshot = session.commit(message or f"commit on {branch}")
-        self._settle(snapshot, at)
-        return snapshot
-
-    def branch(self, name: str, snapshot: str) -> None:
-        self.repo.create_branch(name, snapshot)
-
-    def tag(self, name: str, snapshot: str) -> None:
-        self.repo.create_tag(name, snapshot)
-
-    def abandon_writer(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Chunks of a writer that never committed."""
-        write(zarr.open_group(self.repo.writable_session(branch).store, mode="a"))
-        return self._age_new_files(at)
-
-    def abandon_snapshot(self, branch: str, at: datetime, write: Write) -> str:
-        """A whole snapshot that no ref reaches: its branch was reset to where it stood before."""
-        before = self.head(branch)
-        snapshot = self.commit(branch, at, write, "abandoned")
-        self.repo.reset_branch(branch, before)
-        return snapshot
-
-    def abandon_manifest(self, branch: str, at: datetime, write: Write) -> list[Path]:
-        """Manifest and chunks of a writer that died before it wrote its snapshot."""
-        snapshot = self.abandon_snapshot(branch, at, write)
-        written = self.created.pop(snapshot)
-        lost = [path for path in written if path.name == snapshot]
-        for path in lost:
-            path.unlink()
-        self.seen.difference_update(lost)
-        return [path for path in written if path not in lost]
-
-    def set_time(self, snapshot: str, at: datetime) -> None:
-        """Gives a snapshot, and the files its commit wrote, another age."""
-        set_flushed_at(self.snapshot_file(snapshot), at)
-        for path in self.created[snapshot]:
-            set_file_time(path, at)
-
-    def snapshot_file(self, snapshot: str) -> Path:
-        return self.path / "snapshots" / snapshot
-
-    def files(self) -> set[Path]:
-        """Every file in the four folders that a repository claims."""
-        folders = (self.path / folder for folder in DATA_FOLDERS)
-        return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
-
-    def reopen(self) -> icechunk.Repository:
-        """The repository as a new process sees it, without cached snapshots."""
-        return icechunk.Repository.open(icechunk.local_filesystem_storage(str(self.path)))
-
-    def _settle(self, snapshot: str, at: datetime) -> None:
-        self.created[snapshot] = self._age_new_files(at)
-        self.set_time(snapshot, at)
-
-    def _age_new_files(self, at: datetime) -> list[Path]:
-        new = sorted(self.files() - self.seen)
-        self.seen.update(new)
-        for path in new:
-            set_file_time(path, at)
-        return new
-
-
-def numbers(name: str, values: Sequence[int]) -> Write:
-    """Writes an array of one chunk per value; an array of the name is overwritten."""
-
-    def write(group: zarr.Group) -> None:
-        array = group.create_array(name, shape=(len(values),), chunks=(1,), dtype="i8", compressors=None, fill_value=-1, overwrite=True)
-        array[:] = np.asarray(values)
-
-    return write
-
-
-def set_value(name: str, index: int, value: int) -> Write:
-    """Overwrites one chunk of an array."""
-
-    def write(group: zarr.Group) -> None:
-        group[name][index] = value  # type: ignore[index]  # zarr types a member as array or group
-
-    return write
-
-
-def mark(value: int) -> Write:
-    """Changes an attribute and no chunk: the quickest commit."""
-
-    def write(group: zarr.Group) -> None:
-        group.attrs["value"] = value
-
-    return write
-
-
-@dataclass(frozen=True)
-class DocumentTree:
-    """The tree of the expiration document: `ids[n]` is its snapshot n; 1 to 7 are older than `cutoff`."""
-
-    builder: RepositoryBuilder
-    ids: Mapping[int, str]
-    cutoff: datetime
-
-    def named(self, snapshots: Sequence[str] | set[str]) -> set[int]:
-        """The document's numbers of snapshots."""
-        number = {snapshot: n for n, snapshot in self.ids.items()}
-        return {number[snapshot] for snapshot in snapshots}
-
-
-# (snapshot, branch, tag) in the order of the document's numbers; a branch named for the first time starts at the snapshot given below.
-DOCUMENT_COMMITS = (
-    (1, "main", None),
-    (2, "main", None),
-    (3, "develop", "tag1"),
-    (4, "main", None),
-    (5, "main", "tag2"),
-    (6, "develop", None),
-    (7, "test", None),
-    (8, "qa", None),
-    (9, "test", None),
-    (10, "develop", None),
-    (11, "develop", None),
-    (12, "main", None),
-    (13, "main", None),
-    (14, "main", None),
+from gc_assets.demo.icechunk_builder import (
+    DocumentTree,
+    RepositoryBuilder,
+    document_tree,
+    field_position,
+    numbers,
+    payload_of,
+    set_file_time,
+    set_value,
+    with_payload,
 )
-DOCUMENT_FORKS = {"develop": 2, "test": 6, "qa": 7}
 
-
-def document_tree(path: Path, start: datetime, step: timedelta = timedelta(days=1)) -> DocumentTree:
-    """The 15 snapshots of icechunk's `design-docs/007-basic-expiration.md`, snapshot n written at `start + n * step`.
-
-    The first commit writes eight chunks, each later one overwrites one, so that every snapshot has a manifest and a chunk of its own.
-    """
-    builder = RepositoryBuilder.create(path, start)
-    ids = {0: builder.head("main")}
-    for number, branch, tag in DOCUMENT_COMMITS:
-        if branch not in {"main", *builder.repo.list_branches()}:
-            builder.branch(branch, ids[DOCUMENT_FORKS[branch]])
-        write = numbers("values", range(8)) if number == 1 else set_value("values", number % 8, number)
-        ids[number] = builder.commit(branch, start + number * step, write, f"snapshot {number}")
-        if tag is not None:
-            builder.tag(tag, ids[number])
-    return DocumentTree(builder, ids, start + 8 * step)
+__all__ = [
+    "DocumentTree",
+    "RandomTree",
+    "RepositoryBuilder",
+    "document_tree",
+    "field_position",
+    "numbers",
+    "payload_of",
+    "random_tree",
+    "set_file_time",
+    "set_value",
+    "with_payload",
+]
 
 
 @dataclass(frozen=True)
