@@ -143,16 +143,8 @@ class State:
         Raises `StateError` naming what is missing, half written or of a newer schema version.
         """
         partition = _partition(group, asset, run_date)
-        try:
-            pointer = json.loads(self.files.read(f"{partition}/{CURRENT}"))
-            run_id, digest = pointer["run_id"], pointer["receipt_sha256"]
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(
-                f"{self.files.root}/{partition}/{CURRENT} is damaged ({error}); delete it and run {asset} of {run_date} again"
-            ) from error
-        return self._read(f"{partition}/{run_id}", digest)
+        pointer = self._pointer(partition)
+        return self._read(f"{partition}/{pointer[0]}", pointer[1]) if pointer is not None else None
 
     def require(self, group: str, asset: str, run_date: date) -> Published:
         """As `current`, but a date that was never published is an error that says what to run."""
@@ -166,7 +158,7 @@ class State:
     def dates(self, group: str, asset: str) -> list[date]:
         """Run dates that have a published table, oldest first."""
         names = self.files.directories(f"{group}/{asset}")
-        found = [date.fromisoformat(name.removeprefix("run_date=")) for name in names if name.startswith("run_date=")]
+        found = [self._date_of(f"{group}/{asset}/{name}") for name in names if name.startswith("run_date=")]
         return [day for day in found if any(item.name == CURRENT for item in self.files.list(_partition(group, asset, day)))]
 
     def latest(self, group: str, asset: str, before: date | None = None) -> Published | None:
@@ -182,6 +174,39 @@ class State:
                 path = f"{base}/{partition}/{run_id}"
                 if any(item.name == RECEIPT for item in self.files.list(path)):
                     yield self._read(path, None)
+
+    def verify(self, table: Published) -> None:
+        """The bytes of every part are those that were written. Reads them all: for tables that decide what is deleted.
+
+        Raises `StateError` naming the part that is missing or holds other bytes.
+        """
+        self._check_parts(table.path, table.receipt)
+        for part in (*table.receipt.files, *(part for parts in table.receipt.side.values() for part in parts)):
+            found = hashlib.sha256(self.files.read(f"{table.path}/{part.name}")).hexdigest()
+            if found != part.sha256:
+                raise StateError(
+                    f"{self.files.root}/{table.path}/{part.name} holds other bytes than were written "
+                    f"(sha256 {found}, expected {part.sha256}); run its asset again"
+                )
+
+    def _date_of(self, partition: str) -> date:
+        try:
+            return date.fromisoformat(partition.rpartition("run_date=")[2])
+        except ValueError:
+            raise StateError(f"{self.files.root}/{partition} is no run date like run_date=2026-01-31; move it out of the state") from None
+
+    def _pointer(self, partition: str) -> tuple[str, str] | None:
+        """The current run id of a partition and the sha256 of its receipt; None where nothing was ever published."""
+        try:
+            pointer = json.loads(self.files.read(f"{partition}/{CURRENT}"))
+            return pointer["run_id"], pointer["receipt_sha256"]
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            asset, _, day = partition.rpartition("/run_date=")
+            raise StateError(
+                f"{self.files.root}/{partition}/{CURRENT} is damaged ({error}); delete it and run {asset.rpartition('/')[2]} of {day} again"
+            ) from error
 
     def _read(self, path: str, digest: str | None) -> Published:
         where = f"{self.files.root}/{path}/{RECEIPT}"
@@ -204,7 +229,8 @@ class State:
         try:
             receipt = Receipt.model_validate(document)
         except ValidationError as error:
-            raise StateError(f"{where} is damaged: {error}; run its asset again") from error
+            wrong = ", ".join(".".join(map(str, item["loc"])) for item in error.errors())
+            raise StateError(f"{where} is damaged (wrong or missing: {wrong}); run its asset again") from error
         self._check_parts(path, receipt)
         return Published(path, receipt)
 
@@ -239,13 +265,18 @@ class State:
         removed: list[str] = []
         if not partition.rpartition("/")[2].startswith("run_date="):
             return removed
-        try:
-            current = json.loads(self.files.read(f"{partition}/{CURRENT}"))["run_id"]
-        except FileNotFoundError:
-            current = None
+        pointer = self._pointer(partition)
         for run_id in self.files.directories(partition):
-            started = datetime.strptime(run_id.partition("-")[0] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
-            if run_id != current and started < limit:
+            started = _started(run_id)
+            if started is not None and started < limit and (pointer is None or run_id != pointer[0]):
                 self.files.delete_directory(f"{partition}/{run_id}")
                 removed.append(f"{partition}/{run_id}")
         return removed
+
+
+def _started(run_id: str) -> float | None:
+    """When a run began, in seconds since 1970; None for a directory that no run of ours made."""
+    try:
+        return datetime.strptime(run_id.partition("-")[0] + "+0000", "%Y%m%dT%H%M%SZ%z").timestamp()
+    except ValueError:
+        return None
