@@ -181,15 +181,6 @@ def set_value(name: str, index: int, value: int) -> Write:
     return write
 
 
-def mark(value: int) -> Write:
-    """Changes an attribute and no chunk: the quickest commit."""
-
-    def write(group: zarr.Group) -> None:
-        group.attrs["value"] = value
-
-    return write
-
-
 @dataclass(frozen=True)
 class DocumentTree:
     """The tree of the expiration document: `ids[n]` is its snapshot n; 1 to 7 are older than `cutoff`."""
