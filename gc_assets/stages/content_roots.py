@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import EXPIRED, RETAINED
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, PINNED, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
@@ -66,7 +67,10 @@ def root_tables(night: Night, inputs: dict[str, Published]) -> RootTables:
 
 
 def content_roots(tables: RootTables) -> pa.Table:
-    """One row per (commit, object it points at), columns `ROOTS`. Files of the present state rank `REACHED` and name no commit."""
+    """One row per (commit, object it points at), columns `ROOTS`. Files of the present state rank `REACHED` and name no commit.
+
+    Raises `StateError` for a commit of the graph without a known state: without a rank its files would look dead.
+    """
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable = read_parts(
         tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]
@@ -77,6 +81,7 @@ def content_roots(tables: RootTables) -> pa.Table:
     ids = _identity(graph, "commit_id")
     at = pc.index_in(ids, _identity(reachable, "commit_id"))
     state, refs = reachable.column("state").take(at), reachable.column("refs_count").take(at)
+    _refuse_unjudged(graph.filter(pc.invert(pc.is_in(state, pa.array([RETAINED, EXPIRED, DANGLING])))))
     live = pc.if_else(pc.greater(refs, 0), REACHED, SPARED)
     held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _identity(removed, "snapshot_id")))
     rank = pc.if_else(pc.equal(state, RETAINED), live, pc.if_else(held, HELD, DEAD)).cast(pa.int8())
@@ -98,6 +103,14 @@ def content_roots(tables: RootTables) -> pa.Table:
     for name in ("commit_id", "table_uuid", "parent"):
         of_now = of_now.append_column(name, nobody)
     return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), of_now.select(ROOTS.names).cast(ROOTS)])
+
+
+def _refuse_unjudged(commits: pa.Table) -> None:
+    if commits.num_rows:
+        raise StateError(
+            f"{commits.num_rows:,} commits of commit_graph have no state in reachable_snapshots that is retained, expired or dangling: "
+            f"{', '.join(commits.column('commit_id').slice(0, 5).to_pylist())}; run reachable_snapshots again"
+        )
 
 
 def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
@@ -124,9 +137,10 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
         ).select(ROOTS.names)
         candidates = _strongest(children.cast(ROOTS))
         known = found.column("rank").take(pc.index_in(candidates.column("address"), found.column("address")))
-        stronger = pc.fill_null(pc.less(candidates.column("rank"), known), True)
-        frontier = candidates.filter(stronger)
-        found = _strongest(pa.concat_tables([found, frontier]))
+        frontier = candidates.filter(pc.fill_null(pc.less(candidates.column("rank"), known), True))
+        # One as strong as the witness leads nowhere new, but may know the size, or that the object must exist.
+        no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
+        found = _strongest(pa.concat_tables([found, no_weaker]))
     return found
 
 
