@@ -37,6 +37,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from benchmarks.cache import FINISHED, change, is_whole
 from gc_assets.demo.iceberg_builder import clock_at
 
 NOW: Final = datetime(2025, 6, 30, 3, tzinfo=UTC)
@@ -112,11 +113,9 @@ class IcebergLake:
 def ensure_lake(cache: Path, name: str) -> IcebergLake:
     """The lake of that size below `cache`, built if it is not there whole."""
     lake = IcebergLake(cache.resolve() / f"iceberg-{name}")
-    finished = lake.root / "finished"
-    if not finished.exists():
+    if not is_whole(lake.root):
         shutil.rmtree(lake.root, ignore_errors=True)
         build(lake, SIZES[name])
-        finished.touch()
     return lake
 
 
@@ -137,6 +136,7 @@ def build(lake: IcebergLake, size: Size) -> None:
         abandoned = NOW - timedelta(days=5)
         for path in writer.data_paths(f"{abandoned:%Y-%m-%d}", leftovers):
             write_data_file(path, abandoned)
+    (lake.root / FINISHED).write_text("{}")
 
 
 @contextmanager
@@ -150,15 +150,16 @@ def changed(lake: IcebergLake, size: Size) -> Generator[datetime]:
     files = max(1, size.tables * size.commits * size.files_per_commit // 100)
     tables = min(size.tables, 10)
     writers = [TableWriter(lake.catalog().load_table(name)) for name in lake.table_names()[:tables]]
-    try:
-        for writer in writers:
-            writer.commit(later - timedelta(hours=6), max(1, files // tables), rewrite=False)
-        yield later
-    finally:
-        lake.catalog_file.write_bytes(before)
-        for writer in writers:
-            for path in writer.written:
-                path.unlink()
+    with change(lake.root):
+        try:
+            for writer in writers:
+                writer.commit(later - timedelta(hours=6), max(1, files // tables), rewrite=False)
+            yield later
+        finally:
+            lake.catalog_file.write_bytes(before)
+            for writer in writers:
+                for path in writer.written:
+                    path.unlink()
 
 
 class TableWriter:

@@ -20,6 +20,8 @@ import icechunk
 import numpy as np
 import zarr
 
+from benchmarks.cache import FINISHED, change, is_whole
+
 CHUNK_ELEMENTS: Final = 64
 LEFTOVERS_SHARE: Final = 0.01
 # Of the snapshots, the newest that the policy keeps; the rest are expired.
@@ -49,7 +51,7 @@ class IcechunkLake:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.repository = root / "repository"
-        self.finished = root / "finished.json"
+        self.finished = root / FINISHED
 
     def open(self) -> icechunk.Repository:
         return icechunk.Repository.open(icechunk.local_filesystem_storage(str(self.repository)), config=_config())
@@ -71,7 +73,7 @@ class IcechunkLake:
 def ensure_lake(cache: Path, name: str) -> IcechunkLake:
     """The lake of that size below `cache`, built if it is not there whole."""
     lake = IcechunkLake(cache.resolve() / f"icechunk-{name}")
-    if not lake.finished.exists():
+    if not is_whole(lake.root):
         shutil.rmtree(lake.root, ignore_errors=True)
         build(lake, SIZES[name])
     return lake
@@ -103,13 +105,14 @@ def changed(lake: IcechunkLake, size: Size) -> Generator[datetime]:
     """
     head = lake.repository / "refs" / "branch.main" / "ref.json"
     content, before = head.read_bytes(), _names(lake)
-    try:
-        _overwrite(lake.open(), size, first=0, chunks=max(1, size.chunks // 100), message="one more forecast")
-        yield lake.now() + timedelta(days=1)
-    finally:
-        head.write_bytes(content)
-        for path in _names(lake) - before:
-            (lake.repository / path).unlink()
+    with change(lake.root):
+        try:
+            _overwrite(lake.open(), size, first=0, chunks=max(1, size.chunks // 100), message="one more forecast")
+            yield lake.now() + timedelta(days=1)
+        finally:
+            head.write_bytes(content)
+            for path in _names(lake) - before:
+                (lake.repository / path).unlink()
 
 
 def _overwrite(repository: icechunk.Repository, size: Size, first: int, chunks: int, message: str | None) -> None:

@@ -84,6 +84,14 @@ def test_the_second_night_of_a_repository_leaves_no_trace(repository: icechunk_l
     assert isinstance(repository.open(), icechunk.Repository)
 
 
+def test_a_change_that_was_cut_off_has_the_lake_built_again(tmp_path: Path) -> None:
+    lake = icechunk_lake.ensure_lake(tmp_path, "s")
+    built = lake.now()
+    assert icechunk_lake.ensure_lake(tmp_path, "s").now() == built
+    (lake.root / "changing").touch()
+    assert icechunk_lake.ensure_lake(tmp_path, "s").now() > built
+
+
 def test_a_meter_counts_a_process_and_what_it_waited_for() -> None:
     with Meter(os.getpid()).measure() as usage:
         subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)

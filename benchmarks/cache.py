@@ -1,0 +1,22 @@
+"""Whether a cached lake is the one that was built: finished, and not in the middle of a change that was never undone."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+FINISHED, CHANGING = "finished.json", "changing"
+
+
+def is_whole(root: Path) -> bool:
+    return (root / FINISHED).exists() and not (root / CHANGING).exists()
+
+
+@contextmanager
+def change(root: Path) -> Generator[None]:
+    """The lake does not count as whole until the block ends well: a killed benchmark leaves it to be built again."""
+    marker = root / CHANGING
+    marker.touch()
+    yield
+    marker.unlink()
