@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from gc_assets.config import Config
 from gc_assets.core.clock import Clock
@@ -16,6 +15,16 @@ from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import Approval, PlanHeader, is_intact
 from gc_assets.core.receipts import Published, State
 from gc_assets.schemas import DELETION_PLAN
+
+
+class _Restored(BaseModel):
+    """What `restore` records of a plan whose files it put back."""
+
+    at: datetime
+
+
+class _Record(RootModel[dict[str, Any]]):
+    """A JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,40 +53,65 @@ def plans(config: Config, storage_name: str | None = None, *, empty: bool = Fals
     state = State.at(config.state)
     for storage in config.storages:
         if storage_name in {None, storage.name}:
-            stored = {published.receipt.facts["plan_id"]: published for published in state.runs(storage.name, DELETION_PLAN.name)}
+            stored = {_header(state, published).plan_id: published for published in state.runs(storage.name, DELETION_PLAN.name)}
             for published in sorted(stored.values(), key=lambda item: item.receipt.run_id, reverse=True):
                 if published.receipt.rows or empty:
                     yield load(state, published)
 
 
 def load(state: State, published: Published) -> StoredPlan:
-    """Raises `StateError` where the header is not the one its id was made of."""
-    header = PlanHeader.model_validate(published.receipt.facts["header"])
-    if not is_intact(header) or published.receipt.digest != header.rows_digest:
-        raise StateError(f"plan {header.plan_id} in {published.path} was changed after it was made; make a new one with `gc-assets run`")
-    approval = _read(state, approval_path(header))
-    restored = _read(state, f"{execution_directory(header)}/restored.json")
-    try:
-        approved = Approval.model_validate(approval) if approval is not None else None
-    except ValidationError as error:
-        raise StateError(f"{approval_path(header)} in the state is no approval ({error}); approve the plan again") from error
+    """Raises `StateError` where the plan, its approval or the record of its execution is not what was written."""
+    header = _header(state, published)
+    restored = _read(state, f"{execution_directory(header)}/restored.json", _Restored)
+    finished = _read(state, f"{execution_directory(header)}/finished.json", _Record)
     return StoredPlan(
         header,
         published,
-        approved,
-        _read(state, f"{execution_directory(header)}/finished.json"),
-        datetime.fromisoformat(restored["at"]) if restored is not None else None,
+        _approval(state, header),
+        dict(finished.root) if finished is not None else None,
+        restored.at if restored is not None else None,
     )
 
 
+def _header(state: State, published: Published) -> PlanHeader:
+    where, receipt = f"{state.files.root}/{published.path}", published.receipt
+    try:
+        header = PlanHeader.model_validate(receipt.facts["header"])
+        named = receipt.facts["plan_id"]
+    except (KeyError, ValidationError) as error:
+        what = "; ".join(str(error).splitlines())
+        raise StateError(f"the plan in {where} is damaged ({what}); make a new one with `gc-assets run`") from error
+    if not is_intact(header) or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
+        raise StateError(f"plan {header.plan_id} in {where} was changed after it was made; make a new one with `gc-assets run`")
+    if header.storage != receipt.group or not published.path.startswith(f"{header.storage}/"):
+        other = published.path.partition("/")[0]
+        raise StateError(f"plan {header.plan_id} of storage {header.storage} lies among those of {other} in {where}; remove that copy")
+    return header
+
+
+def _approval(state: State, header: PlanHeader) -> Approval | None:
+    approval = _read(state, approval_path(header), Approval)
+    if approval is not None and approval.plan_id != header.plan_id:
+        raise StateError(
+            f"{state.files.root}/{approval_path(header)} approves plan {approval.plan_id}, not the one it is named for; "
+            "remove it and approve the plan again"
+        )
+    return approval
+
+
 def find_plan(config: Config, plan_id: str) -> StoredPlan:
-    """The plan of an id or of its first characters (8 at least). Raises `UsageError` where none or several match."""
+    """The plan of an id or of its first characters (8 at least), every byte of its rows verified.
+
+    Raises `UsageError` where none or several match, `StateError` where its rows are not those that were written.
+    """
     if len(plan_id) < 8:
         raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
     found = [plan for plan in plans(config, empty=True) if plan.header.plan_id.startswith(plan_id)]
     if len(found) != 1:
         what = "no plan" if not found else f"{len(found)} plans"
         raise UsageError(f"{what} with the id {plan_id}; `gc-assets plans` lists those there are")
+    # A bit that flipped in a key would delete another file: what is approved or applied is read in full first.
+    State.at(config.state).verify(found[0].published)
     return found[0]
 
 
@@ -142,12 +176,15 @@ def unfinished(state: State, storage_name: str) -> list[str]:
     ]
 
 
-def _read(state: State, path: str) -> dict[str, Any] | None:
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def _read(state: State, path: str, model: type[_M]) -> _M | None:
     try:
         content = state.files.read(path)
     except FileNotFoundError:
         return None
     try:
-        return json.loads(content)
-    except ValueError as error:
+        return model.model_validate_json(content)
+    except ValidationError as error:
         raise StateError(f"{state.files.root}/{path} is damaged ({error}); remove it and repeat the command that wrote it") from error
