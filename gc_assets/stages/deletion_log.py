@@ -58,15 +58,15 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     if already is not None:
         return Applied(None, {}, already)
     refuse_apply(night, plan, phases)
-    too_late = night.clock.now() >= header.apply_before
+    stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
     owner = plan.approval.by if plan.approval is not None else getpass.getuser()
     lease = acquire(header.location, header.plan_id, owner, night.clock)
     try:
         live = _fresh_live(spark, night, header)
         lease.renew()  # the mark may have taken longer than a lease lasts
-        log = open_log(state.files, execution_directory(header), header.plan_id, header.rows)
+        log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
-        return _execute(spark, night, plan, rows, live, log, lease, phases, only_interrupted=too_late)
+        return _execute(spark, night, plan, rows, live, log, lease, phases, only_interrupted=stale and tuple(phases) != (RESTORE,))
     finally:
         lease.release()
         _forget_recheck(state, header)
@@ -103,12 +103,17 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
     if plan.approval is None:
         raise GateRefused(f"plan {header.plan_id} is not approved; approve it with `gc-assets approve {header.plan_id[:12]} --by WHO`")
     refuse_gates(header, plan.approval.overrides)
-    if header.policy_digest != night.config.policy_digest():
+    if header.policy_digest != night.config.policy_digest() and not begun:
         raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
     if too_late and not begun:
         raise GateRefused(
             f"plan {header.plan_id} could be applied until {header.apply_before.isoformat()}; make a new one with `gc-assets run`"
         )
+
+
+def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
+    """Where the execution is logged. Putting back alone, which needs no approval, does not begin the plan."""
+    return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
 
 
 def _fresh_live(spark: SparkSession, night: Night, header: PlanHeader) -> DataFrame:
@@ -151,7 +156,7 @@ def _execute(
     chosen = [phase for phase in PHASES if phase in phases and phase in header.totals]
     for phase in chosen:
         quarantine = open_quarantine(header.quarantine, header.location, header.plan_id)  # pyright: ignore[reportArgumentType]
-        task = Act(_Expired(quarantine) if only_interrupted else quarantine, log, lease, night.clock, header.plan_id)
+        task = Act(_OnlyInterrupted(quarantine) if only_interrupted else quarantine, log, lease, night.clock, header.plan_id)
         share = F.pmod(F.xxhash64("key"), F.lit(log.shares))
         ordered = (
             rows.filter(F.col("action") == phase)
@@ -199,14 +204,14 @@ def _forget_recheck(state: State, header: PlanHeader) -> None:
 
 
 @dataclass(frozen=True)
-class _Expired:
-    """Past the plan's time only what a crash left in the middle is brought to its end."""
+class _OnlyInterrupted:
+    """Past the plan's time, or under another policy, only what a crash left in the middle is brought to its end."""
 
     inner: Quarantine
 
     def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
         ended = iter(self.inner.act([planned for planned in batch if planned.key in resumed], resumed))
-        late = Result(DENIED, "the plan's time was over before this key was reached")
+        late = Result(DENIED, "the plan was out of date before this key was reached")
         return [next(ended) if planned.key in resumed else late for planned in batch]
 
 

@@ -164,7 +164,7 @@ def _gates(
     night: Night, storage_name: str, orphans: Published, inventory: Published, live: list[Published], refs: list[Published], planned: Amount
 ) -> list[GateResult]:
     found, limits = orphans.receipt.facts, night.storage(storage_name).gates
-    before = night.state.latest(storage_name, ORPHAN_FILES.name, before=night.run_date)
+    before = _night_before(night, storage_name)
     samples: list[str] = found["stopped_samples"]
     stored = Amount(files=inventory.receipt.facts["objects"], bytes=inventory.receipt.facts["bytes"])
     return [
@@ -183,6 +183,16 @@ def _gates(
         gates.delete_bytes(planned, limits.max_delete_bytes),
         gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
     ]
+
+
+def _night_before(night: Night, storage_name: str) -> Published | None:
+    """The last published night that looked at its own day; an analysis of a past date says nothing of what is normal."""
+    for day in reversed(night.state.dates(storage_name, ORPHAN_FILES.name)):
+        if day < night.run_date:
+            found = night.state.require(storage_name, ORPHAN_FILES.name, day)
+            if not found.receipt.facts["historical"]:
+                return found
+    return None
 
 
 def _earlier_or(night: Night, storage_name: str, header: PlanHeader) -> PlanHeader:

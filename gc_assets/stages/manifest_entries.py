@@ -101,9 +101,10 @@ class _Pending:
             wanted = read_parts(self.files, list(self.parents), TASKS)
             if self.roots is not None:
                 roots = content_roots(self.roots)
-                wanted = pa.concat_tables(
-                    [wanted, roots.filter(roots.column("is_container")).select(ROOT_COLUMNS)], promote_options="default"
-                )
+                containers = roots.filter(roots.column("is_container")).select(ROOT_COLUMNS)
+                # Of a root only tonight's word counts: the length it had when it could not be read may have been the fault.
+                inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
+                wanted = pa.concat_tables([inner, containers], promote_options="default")
             tasks = self._sized(_once(wanted))
             known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes"])
             decoded = pc.is_in(_named_length(tasks, "address", "size_bytes"), _named_length(known, "container", "container_size_bytes"))

@@ -92,6 +92,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE)}
     facts = {
         "grace_cutoff": cutoff.isoformat(),
+        "historical": any(table.receipt.facts["historical"] for table in refs),
         "waterfall": {name: {"files": total.rows, "bytes": total.size_bytes} for name, total in sorted(waterfall.items())},
         "by_reason": {
             f"{reason}/{lake}": {"files": total.rows, "bytes": total.size_bytes} for (reason, lake), total in sorted(written.totals.items())

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import MapType, StructType
 
+from gc_assets import __version__
 from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.files import Files
@@ -31,8 +32,13 @@ from gc_assets.schemas import Table
 
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
+VERSION = "_version"
 # How Python prints one of our exceptions at the end of a traceback that Spark passes on.
-_OWN_ERROR = re.compile(r"gc_assets\.core\.errors\.(?P<name>\w+): (?P<message>.*?)(?=\n\s*SQLSTATE|\n\s*at |\n*\Z)", re.DOTALL)
+_OWN_ERROR = re.compile(
+    r"^gc_assets\.core\.errors\.(?P<name>\w+): (?P<message>.*?)"
+    r"(?=\n\s*SQLSTATE|\n\s*at org\.|\n\nThe above exception was|\n\nDuring handling of|\n*\Z)",
+    re.DOTALL | re.MULTILINE,
+)
 PARTS_DDL = "parts string, digest long, totals string, facts string"
 MAX_SAMPLES = 20
 
@@ -106,7 +112,7 @@ def write_frame(
     if routes:
         columns.append(F.col(ROUTE))
     hashed = frame.select(*columns).withColumn(ROW_HASH, row_hash(schema))
-    task = _WriteParts(state.files, run.path, table.schema, tuple(totals_by), tuple(routes))
+    task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
     return merge_written(collect(hashed.mapInArrow(task, PARTS_DDL)))
 
 
@@ -115,7 +121,8 @@ def collect(frame: DataFrame) -> list[Row]:
     try:
         return frame.collect()
     except PySparkException as error:
-        found = _OWN_ERROR.search(str(error))
+        # The last one: an error that had a cause is printed below it.
+        *_, found = (None, *_OWN_ERROR.finditer(str(error)))
         if found is None:
             raise
         kind = getattr(errors, found["name"], errors.GcError)
@@ -144,7 +151,9 @@ def merge_written(rows: Sequence[Any]) -> Written:
     digest = 0
     facts: dict[str, Any] = {}
     for row in rows:
-        for name, value in json.loads(row["facts"]).items():
+        told = json.loads(row["facts"])
+        _same_release(told.pop(VERSION))
+        for name, value in told.items():
             merged = facts[name] + value if name in facts else value
             facts[name] = merged[:MAX_SAMPLES] if isinstance(merged, list) else merged
         for item in json.loads(row["parts"]):
@@ -156,6 +165,14 @@ def merge_written(rows: Sequence[Any]) -> Written:
         digest = (digest + int(row["digest"])) % 2**64
     frozen = {name: tuple(sorted(parts, key=lambda part: part.name)) for name, parts in side.items()}
     return Written(tuple(sorted(main, key=lambda part: part.name)), digest, frozen, totals, facts)
+
+
+def _same_release(version: str) -> None:
+    if version != __version__:
+        raise errors.GcError(
+            f"an executor runs gc-assets {version}, this process {__version__}: they could understand a lake differently. "
+            "Install the same release on both."
+        )
 
 
 def report_parts(
@@ -171,7 +188,7 @@ def report_parts(
             "parts": [json.dumps([part.model_dump() for part in parts])],
             "digest": pa.array([signed], pa.int64()),
             "totals": [json.dumps([[*key, value.rows, value.size_bytes] for key, value in (totals or {}).items()])],
-            "facts": [json.dumps(facts or {})],
+            "facts": [json.dumps({**(facts or {}), VERSION: __version__})],
         }
     )
 
@@ -182,6 +199,7 @@ class _WriteParts:
 
     files: Files
     directory: str
+    table: str
     schema: pa.Schema
     totals_by: tuple[str, ...]
     routes: tuple[str, ...]
@@ -204,6 +222,9 @@ class _WriteParts:
             yield "", batch
             return
         route = pc.fill_null(batch.column(ROUTE), "")
+        lost = batch.num_rows - (pc.sum(pc.is_in(route, pa.array(["", *self.routes]))).as_py() or 0)
+        if lost:
+            raise errors.GcError(f"{lost:,} rows of {self.table} have a route that is none of {', '.join(self.routes)}")
         for name in ("", *self.routes):
             yield name, batch.filter(pc.equal(route, name))
 
@@ -232,11 +253,9 @@ def publish(
 ) -> Published:
     """Makes what was written the current table of its run date. Parts of failed task attempts are removed first."""
     named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
-    for prefix in ("", *written.side):
-        for item in state.files.list(f"{run.path}/{prefix}".rstrip("/")):
-            name = f"{prefix}/{item.name}".lstrip("/")
-            if name not in named:
-                state.files.delete(f"{run.path}/{name}")
+    for item in state.files.list(run.path, recursive=True):
+        if item.name.endswith(".parquet") and item.name not in named:
+            state.files.delete(f"{run.path}/{item.name}")
     receipt = Receipt(
         group=run.group,
         asset=run.asset,
