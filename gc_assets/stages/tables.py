@@ -39,6 +39,8 @@ _OWN_ERROR = re.compile(
     r"(?=\n\s*SQLSTATE|\n\s*at org\.|\n\nThe above exception was|\n\nDuring handling of|\n*\Z)",
     re.DOTALL | re.MULTILINE,
 )
+# What Spark would take for a pattern in a path.
+_GLOB = re.compile(r"[\\\[\]{}*?]")
 PARTS_DDL = "parts string, digest long, totals string, facts string"
 MAX_SAMPLES = 20
 
@@ -86,7 +88,7 @@ def read_paths(spark: SparkSession, files: Files, schema: pa.Schema, paths: Sequ
     """Parquet parts by their paths relative to the state."""
     if not paths:
         return spark.createDataFrame([], spark_schema(schema))
-    return spark.read.schema(spark_schema(schema)).parquet(*[files.uri(path) for path in paths])
+    return spark.read.schema(spark_schema(schema)).parquet(*[_GLOB.sub(r"\\\g<0>", files.uri(path)) for path in paths])
 
 
 def read_rows(state: State, table: Table, published: Published, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
@@ -121,10 +123,10 @@ def collect(frame: DataFrame) -> list[Row]:
     try:
         return frame.collect()
     except PySparkException as error:
-        # The last one: an error that had a cause is printed below it.
-        *_, found = (None, *_OWN_ERROR.finditer(str(error)))
-        if found is None:
+        ours = list(_OWN_ERROR.finditer(str(error)))
+        if not ours:
             raise
+        found = ours[-1]  # an error that had a cause is printed below it
         kind = getattr(errors, found["name"], errors.GcError)
         raise kind(found["message"].strip()) from error
 

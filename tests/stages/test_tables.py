@@ -1,0 +1,233 @@
+"""A table written by executors is the table the driver would have written, and what an executor says arrives as it was said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import FormatError, GateRefused, GcError, LakeUnreadable
+from gc_assets.core.hashing import digest
+from gc_assets.core.parts import PartWriter
+from gc_assets.core.receipts import State
+from gc_assets.schemas import LIVE_FILES, TABLES, Table
+from gc_assets.stages.tables import (
+    PARTS_DDL,
+    ROUTE,
+    Totals,
+    Written,
+    collect,
+    publish,
+    read_rows,
+    read_table,
+    spark_schema,
+    write_frame,
+    write_rows,
+)
+
+CLOCK = Clock(datetime(2026, 3, 14, 9, 30, tzinfo=UTC))
+DAY = date(2026, 3, 14)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State.at(str(tmp_path / "state"))
+
+
+def value(type_: pa.DataType, number: int) -> Any:
+    """Some value of a type; every fourth is null where Spark and Arrow allow it."""
+    if pt.is_string(type_):
+        return f"é/𝄞 %20 {number}"
+    if pt.is_binary(type_):
+        return bytes([number]) * 3
+    if pt.is_integer(type_):
+        return number - 2
+    if pt.is_boolean(type_):
+        return number % 2 == 0
+    if pt.is_date(type_):
+        return date(1969, 12, 30 + number % 2)
+    if pt.is_timestamp(type_):
+        return datetime(1969, 7, 20, 20, 17, 40, 123456 + number, UTC)
+    if pt.is_map(type_):
+        return [(f"k{key}", None if key == 1 else f"v{key}") for key in range(number % 3)][::-1]
+    if pt.is_list(type_):
+        return [value(type_.value_type, number + index) for index in range(number % 3)]
+    if pt.is_struct(type_):
+        return {field.name: None if field.nullable and number % 2 else value(field.type, number) for field in type_}
+    raise AssertionError(type_)
+
+
+def rows_of(table: Table) -> pa.Table:
+    fields = list(enumerate(table.schema))
+    rows = [
+        {field.name: None if (number + position) % 4 == 0 else value(field.type, number) for position, field in fields}
+        for number in range(9)
+    ]
+    return pa.Table.from_pylist(rows, schema=table.schema)
+
+
+def live(*keys: str) -> pa.Table:
+    made = [{"storage": "warehouse", "key": key, "key_hash": 0, "kind": "data", "size_bytes": len(key)} for key in keys]
+    return pa.Table.from_pylist(made, schema=LIVE_FILES.schema)
+
+
+def parquet_names(state: State, path: str) -> set[str]:
+    return {item.name for item in state.files.list(path, recursive=True) if item.name.endswith(".parquet")}
+
+
+# The filter's bytes are written by its own stage, which no row hash covers.
+HASHED = [name for name, table in TABLES.items() if not any(pt.is_binary(field.type) for field in table.schema)]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", HASHED)
+def test_executors_and_driver_write_the_same_table(spark: SparkSession, state: State, name: str) -> None:
+    table, rows = TABLES[name], rows_of(TABLES[name])
+    run = state.start("group", name, DAY, CLOCK)
+    by_driver = publish(state, run, write_rows(rows, table, run, state.files), CLOCK)
+    frame = spark.createDataFrame(rows, spark_schema(table.schema)).repartition(3)
+    again = state.start("group", name, DAY, CLOCK)
+    by_executors = publish(state, again, write_frame(frame, table, again, state), CLOCK)
+    assert by_executors.receipt.digest == by_driver.receipt.digest == f"{digest(rows):016x}"
+    assert by_executors.receipt.rows == by_driver.receipt.rows == rows.num_rows
+    assert f"{digest(read_rows(state, table, by_executors)):016x}" == by_driver.receipt.digest
+    assert read_rows(state, table, by_driver).equals(rows)
+
+
+@pytest.mark.spark
+def test_rows_go_where_they_are_routed_and_totals_count_the_table_only(spark: SparkSession, state: State) -> None:
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    parts = write_rows(live("a", "bb", "cc", "side", "none"), LIVE_FILES, run, state.files)
+    source = publish(state, run, parts, CLOCK)
+    route = F.when(F.col("key") == "side", "_expired").when(F.col("key") != "none", "")
+    frame = read_table(spark, state, LIVE_FILES, source).repartition(2).withColumn(ROUTE, route)
+    target = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    written = write_frame(frame, LIVE_FILES, target, state, ["storage", "kind"], ["_expired", "_dangling"])
+    published = publish(state, target, written, CLOCK)
+    assert sorted(read_rows(state, LIVE_FILES, published).column("key").to_pylist()) == ["a", "bb", "cc", "none"]
+    assert read_rows(state, LIVE_FILES, published, "_expired").column("key").to_pylist() == ["side"]
+    assert written.totals == {("warehouse", "data"): Totals(4, 9)}
+    assert f"{written.digest:016x}" == f"{digest(live('a', 'bb', 'cc', 'none')):016x}"
+    assert set(written.side) == {"_expired"}
+    assert read_table(spark, state, LIVE_FILES, published, "_dangling").count() == 0
+    assert spark.read.parquet(state.files.uri(published.path)).count() == 4
+
+
+@pytest.mark.spark
+def test_a_route_that_leads_nowhere_stops_the_write_and_drops_no_row(spark: SparkSession, state: State) -> None:
+    frame = spark.createDataFrame([], spark_schema(LIVE_FILES.schema)).unionByName(
+        spark.range(1).selectExpr("'lost' AS key"), allowMissingColumns=True
+    )
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    with pytest.raises(GcError, match="1 rows of live_files have a route that is none of _expired"):
+        write_frame(frame.withColumn(ROUTE, F.lit("_misspelt")), LIVE_FILES, run, state, routes=["_expired"])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("folder", ["a b", "a%20b", "[a]", "{a,b}", "été"])
+def test_a_state_in_a_folder_of_any_name_reads_back_in_spark(spark: SparkSession, tmp_path: Path, folder: str) -> None:
+    state = State.at(str(tmp_path / folder))
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    published = publish(state, run, write_rows(live("a", "b"), LIVE_FILES, run, state.files), CLOCK)
+    assert sorted(row["key"] for row in read_table(spark, state, LIVE_FILES, published).collect()) == ["a", "b"]
+
+
+def unreadable() -> None:
+    raise LakeUnreadable("lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\nRepair them.")
+
+
+def damaged() -> None:
+    raise FormatError("manifest m.avro: expected 3 entries, found 2")
+
+
+def caused() -> None:
+    try:
+        damaged()
+    except FormatError as error:
+        raise LakeUnreadable("lake sales: manifest m.avro is damaged") from error
+
+
+def refused() -> None:
+    try:
+        damaged()
+    except FormatError:
+        raise GateRefused("second")  # noqa: B904  (an error met while another was handled is what is tried)
+
+
+def foreign() -> None:
+    raise ZeroDivisionError("not one of ours")
+
+
+def raising(what: Callable[[], None]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        what()
+        yield from batches
+
+    return task
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "what, kind, message",
+    [
+        (unreadable, LakeUnreadable, "lake sales: 2 refs cannot be read:\n  ref main: gone\n  at least one more\nRepair them."),
+        (caused, LakeUnreadable, "lake sales: manifest m.avro is damaged"),
+        (refused, GateRefused, "second"),
+    ],
+)
+def test_an_executors_own_error_arrives_as_it_was_raised(
+    spark: SparkSession, what: Callable[[], None], kind: type[GcError], message: str
+) -> None:
+    with pytest.raises(GcError) as arrived:
+        collect(spark.range(0, 1, 1, 1).mapInArrow(raising(what), PARTS_DDL))
+    assert (type(arrived.value), str(arrived.value)) == (kind, message)
+
+
+@pytest.mark.spark
+def test_an_error_that_is_not_ours_arrives_as_sparks(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="not one of ours") as arrived:
+        collect(spark.range(0, 1, 1, 1).mapInArrow(raising(foreign), PARTS_DDL))
+    assert not isinstance(arrived.value, GcError)
+
+
+def test_what_failed_attempts_left_is_removed_at_publication(state: State) -> None:
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    for prefix in ("", "_expired"):
+        stray = PartWriter(state.files, run.path, LIVE_FILES.schema, prefix)
+        stray.write(live("from an attempt that was lost").to_batches()[0])
+        stray.close()
+    written = write_rows(live("a"), LIVE_FILES, run, state.files, {"_dangling": live("b")})
+    published = publish(state, run, written, CLOCK)
+    assert parquet_names(state, published.path) == {part.name for part in (*written.parts, *written.side["_dangling"])}
+
+
+def test_the_readable_header_beside_a_plan_is_published_with_it(state: State) -> None:
+    """Design 4 promises it to whoever reads the state without our code; publication took it for a stray part."""
+    run = state.start("warehouse", "deletion_plan", DAY, CLOCK)
+    state.files.replace(f"{run.path}/_header.json", b"{}")
+    published = publish(state, run, Written((), 0), CLOCK)
+    assert state.files.read(f"{published.path}/_header.json") == b"{}"
+
+
+def test_a_table_without_rows_is_published_with_digest_zero(state: State) -> None:
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    published = publish(state, run, write_rows(live(), LIVE_FILES, run, state.files), CLOCK)
+    assert (published.receipt.rows, published.receipt.digest, published.paths()) == (0, "0" * 16, [])
+    assert read_rows(state, LIVE_FILES, published).equals(LIVE_FILES.schema.empty_table())
+
+
+def test_a_receipt_names_its_inputs_by_run_and_digest(state: State) -> None:
+    first = state.start("sales", "lake_refs", DAY, CLOCK)
+    refs = publish(state, first, write_rows(live("a"), LIVE_FILES, first, state.files), CLOCK)
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    published = publish(state, run, write_rows(live("b"), LIVE_FILES, run, state.files), CLOCK, inputs=[refs], unsafe=["the floor is low"])
+    assert published.receipt.inputs == {"sales/lake_refs/2026-03-14": refs.receipt.reference}
+    assert published.receipt.unsafe == ("the floor is low",)
