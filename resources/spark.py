@@ -34,6 +34,9 @@ DRIVER_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.speculation": "false",
+    # A small night is start-up and many short jobs: compile quickly, and import once for all Python workers.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
 }
 

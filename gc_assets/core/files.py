@@ -76,6 +76,14 @@ class Files:
             raise
         _fsync_directory(local.parent)
 
+    def size(self, path: str) -> int:
+        """Raises `FileNotFoundError` where there is no such file."""
+        filesystem, root = self._open()
+        info = filesystem.get_file_info(f"{root}/{path}")
+        if info.type != fs.FileType.File:
+            raise FileNotFoundError(f"{root}/{path}")
+        return cast(int, info.size)
+
     def list(self, path: str, *, recursive: bool = False) -> Sequence[FileStat]:
         """Files (not directories) below `path`, in order of name; empty where there is no such directory."""
         filesystem, root = self._open()

@@ -10,14 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from gc_assets.core.files import Files
 from gc_assets.core.graph import CommitGraph
+from gc_assets.core.parts import read_parts
 from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake
 from gc_assets.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 from gc_assets.stages.lake_refs import SOURCES_SIDE
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import parallelism, publish, read_paths, spark_schema, write_frame
+from gc_assets.stages.tables import parallelism, publish, spark_schema, write_frame
 
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a worker twice.
 BATCH_COMMITS = 5_000
@@ -33,8 +35,10 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     refs = state.require(night.group(lake_name), LAKE_REFS.name, night.run_date)
     run = state.start(night.group(lake_name), COMMIT_GRAPH.name, night.run_date, night.clock)
     ddl = spark_schema(COMMIT_GRAPH.schema)
-    sources = read_paths(spark, state.files, SOURCES, refs.paths(SOURCES_SIDE)).repartition(parallelism(spark))
-    commits = sources.mapInArrow(_ReadCommits(night.lake(lake_name), night.resolver()), ddl)
+    count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
+    numbers = spark.range(0, count, 1, max(1, min(count, parallelism(spark))))
+    read = _ReadCommits(night.lake(lake_name), night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)))
+    commits = numbers.mapInArrow(read, ddl)
     leveled = commits.repartition(1).mapInArrow(with_generations, ddl)
     written = write_frame(leveled, COMMIT_GRAPH, run, state)
     return publish(state, run, written, night.clock, inputs=[refs], facts={"commits": written.rows}, unsafe=night.unsafe)
@@ -42,14 +46,17 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
 
 @dataclass(frozen=True)
 class _ReadCommits:
-    """Sources in, commits out; runs in executors."""
+    """Numbers of sources in, commits out; runs in executors."""
 
     lake: Lake
     resolver: KeyResolver
+    files: Files
+    sources: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sources = read_parts(self.files, list(self.sources), SOURCES)
         for batch in batches:
-            for row in batch.to_pylist(maps_as_pydicts="strict"):
+            for row in sources.take(batch.column("id")).to_pylist(maps_as_pydicts="strict"):
                 pending: list[Commit] = []
                 for commit in self.lake.commits(CommitSource(**row)):
                     pending.append(commit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -14,16 +14,18 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.files import Files
-from gc_assets.core.parts import PartWriter, read_parts
-from gc_assets.core.receipts import PartFile, Published, Run
+from gc_assets.core.parts import read_parts
+from gc_assets.core.receipts import Published, Run
 from gc_assets.schemas import CONTAINERS, EDGES, LIVE_FILES, MANIFEST_ENTRIES, UNREADABLE
 from gc_assets.stages.content_roots import DEAD, HELD, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, read_paths, report_parts, write_frame
+from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, put, read_paths, report_parts, write_frame
 
 EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external"
 WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
+# Live metadata objects that must be in the inventory, with the length that was decoded: published beside the table.
+METADATA_SIDE = "_metadata"
 # Who needs a file: numbered so that the smallest number is the strongest witness. `expands`: entries of `container` follow it.
 WITNESSES: Final = pa.schema(
     [
@@ -35,6 +37,7 @@ WITNESSES: Final = pa.schema(
         ("expands", pa.bool_()),
     ]
 )
+METADATA: Final = pa.schema([("storage", pa.string()), ("key", pa.string()), ("kind", pa.string()), ("container_size_bytes", pa.int64())])
 # Files that are named by commits or containers themselves, in the shape in which entries are counted.
 DIRECT: Final = pa.schema(
     [
@@ -70,16 +73,21 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         run,
     )
     closed = merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(close, PARTS_DDL)))
+    metadata = closed.side.pop(METADATA_SIDE, ())
     scratch = {side: [f"{run.path}/{part.name}" for part in parts] for side, parts in closed.side.items()}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))
     routes = [EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE]
-    written = write_frame(_files(rows, direct, witnesses, lake_name), LIVE_FILES, run, state, ["storage", "kind"], routes)
+    written = write_frame(_files(rows, direct, witnesses, lake_name), LIVE_FILES, run, state, ["storage", "kind", "must_exist"], routes)
     for side in scratch:
         state.files.delete_directory(f"{run.path}/{side}")
+    if metadata:
+        written = replace(written, side={**written.side, METADATA_SIDE: metadata})
     facts = {
         "files": written.rows,
+        "must_exist_by_storage": _by({key: value for key, value in written.totals.items() if key[2] == "true"}, 0),
+        "metadata_by_storage": closed.facts["metadata_by_storage"],
         "live_bytes": sum(total.size_bytes for total in written.totals.values()),
         "by_kind": _by(written.totals, 1),
         "by_storage": _by(written.totals, 0),
@@ -152,8 +160,11 @@ class _Close:
             lengths = self._lengths(files, found)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
-            parts = [*_put(files, self.run, WITNESSES_SIDE, witnesses), *_put(files, self.run, DIRECT_SIDE, direct)]
-            yield report_parts(parts)
+            metadata = _metadata(found, lengths, leaves)
+            sides = {WITNESSES_SIDE: witnesses, DIRECT_SIDE: direct, METADATA_SIDE: metadata}
+            parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
+            counts = metadata.group_by("storage").aggregate([([], "count_all")]).to_pylist()
+            yield report_parts(parts, facts={"metadata_by_storage": {row["storage"]: row["count_all"] for row in counts}})
 
     def _lengths(self, files: Files, found: pa.Table) -> pa.ChunkedArray:
         """The decoded length of each container of `found`; null for one that only dangling commits need and nobody could read.
@@ -193,11 +204,13 @@ def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> t
     return witnesses, files.select(DIRECT.names).cast(DIRECT)
 
 
-def _put(files: Files, run: Run, side: str, rows: pa.Table) -> list[PartFile]:
-    writer = PartWriter(files, run.path, rows.schema, side)
-    for batch in rows.to_batches():
-        writer.write(batch)
-    return writer.close()
+def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
+    """The live metadata objects that must exist: decoded containers, and files of the present state (columns `METADATA`)."""
+    containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
+    present = leaves.filter(pc.is_null(leaves.column("commit_id")))
+    rows = pa.concat_tables([containers, present.append_column("container_size_bytes", pa.nulls(present.num_rows, pa.int64()))])
+    wanted = pc.and_(pc.less_equal(rows.column("rank"), SPARED), pc.and_(rows.column("must_exist"), pc.is_valid(rows.column("storage"))))
+    return rows.filter(wanted).select(METADATA.names).cast(METADATA)
 
 
 def _explain(lake_name: str, needed: pa.Table, errors: dict[str, str]) -> str:

@@ -48,6 +48,11 @@ def live_count(live: list[Published], storage_name: str) -> int:
     return sum(table.receipt.facts["by_storage"].get(storage_name, {"files": 0})["files"] for table in live)
 
 
+def must_exist_count(live: list[Published], storage_name: str) -> int:
+    """Of these, the ones whose absence from the inventory would be a loss."""
+    return sum(table.receipt.facts["must_exist_by_storage"].get(storage_name, {"files": 0})["files"] for table in live)
+
+
 def seed_of(run_date: date) -> int:
     """Another seed each night: a fixed one would keep the same false positives for ever (reliability.md 7.4)."""
     return run_date.toordinal()
@@ -99,8 +104,8 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
 def self_test(hashes: DataFrame, files: Files, published: Published, expected: int) -> None:
     """Every live key is in the filter as read back from storage. Raises `GcError` with the counts otherwise."""
     probe = ProbeFilter(files, tuple(published.paths()))
-    rows = collect(hashes.mapInArrow(_CountHits(probe), "probed long, hits long").agg(F.sum("probed"), F.sum("hits")))
-    probed, hits = (int(value or 0) for value in rows[0])
+    rows = collect(hashes.mapInArrow(_CountHits(probe), "probed long, hits long"))
+    probed, hits = sum(row["probed"] for row in rows), sum(row["hits"] for row in rows)
     if not probed == hits == expected:
         raise GcError(
             f"live_filter of {published.path}: of {expected:,} live keys {probed:,} were looked up and {hits:,} found; "
@@ -189,6 +194,8 @@ class _CountHits:
     probe: ProbeFilter
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        probed = hits = 0
         for batch in batches:
-            hits = self.probe.contains(batch.column("key_hash").to_numpy())
-            yield pa.RecordBatch.from_pydict({"probed": [batch.num_rows], "hits": [int(hits.sum())]})
+            probed += batch.num_rows
+            hits += int(self.probe.contains(batch.column("key_hash").to_numpy()).sum())
+        yield pa.RecordBatch.from_pydict({"probed": [probed], "hits": [hits]})

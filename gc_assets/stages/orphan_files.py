@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -21,8 +22,8 @@ from gc_assets.core.receipts import Balance, Published, Run
 from gc_assets.schemas import CLAIMS, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, PROBLEMS, STORAGE_INVENTORY
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE
-from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
+from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
+from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables, must_exist_count
 from gc_assets.stages.night import Night
 from gc_assets.stages.storage_inventory import PROBLEMS_SIDE
 from gc_assets.stages.tables import (
@@ -38,15 +39,15 @@ from gc_assets.stages.tables import (
     read_rows,
     read_table,
     report_parts,
-    spark_schema,
     write_frame,
 )
 from gc_assets.stores.local import LocalObjects
 
 CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
-# Spellings that another writer could have meant the same file by; everything else equals only itself.
-IRREGULAR: Final = r"[%]|//|/\.{1,2}/|[^\x00-\x7F]"
+# Candidates beyond this many compressed bytes (some millions) are compared by a join instead of in every worker's memory.
+IN_MEMORY_CANDIDATES: Final = 64 * 2**20
+WITNESS_DDL: Final = "key string, w struct<dead: boolean, commit_id: string, container: string, kind: string>"
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 # A gate names a few and counts the rest, up to here.
 MAX_NAMED: Final = 1_000
@@ -71,7 +72,14 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     cutoff = grace_cutoff(night, storage_name, refs)
     run = state.start(storage_name, ORPHAN_FILES.name, night.run_date, night.clock)
 
-    probe = _Probe(ProbeFilter(state.files, tuple(bloom.paths())), _claims(night, storage_name, refs), cutoff, state.files, run)
+    probe = _Probe(
+        ProbeFilter(state.files, tuple(bloom.paths())),
+        _claims(night, storage_name, refs),
+        LiveMetadata(state.files, tuple(path for table in live for path in table.paths(METADATA_SIDE)), storage_name),
+        cutoff,
+        state.files,
+        run,
+    )
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
     probed = merge_written(collect(listed.withColumn("key_hash", F.xxhash64("key")).mapInArrow(probe, PARTS_DDL)))
     candidate_paths = [f"{run.path}/{part.name}" for part in probed.side.get(CANDIDATES_SIDE, ())]
@@ -81,10 +89,12 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     suspects = [f"{run.path}/{part.name}" for part in probed.side.get(SUSPECTS_SIDE, ())]
     foreign = _foreign(spark, night, storage_name, suspects, refs)
     linked = _behind_links(spark, night, keys, inventory)
-    missing = _missing_metadata(keys, listed)
+    needed = sum(table.receipt.facts["metadata_by_storage"].get(storage_name, 0) for table in live)
+    # Metadata that two lakes share is needed twice and found once, and the slow comparison then finds nothing missing.
+    missing = _missing_metadata(keys, listed) if probed.facts.get("metadata_found", 0) < needed else []
     hits = probed.totals.get((LIVE,), Totals()).rows
-    unlisted, unlisted_samples = _unlisted(keys, listed) if hits < live_count(live, storage_name) else (0, [])
-    frame = _orphans(spark, night, storage_name, candidates, keys, live)
+    unlisted, unlisted_samples = _unlisted(keys, listed) if hits < must_exist_count(live, storage_name) else (0, [])
+    frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
     written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
@@ -173,29 +183,19 @@ def _behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory:
 
 
 def _orphans(
-    spark: SparkSession, night: Night, storage_name: str, candidates: DataFrame, keys: DataFrame, live: list[Published]
+    spark: SparkSession,
+    night: Night,
+    storage_name: str,
+    candidates: DataFrame,
+    candidate_paths: list[str],
+    keys: DataFrame,
+    live: list[Published],
 ) -> DataFrame:
     """Candidates with reason and witness, routed aside where a live key equals them exactly or but for spelling."""
-    spelled = candidates.select("key").mapInArrow(_Loose(), "key string, loose string")
-    regular = keys.filter(~F.col("key").rlike(IRREGULAR)).select("key", F.col("key").alias("loose"))
-    irregular = keys.filter(F.col("key").rlike(IRREGULAR)).select("key").mapInArrow(_Loose(), "key string, loose string")
-    live_spelled = regular.unionByName(irregular).select(F.col("key").alias("live_key"), "loose")
-    hits = spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
-    released = [
-        read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side)).withColumn("dead", F.lit(side == DANGLING_SIDE))
-        for table in live
-        for side in (EXPIRED_SIDE, DANGLING_SIDE)
-        if table.paths(side)
-    ]
-    witness = spark.createDataFrame([], spark_schema(LIVE_FILES.schema)).withColumn("dead", F.lit(True))
-    for frame in released:
-        witness = witness.unionByName(frame)
-    strongest = (
-        witness.filter(F.col("storage") == storage_name)
-        .groupBy("key")
-        .agg(F.min(F.struct("dead", "commit_id", "container", "kind")).alias("w"))
-    )
-    joined = candidates.join(hits, "key", "left").join(strongest, "key", "left")
+    judged = candidates.withColumn("exact", F.lit(None).cast("boolean"))
+    if _any_hit(night, keys, candidate_paths):
+        judged = candidates.join(_hits(candidates, keys), "key", "left")
+    joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
     expired = F.col("w").isNotNull() & ~F.col("w.dead")
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
@@ -205,6 +205,42 @@ def _orphans(
         F.col("w.kind").alias("kind"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _any_hit(night: Night, keys: DataFrame, candidate_paths: list[str]) -> bool:
+    """Whether any live key equals a candidate, exactly or but for spelling: the exact comparison, in one pass over the live keys."""
+    if not candidate_paths:
+        return False
+    if sum(night.state.files.size(path) for path in candidate_paths) > IN_MEMORY_CANDIDATES:
+        return True  # too many to hold in a worker: the join tells
+    hits = keys.select("key").mapInArrow(_Equal(night.state.files, tuple(candidate_paths)), "hits long")
+    return sum(row["hits"] for row in collect(hits)) > 0
+
+
+def _hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
+    """Which candidates equal a live key, and whether exactly; asked only when some do."""
+    spelled = candidates.select("key").mapInArrow(_Loose(), "key string, loose string")
+    live_spelled = keys.select("key").mapInArrow(_Loose(), "live_key string, loose string")
+    return spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
+
+
+def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
+    """The strongest expired or dangling commit behind each released key (columns key, w)."""
+    parts = [(table, side) for table in live for side in (EXPIRED_SIDE, DANGLING_SIDE) if table.paths(side)]
+    frames = [
+        read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
+        .filter(F.col("storage") == storage_name)
+        .select("key", F.struct(F.lit(side == DANGLING_SIDE).alias("dead"), "commit_id", "container", "kind").alias("w"))
+        for table, side in parts
+    ]
+    if not frames:
+        return spark.createDataFrame([], WITNESS_DDL)
+    everything = frames[0]
+    for frame in frames[1:]:
+        everything = everything.unionByName(frame)
+    # A lake names a key once; only several lakes can name it twice.
+    several = len({table.receipt.group for table, _ in parts}) > 1
+    return everything.groupBy("key").agg(F.min("w").alias("w")) if several else everything
 
 
 def _samples(night: Night, run: Run, written: Written) -> list[str]:
@@ -222,6 +258,7 @@ class _Probe:
 
     live: ProbeFilter
     claims: Claims
+    metadata: LiveMetadata
     cutoff: datetime
     files: Files
     run: Run
@@ -236,7 +273,9 @@ class _Probe:
             size = pc.sum(rows.column("size_bytes")).as_py() or 0
             totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
 
+        found = 0
         for batch in batches:
+            found += self.metadata.found(batch)
             hits = self.live.contains(batch.column("key_hash").to_numpy())
             count(LIVE, batch.filter(pa.array(hits)))
             rest = batch.filter(pa.array(np.logical_not(hits)))
@@ -250,7 +289,7 @@ class _Probe:
             candidates = owned.filter(old)
             count(CANDIDATE, candidates)
             writer.write(candidates.select(CANDIDATES.names))
-        yield report_parts([*writer.close(), *suspects.close()], totals=totals)
+        yield report_parts([*writer.close(), *suspects.close()], totals=totals, facts={"metadata_found": found})
 
 
 @dataclass(frozen=True)
@@ -259,5 +298,48 @@ class _Loose:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            keys = batch.column("key")
+            keys = batch.column(0)
             yield pa.RecordBatch.from_arrays([keys, loose(keys)], ["key", "loose"])
+
+
+@dataclass(frozen=True)
+class _Equal:
+    """Counts live keys that equal a candidate in their spelling-insensitive form, which equal keys share."""
+
+    files: Files
+    candidates: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        candidates = _loose_candidates(self.files, self.candidates)
+        hits = 0
+        for batch in batches:
+            hits += pc.sum(pc.is_in(loose(batch.column("key")), value_set=candidates)).as_py() or 0
+        yield pa.RecordBatch.from_pydict({"hits": [hits]})
+
+
+@lru_cache(maxsize=1)
+def _loose_candidates(files: Files, paths: tuple[str, ...]) -> pa.Array:
+    return loose(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key").combine_chunks())
+
+
+@dataclass(frozen=True)
+class LiveMetadata:
+    """The live metadata objects of a storage, to be found in its inventory. Pickles as paths."""
+
+    files: Files
+    paths: tuple[str, ...]
+    storage: str
+
+    def found(self, objects: pa.RecordBatch) -> int:
+        """How many of them are among these objects with the length that was decoded."""
+        needed = _needed(self.files, self.paths, self.storage)
+        at = pc.index_in(objects.column("key"), value_set=needed.column("key"))
+        listed = objects.column("size_bytes").filter(pc.is_valid(at))
+        lengths = needed.column("container_size_bytes").take(at.filter(pc.is_valid(at)))
+        return pc.sum(pc.fill_null(pc.equal(listed, lengths), True)).as_py() or 0
+
+
+@lru_cache(maxsize=1)
+def _needed(files: Files, paths: tuple[str, ...], storage: str) -> pa.Table:
+    rows = read_parts(files, list(paths), METADATA)
+    return rows.filter(pc.equal(rows.column("storage"), storage)).combine_chunks()

@@ -106,7 +106,7 @@ def write_frame(
 ) -> Written:
     """Runs the frame once and writes its rows as parts of `run`.
 
-    `totals_by` names string columns; rows and the sum of `size_bytes` are added up per distinct combination. With `routes`,
+    `totals_by` names columns, taken as text; rows and the sum of `size_bytes` are added up per distinct combination. With `routes`,
     the frame has a column `_route` and rows whose value is in `routes` go to the side table of that name.
     """
     schema = spark_schema(table.schema)
@@ -134,11 +134,12 @@ def collect(frame: DataFrame) -> list[Row]:
 def write_rows(rows: pa.Table, table: Table, run: Run, files: Files, side: dict[str, pa.Table] | None = None) -> Written:
     """A small table without a Spark job; same parts, same digest. `side` tables go below their names."""
     cast_rows = rows.select(table.schema.names).cast(table.schema)
-    sides = {name: tuple(_put(content, run, files, name)) for name, content in (side or {}).items()}
-    return Written(tuple(_put(cast_rows, run, files, "")), digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts})
+    sides = {name: tuple(put(content, run, files, name)) for name, content in (side or {}).items()}
+    return Written(tuple(put(cast_rows, run, files, "")), digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts})
 
 
-def _put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
+def put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
+    """Rows in memory as parts of the run, below `prefix` or in the table itself where that is empty."""
     writer = PartWriter(files, run.path, rows.schema, prefix)
     for batch in rows.to_batches():
         writer.write(batch)
@@ -235,7 +236,8 @@ def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: 
     """Adds rows and bytes per distinct combination of `by` (nulls count as empty text)."""
     if not by or rows.num_rows == 0:
         return
-    table = pa.table({**{name: pc.fill_null(rows.column(name), "") for name in by}, "size_bytes": rows.column("size_bytes")})
+    columns = {name: pc.fill_null(rows.column(name).cast(pa.string()), "") for name in by}
+    table = pa.table({**columns, "size_bytes": rows.column("size_bytes")})
     grouped = table.group_by(list(by)).aggregate([([], "count_all"), ("size_bytes", "sum")]).to_pylist()
     for row in grouped:
         key = tuple(cast(str, row[name]) for name in by)
