@@ -51,9 +51,9 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
     """Nearly every live file is in the inventory; otherwise names and listing do not mean the same files (iceberg #4346)."""
     share = unlisted / live if live else 0.0
-    message = f"{unlisted:,} of {live:,} live files are not in the inventory."
+    message = f"At most {unlisted:,} of {live:,} live files are not in the inventory."
     if unlisted:
-        message += f" At most {MAX_UNLISTED:.1%} may be missing. They are lost, or spelled otherwise: {', '.join(samples[:5])}."
+        message += f" {MAX_UNLISTED:.1%} may be missing. They are lost, or spelled otherwise: {', '.join(samples[:5])}."
     return _result("live_listed", share <= MAX_UNLISTED, message, overridable=True, numbers={"live": live, "unlisted": unlisted})
 
 

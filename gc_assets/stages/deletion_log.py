@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import GateRefused
+from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.paths import overlapping
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance, Published, State
@@ -26,7 +26,7 @@ from gc_assets.stages.approvals import StoredPlan, execution_directory, refuse_g
 from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
 from gc_assets.stages.mark import mark
 from gc_assets.stages.night import RECHECK, Night
-from gc_assets.stages.tables import Totals, Written, parallelism, publish, read_table, spark_schema, write_frame
+from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
 from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows
 from gc_assets.stores.lease import LocalLease, acquire
 from gc_assets.stores.protocol import CHANGED, DENIED, Outcome, Planned, Quarantine, Result
@@ -66,6 +66,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
+        _same_rows(rows, plan)
         return _execute(spark, night, plan, rows, live, log, lease, phases, only_interrupted=stale and tuple(phases) != (RESTORE,))
     finally:
         lease.release()
@@ -108,6 +109,17 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
     if too_late and not begun:
         raise GateRefused(
             f"plan {header.plan_id} could be applied until {header.apply_before.isoformat()}; make a new one with `gc-assets run`"
+        )
+
+
+def _same_rows(rows: DataFrame, plan: StoredPlan) -> None:
+    """Raises `StateError` unless the rows are those whose digest the plan's id was made of."""
+    total = collect(rows.agg(F.sum(row_hash(rows.schema).cast("decimal(38,0)")).alias("digest")))[0]["digest"]
+    found = f"{int(total or 0) % 2**64:016x}"
+    if found != plan.header.rows_digest:
+        raise StateError(
+            f"plan {plan.header.plan_id}: its rows have the digest {found}, it was approved with {plan.header.rows_digest}; "
+            f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
         )
 
 

@@ -79,14 +79,13 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))
     routes = [EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE]
-    written = write_frame(_files(rows, direct, witnesses, lake_name), LIVE_FILES, run, state, ["storage", "kind", "must_exist"], routes)
+    written = write_frame(_files(rows, direct, witnesses, lake_name), LIVE_FILES, run, state, ["storage", "kind"], routes)
     for side in scratch:
         state.files.delete_directory(f"{run.path}/{side}")
     if metadata:
         written = replace(written, side={**written.side, METADATA_SIDE: metadata})
     facts = {
         "files": written.rows,
-        "must_exist_by_storage": _by({key: value for key, value in written.totals.items() if key[2] == "true"}, 0),
         "metadata_by_storage": closed.facts["metadata_by_storage"],
         "live_bytes": sum(total.size_bytes for total in written.totals.values()),
         "by_kind": _by(written.totals, 1),

@@ -48,11 +48,6 @@ def live_count(live: list[Published], storage_name: str) -> int:
     return sum(table.receipt.facts["by_storage"].get(storage_name, {"files": 0})["files"] for table in live)
 
 
-def must_exist_count(live: list[Published], storage_name: str) -> int:
-    """Of these, the ones whose absence from the inventory would be a loss."""
-    return sum(table.receipt.facts["must_exist_by_storage"].get(storage_name, {"files": 0})["files"] for table in live)
-
-
 def seed_of(run_date: date) -> int:
     """Another seed each night: a fixed one would keep the same false positives for ever (reliability.md 7.4)."""
     return run_date.toordinal()
