@@ -237,6 +237,7 @@ DELETION_PLAN = _table(
     _field("lake", STRING, "Lake that claims the file."),
     _field("after_expiry", BOOL, "True: only once the plan's own expiry actions are done and a fresh mark agrees."),
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
+    _field("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
 )
 
 DELETION_LOG = _table(
@@ -253,6 +254,7 @@ DELETION_LOG = _table(
     _field("size_bytes", LONG, "Planned size."),
     _field("etag", STRING, "Identity of the planned object."),
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
+    _field("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
 )
 
 # Side tables: beside a published table, in a directory whose leading underscore hides it from plain readers.

@@ -21,7 +21,7 @@ class Owner(NamedTuple):
 class Claims:
     """Canonical prefixes of one storage, each ending in `/` (or empty for the whole storage), with their owners.
 
-    A prefix without an owner shields what lies below it from the claims above.
+    A prefix without an owner shields all that lies below it, from claims above and inside.
     """
 
     owners: dict[str, Owner | None]
@@ -37,12 +37,17 @@ class Claims:
         return cls(owners)
 
     def owner(self, directory: str) -> Owner | None:
-        """The owner of a directory spelled with its closing `/` (or empty for the root): the deepest claim decides."""
-        while directory not in self.owners:
+        """The owner of a directory spelled with its closing `/` (or empty for the root): the deepest claim, if no shield is above."""
+        deepest: Owner | None = None
+        while True:
+            if directory in self.owners:
+                found = self.owners[directory]
+                if found is None:
+                    return None
+                deepest = deepest or found
             if not directory:
-                return None
+                return deepest
             directory = directory[: directory[:-1].rfind("/") + 1]
-        return self.owners[directory]
 
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Lake and table uuid per key; both null where nobody claims it."""

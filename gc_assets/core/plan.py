@@ -38,7 +38,7 @@ class GateResult(_Model):
 
 
 class PlanHeader(_Model):
-    """Everything about a plan but its rows, which `rows_digest` and `parts` (name to sha256) stand for."""
+    """Everything about a plan but its rows, which `rows_digest` stands for: the sum of their hashes, proved again before acting."""
 
     plan_id: str
     storage: str

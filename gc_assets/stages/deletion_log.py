@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,16 +24,18 @@ from gc_assets.core.receipts import Balance, Published, State
 from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, LIVE_FILES
 from gc_assets.stages.approvals import StoredPlan, execution_directory, refuse_gates, refuse_historical
 from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
+from gc_assets.stages.live_files import EXPIRED_SIDE
 from gc_assets.stages.mark import mark
 from gc_assets.stages.night import RECHECK, Night
+from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
 from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows
 from gc_assets.stores.lease import LocalLease, acquire
-from gc_assets.stores.protocol import CHANGED, DENIED, Outcome, Planned, Quarantine, Result
+from gc_assets.stores.protocol import ABSENT, CHANGED, DENIED, DONE, FAILED, Planned, Quarantine, Result
 from gc_assets.stores.quarantine import open_quarantine
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
-ACT_COLUMNS: Final = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "live_in")
+ACT_COLUMNS: Final = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "quarantine", "live_in", "in_quarantine")
 # The order of design 6.4; `expire` comes between restore and quarantine where a plan has expiry actions.
 PHASES: Final = (RESTORE, QUARANTINE, PURGE)
 
@@ -59,18 +61,20 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         return Applied(None, {}, already)
     refuse_apply(night, plan, phases)
     stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
+    stale = stale or night.storage(header.storage).quarantine != header.quarantine
     owner = plan.approval.by if plan.approval is not None else getpass.getuser()
     lease = acquire(header.location, header.plan_id, owner, night.clock)
+    recheck = f"{header.plan_id}-{lease.token}"
     try:
-        live = _fresh_live(spark, night, header)
+        live = _protected(spark, night, plan, recheck, begun=stale)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
         _same_rows(rows, plan)
         return _execute(spark, night, plan, rows, live, log, lease, phases, only_interrupted=stale and tuple(phases) != (RESTORE,))
     finally:
+        _forget(state, recheck)
         lease.release()
-        _forget_recheck(state, header)
 
 
 def nothing_to_do(plan: StoredPlan) -> str | None:
@@ -94,7 +98,10 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
             f"storage {storage.name} is in mode plan, so nothing in it is changed. "
             "Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this once."
         )
-    if (storage.location, storage.quarantine) != (header.location, header.quarantine):
+    if header.rehearsal != night.clock.is_rehearsal:
+        made = "a rehearsal (GC_ASSETS_UNSAFE_NOW)" if header.rehearsal else "the real clock"
+        raise GateRefused(f"plan {header.plan_id} was made under {made}, and now the clock is another; make a new plan")
+    if storage.location != header.location or (storage.quarantine != header.quarantine and not begun):
         raise GateRefused(
             f"plan {header.plan_id} was made for {header.location} with quarantine {header.quarantine}; "
             f"the configuration now says {storage.location} and {storage.quarantine}. Make a new plan."
@@ -128,9 +135,13 @@ def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
     return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
 
 
-def _fresh_live(spark: SparkSession, night: Night, header: PlanHeader) -> DataFrame:
-    """The live keys of the storage as of now, from refs read after the lease was taken; gates that can change are checked again."""
-    again = replace(night, recheck=header.plan_id, run_date=header.run_date, as_of=header.as_of)
+def _protected(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, begun: bool) -> DataFrame:
+    """Keys of the storage that a lake needs as of now, live or in history that a ref reaches, from refs read under the lease.
+
+    Gates that can change are checked again, with the approval's overrides; a plan that is only brought to its end passes them.
+    """
+    header = plan.header
+    again = replace(night, recheck=recheck, run_date=header.run_date, as_of=header.as_of)
     tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
     count = sum(table.receipt.facts["by_storage"].get(header.storage, {"files": 0})["files"] for table in tables)
     checks = [
@@ -138,11 +149,12 @@ def _fresh_live(spark: SparkSession, night: Night, header: PlanHeader) -> DataFr
         gates.live_drop(count, header.live_files, night.storage(header.storage).gates.max_live_drop),
         gates.storages_apart(overlapping(night.real_locations())),
     ]
-    failed = [gate for gate in checks if not gate.passed]
-    if failed:
+    overrides = plan.approval.overrides if plan.approval is not None else ()
+    failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
+    if failed and not begun:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
-    frames = [read_table(spark, night.state, LIVE_FILES, table) for table in tables]
+    frames = [read_table(spark, night.state, LIVE_FILES, table, side) for table in tables for side in (None, EXPIRED_SIDE)]
     everything = frames[0]
     for frame in frames[1:]:
         everything = everything.unionByName(frame)
@@ -165,14 +177,16 @@ def _execute(
     books: dict[tuple[str, str], Totals] = {}
     written: list[Written] = []
     run = state.start(header.storage, DELETION_LOG.name, header.run_date, night.clock)
+    ledger = quarantine_ledger(spark, state, header.storage)
+    waiting = ledger.select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
     chosen = [phase for phase in PHASES if phase in phases and phase in header.totals]
     for phase in chosen:
-        quarantine = open_quarantine(header.quarantine, header.location, header.plan_id)  # pyright: ignore[reportArgumentType]
-        task = Act(_OnlyInterrupted(quarantine) if only_interrupted else quarantine, log, lease, night.clock, header.plan_id)
+        task = Act(header.location, log, lease, night.clock, header.plan_id, only_interrupted)
         share = F.pmod(F.xxhash64("key"), F.lit(log.shares))
         ordered = (
             rows.filter(F.col("action") == phase)
             .join(live, "key", "left")
+            .join(waiting, ["key", "source_plan_id"], "left")
             .select(*ACT_COLUMNS)
             .repartition(min(parallelism(spark), log.shares), share)
             .sortWithinPartitions(share, "key")
@@ -210,9 +224,9 @@ def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], 
     state.files.replace(path, ("\n".join(lines) + "\n").encode())
 
 
-def _forget_recheck(state: State, header: PlanHeader) -> None:
-    if header.plan_id in state.files.directories(RECHECK):
-        state.files.delete_directory(f"{RECHECK}/{header.plan_id}")
+def _forget(state: State, recheck: str) -> None:
+    if recheck in state.files.directories(RECHECK):
+        state.files.delete_directory(f"{RECHECK}/{recheck}")
 
 
 @dataclass(frozen=True)
@@ -228,27 +242,59 @@ class _OnlyInterrupted:
 
 
 @dataclass(frozen=True)
+class _PutBack:
+    """For keys that came back to life: what an earlier run of the plan may have moved is put back, all else is left alone."""
+
+    inner: Quarantine
+    plan_id: str
+    why: Mapping[str, str]
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
+        moved = [
+            replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in batch if row.key in resumed and row.action == QUARANTINE
+        ]
+        restored = dict(zip([row.key for row in moved], self.inner.act(moved), strict=True))
+        return [self._result(row, restored.get(row.key)) for row in batch]
+
+    def _result(self, row: Planned, restored: Result | None) -> Result:
+        if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
+            return Result(FAILED, f"{self.why[row.key]}, and putting it back failed: {restored.error}")
+        return Result(CHANGED, self.why[row.key])
+
+
+@dataclass(frozen=True)
 class Act:
     """Executes the rows of a partition (columns `ACT_COLUMNS`) through the write-ahead log; runs in executors.
 
-    A row that the fresh mark found live is never quarantined or purged: its outcome is `changed`.
+    A row that the fresh mark found needed is never quarantined or purged, nor is one purged that is no longer in quarantine:
+    its outcome is `changed`, unless an earlier run of the plan had settled it before, which then stays on record.
     """
 
-    quarantine: Quarantine
+    location: str
     log: WriteAheadLog
     lease: LocalLease
     clock: Clock
     plan_id: str
+    only_interrupted: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            lakes = batch.column("live_in").to_pylist()
-            planned = list(planned_rows(batch))
-            act = [row for row, lake in zip(planned, lakes, strict=True) if lake is None or row.action == RESTORE]
-            revived = [
-                Outcome(row, CHANGED, f"live again: lake {lake} needs it", self.clock.now())
-                for row, lake in zip(planned, lakes, strict=True)
-                if lake is not None and row.action != RESTORE
-            ]
-            outcomes = [*execute(act, self.quarantine, self.log, self.lease, self.clock), *revived]
-            yield outcome_rows(outcomes, self.plan_id)
+            spared = dict(self._spared(batch))
+            modes = batch.column("quarantine").to_pylist()
+            rows = list(zip(planned_rows(batch), modes, strict=True))
+            for mode in sorted(set(modes)):
+                quarantine = open_quarantine(mode, self.location, self.plan_id)
+                mine = [row for row, its in rows if its == mode]
+                doing = _OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
+                wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
+                back = _PutBack(quarantine, self.plan_id, spared)
+                kept = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
+                yield outcome_rows([*wanted, *kept], self.plan_id, mode)
+
+    def _spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        columns = ("key", "action", "live_in", "in_quarantine")
+        for key, action, lake, in_quarantine in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            if action != RESTORE and lake is not None:
+                yield key, f"live again: lake {lake} needs it"
+            elif action == PURGE and not in_quarantine:
+                yield key, "no longer in quarantine"

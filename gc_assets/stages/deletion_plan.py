@@ -5,25 +5,33 @@ Decides and never acts. The same inputs give the same plan id, so planning twice
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
+from gc_assets.core.claims import Claims
 from gc_assets.core.paths import overlapping
 from gc_assets.core.plan import Amount, GateResult, PlanHeader, sealed
 from gc_assets.core.receipts import Published
 from gc_assets.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.stages.approvals import unfinished
-from gc_assets.stages.live_filter import live_count, live_keys, live_tables
+from gc_assets.stages.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.stages.night import Night
-from gc_assets.stages.quarantine_ledger import quarantine_ledger
+from gc_assets.stages.orphan_files import claims_of
+from gc_assets.stages.quarantine_ledger import oldest_of_each_key, quarantine_ledger
 from gc_assets.stages.tables import ROUTE, Totals, Written, publish, read_table, write_frame
 
 HEADER: Final = "_header.json"
 WAITING_SIDE: Final = "_waiting"
+LEDGER_DDL: Final = (
+    "key string, source_plan_id string, quarantined_at timestamp, size_bytes long, etag string, quarantine string, lake string"
+)
 QUARANTINE, PURGE, RESTORE = "quarantine", "purge", "restore"
 
 
@@ -37,7 +45,7 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     inventory = state.require(storage_name, STORAGE_INVENTORY.name, night.run_date)
     live, refs = live_tables(night), [state.require(lake.name, LAKE_REFS.name, night.run_date) for lake in night.config.lakes]
     run = state.start(storage_name, DELETION_PLAN.name, night.run_date, night.clock)
-    rows = _rows(spark, night, storage_name, orphans, live, inventory, _frozen_at(refs))
+    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs)
     written = write_frame(rows, DELETION_PLAN, run, state, ["action", "reason"], [WAITING_SIDE])
     header = _header(night, storage_name, orphans, inventory, live, refs, written)
     header = _earlier_or(night, storage_name, header)
@@ -61,7 +69,7 @@ def _rows(
     orphans: Published,
     live: list[Published],
     inventory: Published,
-    frozen_at: datetime,
+    refs: list[Published],
 ) -> DataFrame:
     """Planned keys; keys that wait in quarantine, or whose name was taken meanwhile, are routed aside."""
     state, storage = night.state, night.storage(storage_name)
@@ -77,35 +85,52 @@ def _rows(
         "lake",
         F.lit(False).alias("after_expiry"),
         nothing.alias("source_plan_id"),
+        F.lit(storage.quarantine).alias("quarantine"),
         F.lit("").alias(ROUTE),
     )
     if not any(True for _ in state.runs(storage_name, "deletion_log")):
         return fresh
     ledger = quarantine_ledger(spark, state, storage_name)
-    if storage.quarantine == "deferred":
-        # Nothing moved, so what waits in quarantine is found again each night; another object of that name is a new find.
-        fresh = fresh.join(ledger.select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
-    keys = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live")).distinct()
+    # Nothing moved in deferred quarantine, so what waits there is found again each night; another object of that name is a new find.
+    deferred = F.col("quarantine") == "deferred"
+    fresh = fresh.join(ledger.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
+    owned = oldest_of_each_key(ledger).mapInArrow(_Owned(claims_of(night, storage_name, refs)), LEDGER_DDL)
+    needed = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live"))
+    held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"))
+    needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"))
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory).select("key", F.col("etag").alias("listed_etag"))
-    judged = ledger.join(keys, "key", "left").join(listed, "key", "left")
-    deferred = storage.quarantine == "deferred"
-    taken = (F.col("listed_etag") != F.col("etag")) if deferred else F.col("listed_etag").isNotNull()
-    due = F.col("quarantined_at") <= F.lit(frozen_at - timedelta(days=storage.quarantine_days))
-    restore = F.col("is_live") & ~F.coalesce(taken, F.lit(False))
-    purge = F.col("is_live").isNull() & due
+    judged = owned.join(needs, "key", "left").join(listed, "key", "left")
+    taken = F.when(deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
+    due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))
+    is_needed = F.col("is_live").isNotNull()  # live again, or in history that a ref reaches again
+    restore = is_needed & ~F.coalesce(taken, F.lit(False))
+    # Only what its lake still claims is purged: a lake that left the configuration may have come to need it.
+    purge = ~is_needed & due & F.col("lake").isNotNull()
     back = judged.select(
         "key",
-        F.when(F.col("is_live"), RESTORE).otherwise(PURGE).alias("action"),
+        F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
         "size_bytes",
         "etag",
         nothing.alias("version_id"),
-        F.when(F.col("is_live"), "live again").otherwise("still dead").alias("reason"),
-        nothing.alias("lake"),
+        F.when(F.col("is_live"), "live again").when(is_needed, "in reachable history again").otherwise("still dead").alias("reason"),
+        "lake",
         F.lit(False).alias("after_expiry"),
         "source_plan_id",
+        "quarantine",
         F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
     )
     return fresh.unionByName(back)
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """Adds the lake that claims each key tonight; null where none collects there any more."""
+
+    claims: Claims
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.append_column("lake", self.claims.resolve(batch.column("key"))[0])
 
 
 def _header(

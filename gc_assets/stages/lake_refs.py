@@ -23,12 +23,14 @@ SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE = "_sources", "_claims", "_pinned"
 def lake_refs(night: Night, lake_name: str) -> Published:
     """The frozen refs of a run date; what was frozen before is returned as it is, never overwritten (design 3.6).
 
+    What a rehearsal froze counts for rehearsals only, and a fresh mark (`recheck`) always reads anew.
+
     The clock is read before the first ref. A date frozen on another day than its own is `historical`: its plan can be
     shown and never applied. Raises `LakeUnreadable` naming what could not be read.
     """
     state = night.state
     frozen = state.current(night.group(lake_name), LAKE_REFS.name, night.run_date)
-    if frozen is not None:
+    if frozen is not None and night.recheck is None and frozen.receipt.facts["rehearsal"] == night.clock.is_rehearsal:
         return frozen
     run = state.start(night.group(lake_name), LAKE_REFS.name, night.run_date, night.clock)
     frozen_at = night.clock.now()

@@ -224,6 +224,6 @@ def _explain(lake_name: str, needed: pa.Table, errors: dict[str, str]) -> str:
             f"lake {lake_name}: {needed.num_rows:,} metadata objects of commits that must be kept cannot be read, so there is no plan:",
             *lines,
             *more,
-            "  Repair or restore them, or remove the commits that need them with the lake's own tools; then run again.",
+            "  Bring them back (`gc-assets restore --key KEY` if they are in quarantine, else from a backup), then run again.",
         ]
     )

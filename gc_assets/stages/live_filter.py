@@ -20,6 +20,7 @@ from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.receipts import Balance, Published, Run
 from gc_assets.schemas import LIVE_FILES, LIVE_FILTER
+from gc_assets.stages.live_files import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, parallelism, publish, read_table, report_parts, spark_schema
 
@@ -37,6 +38,15 @@ def live_tables(night: Night) -> list[Published]:
 def live_keys(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
     """Rows of `live_files` of all lakes that lie in the storage; a key that two lakes need appears twice."""
     frames = [read_table(spark, night.state, LIVE_FILES, table) for table in live]
+    everything = frames[0]
+    for frame in frames[1:]:
+        everything = everything.unionByName(frame)
+    return everything.filter(F.col("storage") == storage_name)
+
+
+def expired_keys(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
+    """Rows of files that only history needs which a ref reaches and the policy no longer keeps, in the shape of `live_files`."""
+    frames = [read_table(spark, night.state, LIVE_FILES, table, EXPIRED_SIDE) for table in live]
     everything = frames[0]
     for frame in frames[1:]:
         everything = everything.unionByName(frame)

@@ -7,6 +7,8 @@ tried again every night. Which of them matter is decided where the live set is m
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 import xxhash
 from pyspark.sql import SparkSession
 
+from gc_assets import __version__
 from gc_assets.core.errors import FormatError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import PartWriter, read_parts
@@ -37,8 +40,19 @@ ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_en
 
 
 def segments(night: Night, lake_name: str) -> list[Published]:
-    """Every published segment of the cache, of all run dates."""
-    return list(night.state.runs(lake_name, MANIFEST_ENTRIES.name))
+    """Every published segment of the cache, of all run dates, that was decoded as this run would decode it.
+
+    Rows carry the storage and key of each child, and a release may understand a format better than the one before: after
+    a change of the storages or of the release everything is decoded anew.
+    """
+    meaning = decoded_as(night)
+    return [item for item in night.state.runs(lake_name, MANIFEST_ENTRIES.name) if item.receipt.facts.get("decoded_as") == meaning]
+
+
+def decoded_as(night: Night) -> str:
+    """What the rows of a segment depend on besides the containers themselves."""
+    places = sorted((storage.name, storage.location) for storage in night.config.storages)
+    return hashlib.sha256(json.dumps([__version__, places]).encode()).hexdigest()
 
 
 def segment_paths(published: list[Published], side: str | None = None) -> list[str]:
@@ -65,7 +79,15 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
         edges = [f"{run.path}/{part.name}" for part in level.side[EDGES_SIDE]]
         pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(edges), None)
     written = _together(levels)
-    facts = {"decoded": 0, "entries": 0, "unreadable": 0, **written.facts, "levels": len(levels), "segments": len(cache) + 1}
+    facts = {
+        "decoded": 0,
+        "entries": 0,
+        "unreadable": 0,
+        **written.facts,
+        "levels": len(levels),
+        "segments": len(cache) + 1,
+        "decoded_as": decoded_as(night),
+    }
     return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
 
 

@@ -38,6 +38,10 @@ class Night:
         """Raises `UsageError` for a date outside the partitions."""
         if not FIRST_RUN_DATE <= run_date <= clock.today():
             raise UsageError(f"run date {run_date} is outside {FIRST_RUN_DATE} to {clock.today()} (today, UTC)")
+        if as_of is not None and as_of > clock.now():
+            raise UsageError(
+                f"--as-of {as_of.isoformat()} is later than now, {clock.now().isoformat()}: ages count back from a moment that was"
+            )
         return cls(config, clock, run_date, as_of or start_of(run_date), unsafe)
 
     @property

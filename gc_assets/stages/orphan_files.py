@@ -75,7 +75,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
     probe = _Probe(
         ProbeFilter(state.files, tuple(bloom.paths())),
-        _claims(night, storage_name, refs),
+        claims_of(night, storage_name, refs),
         LiveMetadata(state.files, tuple(path for table in live for path in table.paths(METADATA_SIDE)), storage_name),
         cutoff,
         state.files,
@@ -139,12 +139,16 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     )
 
 
-def _claims(night: Night, storage_name: str, refs: list[Published]) -> Claims:
+def claims_of(night: Night, storage_name: str, refs: list[Published]) -> Claims:
     rows: list[tuple[str, Owner, bool]] = []
     for table in refs:
         claims = read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         mine = [row for row in claims if row["storage"] == storage_name]
         rows += [(row["key"], Owner(table.receipt.group, row["table_uuid"]), row["collect"]) for row in mine]
+    # The collector's own tables are no lake's garbage, wherever somebody put them.
+    own = night.resolver().resolve_one(f"{night.config.state.rstrip('/')}/")
+    if own is not None and own[0] == storage_name:
+        rows.append((own[1], Owner("state", None), False))
     return Claims.of(rows)
 
 

@@ -11,20 +11,29 @@ from gc_assets.stages.tables import read_paths
 
 
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str) -> DataFrame:
-    """Keys that were quarantined and neither restored nor purged since.
+    """Objects that were quarantined and neither restored nor purged since, one row per key and plan that quarantined it.
 
-    Columns: key, source_plan_id (the plan that quarantined it), quarantined_at, size_bytes, etag, version_id.
+    Columns: key, source_plan_id (the plan that quarantined it), quarantined_at, size_bytes, etag, quarantine (how).
     A purge that found nothing (`absent`) ends a quarantine as well as one that was done.
     """
     paths = [path for published in state.runs(storage_name, DELETION_LOG.name) for path in published.paths()]
-    log = read_paths(spark, state.files, DELETION_LOG.schema, paths)
-    settled = log.filter("outcome = 'done' or (phase = 'purge' and outcome = 'absent')")
-    facts = F.struct("phase", "plan_id", "size_bytes", "etag")
-    newest = settled.groupBy("key").agg(F.max("at").alias("quarantined_at"), F.max_by(facts, "at").alias("last"))
-    return newest.filter("last.phase = 'quarantine'").select(
-        "key",
-        F.col("last.plan_id").alias("source_plan_id"),
-        "quarantined_at",
-        F.col("last.size_bytes").alias("size_bytes"),
-        F.col("last.etag").alias("etag"),
+    # Run ids sort by time also where a rehearsal's clock stands still.
+    log = read_paths(spark, state.files, DELETION_LOG.schema, paths).withColumn(
+        "run", F.regexp_extract(F.input_file_name(), "run_date=[^/]*/([^/]+)/", 1)
     )
+    settled = log.filter("outcome = 'done' or (phase = 'purge' and outcome = 'absent')").withColumn(
+        "by", F.when(F.col("phase") == "quarantine", F.col("plan_id")).otherwise(F.col("source_plan_id"))
+    )
+    newest = settled.groupBy("key", F.col("by").alias("source_plan_id")).agg(
+        F.max_by(F.struct("phase", "at", "size_bytes", "etag", "quarantine"), F.struct("at", "run")).alias("last")
+    )
+    return newest.filter("last.phase = 'quarantine'").select(
+        "key", "source_plan_id", F.col("last.at").alias("quarantined_at"), "last.size_bytes", "last.etag", "last.quarantine"
+    )
+
+
+def oldest_of_each_key(ledger: DataFrame) -> DataFrame:
+    """One row per key: where a name was quarantined twice, the copy that waits longest; the other has its turn on a later night."""
+    others = [name for name in ledger.columns if name != "key"]
+    first = ledger.groupBy("key").agg(F.min_by(F.struct(*others), F.struct("quarantined_at", "source_plan_id")).alias("first"))
+    return first.select("key", *[f"first.{name}" for name in others])

@@ -8,15 +8,15 @@ import json
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.receipts import Balance, Published
 from gc_assets.schemas import DELETION_LOG
+from gc_assets.stages.approvals import unfinished
 from gc_assets.stages.deletion_log import ACT_COLUMNS, Act
 from gc_assets.stages.night import Night
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
-from gc_assets.stages.tables import Totals, parallelism, publish, spark_schema, write_frame
+from gc_assets.stages.tables import Totals, publish, spark_schema, write_frame
 from gc_assets.stores.lease import acquire
-from gc_assets.stores.quarantine import open_quarantine
 from gc_assets.stores.write_ahead import open_log
 
 
@@ -25,11 +25,18 @@ def restore(
 ) -> tuple[Published, dict[str, Totals]]:
     """The log and the books (outcome to rows and bytes) of putting quarantined files back.
 
-    Plans of which a file came back no longer count as finished. Raises `UsageError` where nothing is named.
+    Plans of which a file came back no longer count as finished. Raises `UsageError` where nothing is named, `GateRefused` while a
+    plan of the storage is half applied.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
     state, storage = night.state, night.storage(storage_name)
+    begun = unfinished(state, storage_name)
+    if begun:
+        raise GateRefused(
+            f"plan {begun[0]} of storage {storage_name} began and did not finish, so what it moved is not in the books yet. "
+            f"Finish it with `gc-assets apply {begun[0][:12]}` (it resumes from its log), then restore."
+        )
     chosen = quarantine_ledger(spark, state, storage_name)
     if plan_id is not None:
         chosen = chosen.filter(F.col("source_plan_id") == plan_id)
@@ -42,7 +49,6 @@ def restore(
     lease = acquire(storage.location, restore_id, getpass.getuser(), night.clock)
     try:
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
-        quarantine = open_quarantine(storage.quarantine, storage.location, restore_id)
         rows = chosen.select(
             "key",
             F.lit("restore").alias("action"),
@@ -50,10 +56,12 @@ def restore(
             "etag",
             F.lit(None).cast("string").alias("version_id"),
             "source_plan_id",
+            "quarantine",
             F.lit(None).cast("string").alias("live_in"),
+            F.lit(True).alias("in_quarantine"),
         ).select(*ACT_COLUMNS)
-        ordered = rows.repartition(parallelism(spark), "key").sortWithinPartitions("key")
-        act = Act(quarantine, log, lease, night.clock, restore_id)
+        ordered = rows.repartition(1).sortWithinPartitions("key")
+        act = Act(storage.location, log, lease, night.clock, restore_id)
         totals = ["phase", "outcome", "source_plan_id"]
         written = write_frame(ordered.mapInArrow(act, spark_schema(DELETION_LOG.schema)), DELETION_LOG, run, state, totals)
     finally:

@@ -67,7 +67,7 @@ def planned_rows(batch: pa.RecordBatch) -> Iterator[Planned]:
     return map(Planned, *(batch.column(name).to_pylist() for name in names))
 
 
-def outcome_rows(outcomes: Iterable[Outcome], plan_id: str) -> pa.RecordBatch:
+def outcome_rows(outcomes: Iterable[Outcome], plan_id: str, quarantine: str) -> pa.RecordBatch:
     """A batch with the columns of `deletion_log`."""
     rows = [
         {
@@ -80,6 +80,7 @@ def outcome_rows(outcomes: Iterable[Outcome], plan_id: str) -> pa.RecordBatch:
             "size_bytes": o.planned.size_bytes,
             "etag": o.planned.etag,
             "source_plan_id": o.planned.source_plan_id,
+            "quarantine": quarantine,
         }
         for o in outcomes
     ]

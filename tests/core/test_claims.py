@@ -24,6 +24,11 @@ def test_what_must_not_be_collected_is_shielded_inside_another_claim() -> None:
     assert owners(claims, "t/a", "t/kept/a", "t/kept/deep/er/a") == ["u1", None, None]
 
 
+def test_a_shield_also_covers_claims_inside_of_it() -> None:
+    claims = Claims.of([("kept/", SALES, False), ("kept/inner/", NESTED, True)])
+    assert owners(claims, "kept/a", "kept/inner/a") == [None, None]
+
+
 def test_of_equal_claims_the_one_that_must_not_be_collected_decides() -> None:
     for order in ([("t/", SALES, True), ("t/", NESTED, False)], [("t/", NESTED, False), ("t/", SALES, True)]):
         assert owners(Claims.of(order), "t/a") == [None]

@@ -259,7 +259,7 @@ def test_rows_come_from_a_plan_and_go_to_a_log():
 
 def test_the_log_rows_have_the_published_columns(root, lease, log):
     rows = [plan(root, write(root, "a").name)]
-    table = outcome_rows(execute(rows, Counting(root), log, lease, CLOCK), PLAN)
+    table = outcome_rows(execute(rows, Counting(root), log, lease, CLOCK), PLAN, "trash")
     assert table.schema == DELETION_LOG.schema
     assert table.to_pylist() == [
         {
@@ -274,4 +274,4 @@ def test_the_log_rows_have_the_published_columns(root, lease, log):
             "source_plan_id": None,
         }
     ]
-    assert outcome_rows([], PLAN).num_rows == 0
+    assert outcome_rows([], PLAN, "trash").num_rows == 0
