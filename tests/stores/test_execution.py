@@ -272,6 +272,7 @@ def test_the_log_rows_have_the_published_columns(root, lease, log):
             "size_bytes": 7,
             "etag": rows[0].etag,
             "source_plan_id": None,
+            "quarantine": "trash",
         }
     ]
     assert outcome_rows([], PLAN, "trash").num_rows == 0
