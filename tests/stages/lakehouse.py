@@ -41,6 +41,7 @@ class Lakehouse:
     lakes: list[LakeConfig] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     now: datetime = NOW
+    storage: str = STORAGE
 
     @property
     def warehouse(self) -> Path:
@@ -49,7 +50,7 @@ class Lakehouse:
     @property
     def config(self) -> Config:
         settings = {"mode": "apply", "quarantine_days": 0, **self.settings}
-        storage = StorageConfig.model_validate({"name": STORAGE, "location": f"file://{self.warehouse}/", **settings})
+        storage = StorageConfig.model_validate({"name": self.storage, "location": f"file://{self.warehouse}/", **settings})
         return Config(state=str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes))
 
     @property
@@ -67,10 +68,10 @@ class Lakehouse:
         """A whole night up to its plan."""
         self.mark()
         night = self.tonight()
-        live_filter(self.spark, night, STORAGE)
-        storage_inventory(self.spark, night, STORAGE)
-        orphan_files(self.spark, night, STORAGE)
-        return header_of(deletion_plan(self.spark, night, STORAGE))
+        live_filter(self.spark, night, self.storage)
+        storage_inventory(self.spark, night, self.storage)
+        orphan_files(self.spark, night, self.storage)
+        return header_of(deletion_plan(self.spark, night, self.storage))
 
     def approved(self, header: PlanHeader, *overrides: str) -> StoredPlan:
         approve(self.config, self.clock, header.plan_id, "tester", overrides)

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.stages.approvals import find_plan
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -157,3 +159,61 @@ def test_a_plan_is_refused_while_an_earlier_apply_is_unfinished(planned: tuple[L
     resumed = house.apply(header)
     assert all(outcome == "done" for _, outcome in resumed.books)
     assert "unfinished_apply" not in house.failed_gates(house.plan())
+
+
+def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
+    """What the cache of decoded containers says of places was true of the old storages only."""
+    house, _, lost = planned
+    house.plan()
+    before = house.keys("deletion_plan")
+    house.storage = "renamed"
+    house.now = NOW + timedelta(days=1)
+    house.plan()
+    assert house.keys("deletion_plan", "renamed") == before
+    assert {house.key(path) for path in lost} <= before
+
+
+def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_again(
+    planned: tuple[Lakehouse, TableBuilder, list[Path]],
+) -> None:
+    """Killed after the last move and before the log was published; then a moved file is committed."""
+    house, table, (revived, *_) = planned
+    content = revived.read_bytes()
+    header = house.plan()
+    house.approved(header)
+    applied = house.apply(header)
+    assert applied.published is not None
+    (house.root / "state" / "warehouse" / "apply" / header.plan_id / "finished.json").unlink()
+    shutil.rmtree(house.root / "state" / "warehouse" / "deletion_log")
+    revived.write_bytes(content)
+    with table.lake.at(NOW):
+        table.table.add_files([f"file://{revived}"], check_duplicate_files=False)
+    revived.unlink()
+    house.apply(header)
+    outcome = {row["key"]: row["outcome"] for row in house.rows("deletion_log")}
+    assert outcome[house.key(revived)] == "done"
+    house.now = NOW + timedelta(days=1)
+    house.apply(house.plan(), ("restore",))
+    assert revived.read_bytes() == content
+
+
+def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not_keep_it(spark: SparkSession, tmp_path: Path) -> None:
+    house = Lakehouse(spark, tmp_path)
+    repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(90))
+    repository.commit("main", days_ago(2), numbers("kept", range(2)))
+    repository.branch("dev", repository.repo.lookup_branch("main"))
+    repository.repo.reset_branch("dev", next(reversed([s.id for s in repository.repo.ancestry(branch="main")])))
+    lost = repository.commit("dev", days_ago(60), numbers("old", range(3)))
+    newest = repository.commit("dev", days_ago(50), numbers("older", range(3)))
+    repository.repo.delete_branch("dev")
+    retention = {"default": "30d"}
+    location = f"file://{house.warehouse}/weather/"
+    house.lakes = [IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, "retention": retention})]
+    header = house.plan()
+    private = {house.key(path) for snapshot in (lost, newest) for path in repository.created[snapshot]}
+    assert private <= house.keys("deletion_plan")
+    house.approved(header)
+    repository.branch("dev", newest)
+    repository.commit("dev", NOW, numbers("new", range(3)))
+    house.apply(header)
+    assert {row["outcome"] for row in house.rows("deletion_log") if row["key"] in private} == {"changed"}
