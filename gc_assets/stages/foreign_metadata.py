@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,10 +25,14 @@ FOREIGN_DDL: Final = "key string, why string"
 
 
 def foreign_metadata(
-    suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: frozenset[str]
+    suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: Mapping[str, int]
 ) -> DataFrame:
-    """The suspects (column `key`, names that match `SUSPECT`) that are foreign, each with the reason."""
-    return suspects.select("key").mapInArrow(_Judge(storage_name, resolver, objects, known_tables), FOREIGN_DDL)
+    """The suspects (columns key, is_old; names that match `SUSPECT`) that are foreign, each with the reason.
+
+    `known_tables` maps the uuid of each table of a configured catalog to its newest snapshot's time in milliseconds. Old metadata
+    of such a table with a newer snapshot means that the catalog is behind: a copy, or one that the writers left.
+    """
+    return suspects.select("key", "is_old").mapInArrow(_Judge(storage_name, resolver, objects, known_tables), FOREIGN_DDL)
 
 
 @dataclass(frozen=True)
@@ -36,33 +40,39 @@ class _Judge:
     storage_name: str
     resolver: KeyResolver
     objects: Objects
-    known_tables: frozenset[str]
+    known_tables: Mapping[str, int]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            judged = [(key, self._why(key)) for key in batch.column("key").to_pylist()]
+            pairs = zip(batch.column("key").to_pylist(), batch.column("is_old").to_pylist(), strict=True)
+            judged = [(key, self._why(key, is_old=is_old)) for key, is_old in pairs]
             found = [(key, why) for key, why in judged if why]
             yield pa.RecordBatch.from_arrays(
                 [pa.array([k for k, _ in found], pa.string()), pa.array([w for _, w in found], pa.string())], ["key", "why"]
             )
 
-    def _why(self, key: str) -> str | None:
+    def _why(self, key: str, *, is_old: bool) -> str | None:
         name = key.rpartition("/")[2]
         if ".metadata.json" in name:
-            return self._table(key)
+            return self._table(key, is_old=is_old)
         if name == "repo":
             return "an Icechunk repository of spec v2" if self._read(key).startswith(ICECHUNK_MAGIC) else None
         return "metadata of a repository or table of another kind"
 
-    def _table(self, key: str) -> str | None:
+    def _table(self, key: str, *, is_old: bool) -> str | None:
         try:
             raw = self._read(key)
-            uuid = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)["table-uuid"]
+            document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+            uuid, newest = document["table-uuid"], max((item["timestamp-ms"] for item in document.get("snapshots", [])), default=0)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             return f"table metadata that cannot be read ({error})"
-        return None if uuid in self.known_tables else f"table {uuid}, which no configured catalog knows"
+        if uuid not in self.known_tables:
+            return f"table {uuid}, which no configured catalog knows"
+        if is_old and newest > self.known_tables[uuid]:
+            return f"table {uuid} with a newer snapshot than its catalog knows: the catalog is a copy or behind, or a commit failed here"
+        return None
 
     def _read(self, key: str) -> bytes:
         return self.objects.read(self.resolver.address(self.storage_name, key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
@@ -20,7 +20,7 @@ from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
-from gc_assets.schemas import CLAIMS, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.schemas import CLAIMS, COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, PROBLEMS, STORAGE_INVENTORY
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
@@ -50,6 +50,7 @@ FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 WITNESS_DDL: Final = "key string, w struct<dead: boolean, commit_id: string, container: string, kind: string>"
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A gate names a few and counts the rest, up to here.
 MAX_NAMED: Final = 1_000
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
@@ -88,7 +89,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
     keys = live_keys(spark, night, storage_name, live)
     suspects = [f"{run.path}/{part.name}" for part in probed.side.get(SUSPECTS_SIDE, ())]
-    foreign = _foreign(spark, night, storage_name, suspects, refs)
+    foreign = _foreign(spark, night, storage_name, suspects, cutoff)
     linked = _behind_links(spark, night, keys, inventory)
     needed = sum(table.receipt.facts["metadata_by_storage"].get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and found once, and the slow comparison then finds nothing missing.
@@ -170,13 +171,28 @@ def _unlisted(keys: DataFrame, listed: DataFrame) -> tuple[int, list[str]]:
     return count, sorted(row["key"] for row in collect(lost.limit(MAX_SAMPLES))) if count else []
 
 
-def _foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], refs: list[Published]) -> list[str]:
+def _foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], cutoff: datetime) -> list[str]:
     if not suspects:
         return []
-    known = {uuid for table in refs for uuid in read_rows(night.state, LAKE_REFS, table, columns=["table_uuid"]).column(0).to_pylist()}
-    frame = read_paths(spark, night.state.files, CANDIDATES, suspects)
-    found = foreign_metadata(frame, storage_name, night.resolver(), LocalObjects(), frozenset(known - {None}))
+    frame = read_paths(spark, night.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
+    found = foreign_metadata(frame, storage_name, night.resolver(), LocalObjects(), _known_tables(night))
     return sorted(f"{row['key']}: {row['why']}" for row in collect(found.limit(MAX_NAMED)))
+
+
+def _known_tables(night: Night) -> dict[str, int]:
+    """Every table of every lake with its newest snapshot's time in milliseconds; 0 for one without snapshots."""
+    known: dict[str, int] = {}
+    for lake in night.config.lakes:
+        refs = read_rows(night.state, LAKE_REFS, night.state.require(lake.name, LAKE_REFS.name, night.run_date), columns=["table_uuid"])
+        known |= {uuid: known.get(uuid, 0) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
+        graph = night.state.require(lake.name, COMMIT_GRAPH.name, night.run_date)
+        commits = read_rows(night.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
+        newest = commits.group_by("table_uuid").aggregate([("committed_at", "max")]).to_pylist()
+        for row in newest:
+            if row["table_uuid"] is not None:
+                milliseconds = (row["committed_at_max"] - EPOCH) // timedelta(milliseconds=1)
+                known[row["table_uuid"]] = max(known.get(row["table_uuid"], 0), milliseconds)
+    return known
 
 
 def _behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:

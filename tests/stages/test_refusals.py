@@ -115,3 +115,19 @@ def test_nothing_live_while_a_ref_exists_is_refused(spark: SparkSession, tmp_pat
     header = elsewhere.plan()
     assert "live_set" in elsewhere.failed_gates(header)
     assert header.totals == {}
+
+
+def test_a_catalog_that_is_behind_its_own_storage_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The writers moved on with another catalog; the configured copy still answers, with the same table uuid."""
+    house, iceberg, table = small(spark, tmp_path)
+    moved = LakeBuilder(tmp_path, "moved", "moved.db")
+    moved.catalog.create_namespace("db")
+    moved.catalog.register_table("db.t", table.metadata_location)
+    writer = TableBuilder(moved, "db.t")
+    writer.append(days_ago(20), ids=(3, 4))
+    header = house.plan()
+    assert house.failed_gates(header) == {"foreign_metadata"}
+    assert "newer snapshot than its catalog knows" in next(gate.message for gate in header.failed_gates)
+    house.lakes = [iceberg.config("sales"), moved.config("moved")]
+    house.now = days_ago(-1)
+    assert house.failed_gates(house.plan()) == set()
