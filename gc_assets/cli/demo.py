@@ -15,7 +15,7 @@ from gc_assets.cli.context import Settings, common_options
 )
 @common_options
 def demo_command(_: Settings, directory: str) -> None:
-    r"""Builds real Iceberg and Icechunk lakes below a directory, runs today's night on them in mode `plan`, and prints what
+    """Builds real Iceberg and Icechunk lakes below a directory, runs today's night on them in mode `plan`, and prints what
     it found with the next commands to type.
 
     \b

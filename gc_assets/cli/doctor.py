@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @format_option()
 @common_options
 def doctor_command(settings: Settings, format_: str) -> None:
-    r"""Checks that every lake is readable and every storage safe: overlaps, clocks, quarantine, leases, interrupted applies.
+    """Checks that every lake is readable and every storage safe: overlaps, clocks, quarantine, leases, interrupted applies.
 
     Changes nothing but a probe file in the state, which it removes. The exit code is 1 if a check fails.
 

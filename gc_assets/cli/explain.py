@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @format_option()
 @common_options
 def explain_command(settings: Settings, key: str, run_date: date | None, storage: str | None, format_: str) -> None:
-    r"""Says what the tables of a run date know of KEY: a canonical key, or an address in any spelling.
+    """Says what the tables of a run date know of KEY: a canonical key, or an address in any spelling.
 
     A live file is traced from the ref through the commit and its metadata down to the file; any other file to the reason
     it was planned, held back, quarantined or never looked at.

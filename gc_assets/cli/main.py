@@ -75,7 +75,7 @@ class Commands(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Show Dagster's log and the traceback of an error.")
 @click.pass_context
 def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
-    r"""Collects the garbage of versioned data lakes: says what is dead and why, and deletes it only after your approval.
+    """Collects the garbage of versioned data lakes: says what is dead and why, and deletes it only after your approval.
 
     \b
     A night, step by step:

@@ -27,7 +27,7 @@ PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "byt
 @format_option()
 @common_options
 def plans_command(settings: Settings, storage: str | None, format_: str) -> None:
-    r"""Lists the plans, newest first, with what may be done with each.
+    """Lists the plans, newest first, with what may be done with each.
 
     \b
     Status: ready (may be approved), refused (by a gate), approved, applied, restored, expired (too old),
@@ -73,7 +73,7 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
 @format_option()
 @common_options
 def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], format_: str) -> None:
-    r"""Records your yes to exactly this plan: its id is the digest of everything in it. Changes no lake.
+    """Records your yes to exactly this plan: its id is the digest of everything in it. Changes no lake.
 
     The first characters of the id are enough (8 at least).
 
@@ -101,7 +101,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 @format_option()
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
-    r"""Executes an approved plan, and nothing but its rows: restore first, then quarantine, then purge.
+    """Executes an approved plan, and nothing but its rows: restore first, then quarantine, then purge.
 
     Marks the lakes afresh before it touches a file; what came back to life is left alone. Stopped in the middle, the
     same command goes on from its log.
@@ -149,7 +149,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 def restore_command(
     settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, format_: str
 ) -> None:
-    r"""Puts quarantined files back where they were. Needs no approval, and never replaces a file that stands there now.
+    """Puts quarantined files back where they were. Needs no approval, and never replaces a file that stands there now.
 
     \b
     Examples:

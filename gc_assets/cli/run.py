@@ -34,7 +34,7 @@ def run_command(
     mode: Any,
     format_: str,
 ) -> None:
-    r"""Works out one run date through Dagster: what is live, what is garbage and why, and the plan of each storage.
+    """Works out one run date through Dagster: what is live, what is garbage and why, and the plan of each storage.
 
     Nothing is deleted. In mode `apply` files that came back to life are restored; everything else waits for an approval.
 

@@ -44,7 +44,7 @@ def show_command(
     output: str | None,
     limit: int | None,
 ) -> None:
-    r"""Prints the table ASSET of a run date. Needs neither --lake nor --storage where there is only one.
+    """Prints the table ASSET of a run date. Needs neither --lake nor --storage where there is only one.
 
     \b
     Examples:
