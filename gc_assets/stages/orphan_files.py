@@ -26,6 +26,7 @@ from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
 from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
 from gc_assets.stages.night import Night
+from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from gc_assets.stages.storage_inventory import PROBLEMS_SIDE
 from gc_assets.stages.tables import (
     MAX_SAMPLES,
@@ -97,7 +98,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     # Some live files may rightly be absent, and two lakes may need one file; only where that could hide a loss is it counted out.
     unlisted, unlisted_samples = live_count(live, storage_name) - probed.totals.get((LIVE,), Totals()).rows, list[str]()
     if unlisted > MAX_UNLISTED * live_count(live, storage_name):
-        unlisted, unlisted_samples = _unlisted(keys, listed)
+        unlisted, unlisted_samples = _unlisted(keys, listed, quarantine_ledger(spark, state, storage_name))
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
     written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
     for side in probed.side:
@@ -164,9 +165,10 @@ def _missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
     return sorted(f"{row['kind']} {row['key']}" for row in rows)
 
 
-def _unlisted(keys: DataFrame, listed: DataFrame) -> tuple[int, list[str]]:
-    """Live files that must exist and that the inventory lacks: how many, and a few."""
-    lost = keys.filter("must_exist").select("key").distinct().join(listed.select("key"), "key", "left_anti")
+def _unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame) -> tuple[int, list[str]]:
+    """Live files that must exist and are neither in the inventory nor in quarantine (the plan puts those back): how many, and a few."""
+    needed = keys.filter("must_exist").select("key").distinct()
+    lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
     count = collect(lost.agg(F.count("key").alias("files")))[0]["files"]
     return count, sorted(row["key"] for row in collect(lost.limit(MAX_SAMPLES))) if count else []
 
