@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
-from gc_assets.schemas import SOURCES
-from gc_assets.stages.commit_graph import _ReadCommits, with_generations
+from gc_assets.stages.commit_graph import commit_rows, with_generations
 from gc_assets.stores.local import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse
@@ -116,9 +115,8 @@ class Marked:
     def of(cls, tree: Tree, resolver: KeyResolver) -> Marked:
         lake = IcechunkLake(tree.config(), LocalObjects())
         refs = lake.freeze(AS_OF)
-        rows = [{**asdict(source), "properties": list(source.properties.items())} for source in refs.sources]
-        read = _ReadCommits(lake, resolver)
-        commits = pa.Table.from_batches(with_generations(read(iter([pa.RecordBatch.from_pylist(rows, schema=SOURCES)]))))
+        found = [commit for source in refs.sources for commit in lake.commits(source)]
+        commits = pa.Table.from_batches(with_generations(iter([commit_rows(found, resolver)])))
         roots = {row["commit_id"]: row["content_roots"] for row in commits.to_pylist()}
         reachable = lake.retain(refs, commits, AS_OF, GRACE_CUTOFF).reachable.to_pylist()
         retained = [row["commit_id"] for row in reachable if row["state"] == "retained"]
