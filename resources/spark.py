@@ -34,8 +34,8 @@ DRIVER_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.speculation": "false",
-    # A small night is start-up and many short jobs: compile quickly, and import once for all Python workers.
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    # A night is many short jobs: import once for all Python workers. Both cores may collect garbage at once.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
 }

@@ -10,7 +10,12 @@ from pyspark.sql import SparkSession
 
 from resources.spark import SparkRuntime
 
-TEST_CONF = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
+# Small lakes and many short jobs: the quick compiler saves more than it costs.
+TEST_CONF = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
 
 
 @pytest.fixture(scope="session")
