@@ -66,7 +66,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     lease = acquire(header.location, header.plan_id, owner, night.clock)
     recheck = f"{header.plan_id}-{lease.token}"
     try:
-        live = _protected(spark, night, plan, recheck, begun=stale)
+        live = _protected(spark, night, plan, recheck, only_ending=stale)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
@@ -135,7 +135,7 @@ def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
     return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
 
 
-def _protected(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, begun: bool) -> DataFrame:
+def _protected(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> DataFrame:
     """Keys of the storage that a lake needs as of now, live or in history that a ref reaches, from refs read under the lease.
 
     Gates that can change are checked again, with the approval's overrides; a plan that is only brought to its end passes them.
@@ -151,7 +151,7 @@ def _protected(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str
     ]
     overrides = plan.approval.overrides if plan.approval is not None else ()
     failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
-    if failed and not begun:
+    if failed and not only_ending:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
     frames = [read_table(spark, night.state, LIVE_FILES, table, side) for table in tables for side in (None, EXPIRED_SIDE)]
@@ -267,7 +267,7 @@ class Act:
     """Executes the rows of a partition (columns `ACT_COLUMNS`) through the write-ahead log; runs in executors.
 
     A row that the fresh mark found needed is never quarantined or purged, nor is one purged that is no longer in quarantine:
-    its outcome is `changed`, unless an earlier run of the plan had settled it before, which then stays on record.
+    its outcome is `changed`, and what a killed run may have moved of it is put back. What an earlier run settled stays on record.
     """
 
     location: str
