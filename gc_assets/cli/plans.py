@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     from resources.platform import Platform
 
 PHASES: Final = ("restore", "expire", "quarantine", "purge")
-PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "bytes", "actions", "refused_by", "approved_by", "until")
+PLAN_COLUMNS: Final = (
+    "plan_id",
+    "storage",
+    "run_date",
+    "status",
+    "files",
+    "bytes",
+    "actions",
+    "edits",
+    "refused_by",
+    "approved_by",
+    "until",
+)
 
 
 @click.command("plans", short_help="List the plans.")
@@ -56,6 +68,7 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
                 "plan_id": row["plan_id"][:12],
                 "bytes": format_bytes(row["bytes"]),
                 "actions": ", ".join(f"{name} {files:,}" for name, files in row["actions"].items()),
+                "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
                 "refused_by": ", ".join(row["refused_by"]),
                 "until": row["until"] and row["until"].replace(microsecond=0),
             }
@@ -101,10 +114,10 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 @format_option()
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
-    """Executes an approved plan, and nothing but its rows: restore first, then quarantine, then purge.
+    """Executes an approved plan, and nothing but its rows: restore, then expire (edits of history), then quarantine, then purge.
 
-    Marks the lakes afresh before it touches a file; what came back to life is left alone. Stopped in the middle, the
-    same command goes on from its log.
+    Marks the lakes afresh before it touches a file, and again after it edited a history; what a lake needs is left alone.
+    Stopped in the middle, the same command goes on from its log.
 
     \b
     Examples:
@@ -112,17 +125,14 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
     """
-    if "expire" in phases:
-        raise UsageError("--phase expire: this release plans the expiry of snapshots and does not execute it")
     from gc_assets.stages.approvals import find_plan
-    from gc_assets.stages.deletion_log import PHASES as EXECUTED
-    from gc_assets.stages.deletion_log import apply_plan, nothing_to_do, refuse_apply
+    from gc_assets.stages.deletion_log import apply_plan, nothing_to_do, phases_of, refuse_apply
 
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
     night = platform.night(platform.clock.today())
-    chosen = tuple(phase for phase in EXECUTED if phase in plan.header.totals and (not phases or phase in phases))
-    already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(plan.header.totals)} only")
+    chosen = tuple(phases_of(plan.header, phases or PHASES))
+    already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(phases_of(plan.header, PHASES))} only")
     if already is not None:
         _print_books({}, None, format_)
         say(f"Nothing to do: {already}.")
@@ -133,8 +143,11 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
     _print_books(books, plan.header.plan_id, format_)
     if any(outcome == "failed" for _, outcome in applied.books):
-        say(f"Some files failed; see `gc-assets show deletion_log --run-date {plan.header.run_date}`, then apply again: it resumes.")
+        where = "`gc-assets show deletion_log` and `show expiry_log`"
+        say(f"Not everything was done; see {where} with --run-date {plan.header.run_date}, then apply again: it resumes.")
         raise click.exceptions.Exit(1)
+    if ("expire", "done") in applied.books:
+        say("History was edited: `gc-assets show expiry_log` lists the edits.")
     if ("quarantine", "done") in applied.books:
         say(f"To undo: gc-assets restore --plan {plan.header.plan_id[:12]}")
 
@@ -212,6 +225,7 @@ def _summary(plan: StoredPlan, now: datetime) -> dict[str, Any]:
         "files": sum(total.files for total in header.totals.values()),
         "bytes": sum(total.bytes for total in header.totals.values()),
         "actions": {name: total.files for name, total in header.totals.items()},
+        "expiry_actions": header.expiry_actions,
         "refused_by": [gate.name for gate in header.failed_gates],
         "approved_by": plan.approval.by if plan.approval is not None else None,
         "overrides": list(plan.approval.overrides) if plan.approval is not None else [],

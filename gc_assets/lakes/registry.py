@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig
 from gc_assets.lakes.protocol import Lake, Objects
+
+# Kinds whose lakes are `ExpiringLake`s: their history is edited before the files of expired commits are free.
+EDITED_HISTORIES: Final = frozenset({"iceberg", "icechunk"})
 
 
 def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig, objects: Objects) -> Lake:

@@ -18,14 +18,15 @@ from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.lakes.registry import EDITED_HISTORIES
 from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, PINNED, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
 
 # Lower wins where several commits need one object: retained commits that a ref reaches, retained ones that none does
 # (young or staged), what history must let go of first (an expired commit, an unreferenced Iceberg snapshot that metadata
-# still lists), and what nothing names any more. The first two are live.
-REACHED, SPARED, HELD, DEAD = 0, 1, 2, 3
+# still lists), expired commits of lakes whose history is never edited, and what nothing names any more. The first two are live.
+REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
 ROOTS: Final = pa.schema(
@@ -48,6 +49,7 @@ class RootTables:
     reachable: tuple[str, ...]
     expiry: tuple[str, ...]
     pinned: tuple[str, ...]
+    edited: bool
 
 
 def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
@@ -63,6 +65,7 @@ def root_tables(night: Night, inputs: dict[str, Published]) -> RootTables:
         tuple(inputs[REACHABLE_SNAPSHOTS.name].paths()),
         tuple(inputs[EXPIRY_PLAN.name].paths()),
         tuple(inputs[LAKE_REFS.name].paths(PINNED_SIDE)),
+        inputs[LAKE_REFS.name].receipt.facts["kind"] in EDITED_HISTORIES,
     )
 
 
@@ -84,7 +87,8 @@ def content_roots(tables: RootTables) -> pa.Table:
     _refuse_unjudged(graph.filter(pc.invert(pc.is_in(state, pa.array([RETAINED, EXPIRED, DANGLING])))))
     live = pc.if_else(pc.greater(refs, 0), REACHED, SPARED)
     held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _identity(removed, "snapshot_id")))
-    rank = pc.if_else(pc.equal(state, RETAINED), live, pc.if_else(held, HELD, DEAD)).cast(pa.int8())
+    gone = pc.if_else(held, HELD if tables.edited else RELEASED, DEAD)
+    rank = pc.if_else(pc.equal(state, RETAINED), live, gone).cast(pa.int8())
 
     lists = graph.column("content_roots").combine_chunks()
     owner, roots = pc.list_parent_indices(lists), pc.list_flatten(lists)

@@ -18,7 +18,7 @@ from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.protocol import KINDS
 from gc_assets.schemas import CONTAINERS, EDGES, LIVE_FILES, MANIFEST_ENTRIES, UNREADABLE
-from gc_assets.stages.content_roots import DEAD, HELD, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, put, read_paths, report_parts, write_frame
@@ -150,7 +150,7 @@ def _kind_number() -> Column:
 
 def _route() -> Column:
     rank = F.col("rank")
-    by_rank = F.when(rank <= SPARED, "").when(rank == HELD, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
+    by_rank = F.when(rank <= SPARED, "").when(rank <= RELEASED, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
     return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).otherwise(by_rank)
 
 
@@ -180,7 +180,7 @@ class _Close:
             yield report_parts(parts, facts={"metadata_by_storage": {row["storage"]: row["count_all"] for row in counts}})
 
     def _lengths(self, files: Files, found: pa.Table) -> pa.ChunkedArray:
-        """The decoded length of each container of `found`; null for one that only dangling commits need and nobody could read.
+        """The decoded length of each container of `found`; null for one that only freed commits need and nobody could read.
 
         A snapshot that no ref reaches and whose metadata is gone cannot be read by anyone (icechunk.md 5, H12): what is left
         of it is kept while it is young, and it stops no plan. What could not be read tonight is undecoded even if an earlier
@@ -193,7 +193,7 @@ class _Close:
         lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
         absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
         husk = pc.and_(absent, pc.equal(found.column("rank"), SPARED))
-        needed = found.filter(pc.and_(lost, pc.and_not(pc.less(found.column("rank"), DEAD), husk)))
+        needed = found.filter(pc.and_(lost, pc.and_not(pc.less(found.column("rank"), RELEASED), husk)))
         if needed.num_rows:
             raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
         return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths)

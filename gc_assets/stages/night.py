@@ -10,7 +10,7 @@ from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import KeyResolver, Location
 from gc_assets.core.receipts import State
-from gc_assets.lakes.protocol import Lake
+from gc_assets.lakes.protocol import ExpiringLake, Lake
 from gc_assets.lakes.registry import open_lake
 from gc_assets.stores.local import LocalObjects
 
@@ -61,6 +61,13 @@ class Night:
 
     def lake(self, name: str) -> Lake:
         return open_lake(self.config.lake(name), LocalObjects())
+
+    def expiring_lake(self, name: str) -> ExpiringLake:
+        """Raises `UsageError` for a lake whose history is never edited."""
+        lake = self.lake(name)
+        if not isinstance(lake, ExpiringLake):
+            raise UsageError(f"lake {name} is of kind {lake.kind}, whose history gc-assets never edits")
+        return lake
 
     def storage(self, name: str) -> StorageConfig:
         return self.config.storage(name)

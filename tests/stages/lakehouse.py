@@ -21,6 +21,7 @@ from gc_assets.stages.live_filter import live_filter
 from gc_assets.stages.mark import mark
 from gc_assets.stages.night import Night
 from gc_assets.stages.orphan_files import orphan_files
+from gc_assets.stages.snapshot_history import snapshot_history
 from gc_assets.stages.storage_inventory import storage_inventory
 from gc_assets.stages.tables import read_rows
 
@@ -63,6 +64,8 @@ class Lakehouse:
     def mark(self) -> None:
         for lake in self.config.lakes:
             mark(self.spark, self.tonight(), lake.name)
+            if lake.kind == "iceberg":
+                snapshot_history(self.spark, self.tonight(), lake.name)
 
     def plan(self) -> PlanHeader:
         """A whole night up to its plan."""
