@@ -212,6 +212,13 @@ class IcebergRetention(_Model):
         default="policy", description="`policy`: Iceberg's own meaning, a tag lives by its max-ref-age; `keep`: no tag ever lapses."
     )
 
+    @model_validator(mode="after")
+    def _keeps_something(self) -> IcebergRetention:
+        for rule in self.refs:
+            if (cutoff := rule.as_cutoff()).max_age is not None and cutoff.keep_last is None:
+                _some(cutoff.max_age)
+        return self
+
 
 class History(_Model):
     """How long the record of an expired snapshot is kept."""
