@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig
-from gc_assets.lakes.protocol import Lake, Objects
+from gc_assets.lakes.protocol import EditableObjects, Lake
 
 
-def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig, objects: Objects) -> Lake:
+def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig, objects: EditableObjects) -> Lake:
     """The lake of a configuration entry. Raises `UsageError` where the kind's extra is not installed."""
     if isinstance(config, IcebergLakeConfig):
         from gc_assets.lakes.iceberg.lake import IcebergLake

@@ -14,14 +14,14 @@ from gc_assets.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Commit, Container, ContentRoot, FrozenRefs, Retention
 from gc_assets.schemas import COMMIT_GRAPH
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.editing import EditableLocalObjects
 
 FAR_FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def lake_at(path: Path, retention: dict[str, Any] | None = None, **expiry: Any) -> IcechunkLake:
     settings = {"name": "weather", "kind": "icechunk", "location": f"file://{path}", "retention": retention or {}, "expiry": expiry}
-    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), LocalObjects())
+    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), EditableLocalObjects())
 
 
 def commits_of(lake: IcechunkLake, refs: FrozenRefs) -> list[Commit]:
