@@ -184,6 +184,29 @@ class Objects(Protocol):
         ...
 
 
+class EditableObjects(Objects, Protocol):
+    """Objects that a lake may change: each change is atomic, durable when the call returns, and conditional.
+
+    Besides the errors of `Objects`, `ObjectChanged` says that the condition did not hold, so nothing was changed.
+    """
+
+    def read_with_etag(self, address: str) -> tuple[bytes, str]:
+        """The object's bytes, and the identity that a later change is conditional on."""
+        ...
+
+    def replace(self, address: str, content: bytes, etag: str) -> None:
+        """The object has other bytes, if it is still the one of that identity. Readers meet the old or the new ones, nothing else."""
+        ...
+
+    def create(self, address: str, content: bytes) -> None:
+        """There is an object of these bytes. Raises `FileExistsError` where there was one already, whatever its bytes."""
+        ...
+
+    def remove(self, address: str, etag: str) -> None:
+        """There is no object, if it was still the one of that identity."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """What the policy says of every commit, and the edits of history that would make it so.

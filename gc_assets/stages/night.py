@@ -12,7 +12,7 @@ from gc_assets.core.paths import KeyResolver, Location
 from gc_assets.core.receipts import State
 from gc_assets.lakes.protocol import ExpiringLake, Lake
 from gc_assets.lakes.registry import open_lake
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.editing import EditableLocalObjects
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 RECHECK = "_recheck"
@@ -60,7 +60,7 @@ class Night:
         return [(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages]
 
     def lake(self, name: str) -> Lake:
-        return open_lake(self.config.lake(name), LocalObjects())
+        return open_lake(self.config.lake(name), EditableLocalObjects())
 
     def expiring_lake(self, name: str) -> ExpiringLake:
         """Raises `UsageError` for a lake whose history is never edited."""

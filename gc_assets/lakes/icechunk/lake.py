@@ -7,19 +7,23 @@ reaches them or not: they are listed and read side by side, never by following p
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pyarrow as pa
 
 from gc_assets.config import IcechunkLakeConfig
-from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.lakes.icechunk import entries
+from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.envelope import SpecVersionError
-from gc_assets.lakes.icechunk.graph import UNREADABLE
+from gc_assets.lakes.icechunk.execution import execute
+from gc_assets.lakes.icechunk.graph import UNREADABLE, commit_table
 from gc_assets.lakes.icechunk.ids import is_object_id
+from gc_assets.lakes.icechunk.present import Present
 from gc_assets.lakes.icechunk.refs import read_refs
+from gc_assets.lakes.icechunk.restoring import restore
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
 from gc_assets.lakes.protocol import (
@@ -28,9 +32,11 @@ from gc_assets.lakes.protocol import (
     CommitSource,
     Container,
     ContentRoot,
+    EditableObjects,
+    ExpiryAction,
+    ExpiryOutcome,
     FrozenRefs,
     Kind,
-    Objects,
     Retention,
 )
 
@@ -41,11 +47,11 @@ _READERS = 16
 
 
 class IcechunkLake:
-    """One repository. `objects` reads everything, so instances pickle as it does."""
+    """One repository. `objects` reads and changes everything, so instances pickle as it does."""
 
     kind = "icechunk"
 
-    def __init__(self, config: IcechunkLakeConfig, objects: Objects) -> None:
+    def __init__(self, config: IcechunkLakeConfig, objects: EditableObjects) -> None:
         self.name = config.name
         self._config = config
         self._objects = objects
@@ -106,6 +112,37 @@ class IcechunkLake:
         """What the configured semantics and cut-offs keep at `as_of`, and the edits of history that they ask for."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
+    def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
+        """As `ExpiringLake.expire` says. What cannot be read fails every action, because any of them may hang on it."""
+        try:
+            refs, commits = self._read_afresh(as_of)
+            asked = self.retain(refs, commit_table(commits), as_of, grace_cutoff).expiry
+        except (LakeUnreadable, StoreError) as error:
+            yield from _failed(actions, error)
+            return
+        yield from execute(actions, [ExpiryAction(**row) for row in asked.to_pylist()], Present.of(refs, commits), self._editor)
+
+    def undo(self, actions: Sequence[ExpiryAction], as_of: datetime) -> Iterator[ExpiryOutcome]:
+        """Puts back what `actions` of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
+
+        Conditional on the repository being as the actions left it, and on what they made unreachable being still there. A deleted tag
+        is `failed`: the format never gives its name again.
+        """
+        try:
+            refs, commits = self._read_afresh(as_of)
+        except (LakeUnreadable, StoreError) as error:
+            yield from _failed(actions, error)
+            return
+        yield from restore(actions, Present.of(refs, commits), self._editor)
+
+    @property
+    def _editor(self) -> Editor:
+        return Editor(self._objects, self._repository)
+
+    def _read_afresh(self, as_of: datetime) -> tuple[FrozenRefs, list[Commit]]:
+        refs = self.freeze(as_of)
+        return refs, [commit for source in refs.sources for commit in self.commits(source)]
+
     def _exists(self, address: str) -> bool:
         try:
             self._objects.size(address)
@@ -150,6 +187,11 @@ def _commit(snapshot: Snapshot, address: str, size_bytes: int) -> Commit:
         content_roots=(ContentRoot(address, Kind.SNAPSHOT, is_container=True, size_bytes=size_bytes),),
         message=snapshot.message,
     )
+
+
+def _failed(actions: Sequence[ExpiryAction], error: Exception) -> Iterator[ExpiryOutcome]:
+    for action in actions:
+        yield ExpiryOutcome(action, "failed", str(error))
 
 
 def _notes(lake: str, strangers: list[str]) -> tuple[str, ...]:

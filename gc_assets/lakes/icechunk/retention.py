@@ -148,6 +148,8 @@ def _expiry(graph: Graph, chosen: Expiration, ambiguous: frozenset[str], config:
             "snapshot_id": ids[edit.snapshot],
             "action": "edit_parent",
             "ref_name": pointer.ref.ref_name,
+            "ref_type": pointer.ref.ref_type,
+            "old_parent_id": ids[graph.history.forest.parent[edit.snapshot]],
             "new_parent_id": ids[edit.new_parent],
             "reason": f"{config.expiry.semantics}: {what} by {pointer.rule} on {pointer.label}{others}; "
             "what lies between it and the first snapshot is abandoned",
@@ -163,7 +165,8 @@ def _expiry(graph: Graph, chosen: Expiration, ambiguous: frozenset[str], config:
 
 
 def _deletion(head: str, pointer: Pointer, reason: str) -> dict[str, Any]:
-    return {"snapshot_id": head, "action": "delete_ref", "ref_name": pointer.ref.ref_name, "reason": reason}
+    ref = pointer.ref
+    return {"snapshot_id": head, "action": "delete_ref", "ref_name": ref.ref_name, "ref_type": ref.ref_type, "reason": reason}
 
 
 def _notes(
