@@ -19,7 +19,7 @@ from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.protocol import KINDS
 from gc_assets.schemas import CONTAINERS, EDGES, LIVE_FILES, MANIFEST_ENTRIES, UNREADABLE
 from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
-from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, segment_paths, segments
+from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, named_length, segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, put, read_paths, report_parts, write_frame
 
@@ -182,13 +182,17 @@ class _Close:
     def _lengths(self, files: Files, found: pa.Table) -> pa.ChunkedArray:
         """The decoded length of each container of `found`; null for one that only freed commits need and nobody could read.
 
+        An object whose parent tells its length counts at that length only: Icechunk's expiry writes a snapshot anew under its name.
         A snapshot that no ref reaches and whose metadata is gone cannot be read by anyone (icechunk.md 5, H12): what is left
         of it is kept while it is young, and it stops no plan. What could not be read tonight is undecoded even if an earlier
         object of that name once was decoded.
         """
         index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes"])
-        newest = index.group_by("container").aggregate([("container_size_bytes", "max")])
-        lengths = newest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), newest.column("container")))
+        longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
+        told = found.column("size_bytes")
+        any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
+        as_told = pc.is_in(named_length(found, "address", "size_bytes"), named_length(index, "container", "container_size_bytes"))
+        lengths = pc.if_else(pc.is_null(told), any_length, pc.if_else(as_told, told, pa.scalar(None, pa.int64())))
         failed = read_parts(files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
         lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
         absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))

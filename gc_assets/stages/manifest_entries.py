@@ -129,7 +129,7 @@ class _Pending:
                 wanted = pa.concat_tables([inner, containers], promote_options="default")
             tasks = self._sized(_once(wanted))
             known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes"])
-            decoded = pc.is_in(_named_length(tasks, "address", "size_bytes"), _named_length(known, "container", "container_size_bytes"))
+            decoded = pc.is_in(named_length(tasks, "address", "size_bytes"), named_length(known, "container", "container_size_bytes"))
             yield from tasks.filter(pc.invert(decoded)).to_batches()
 
     def _sized(self, tasks: pa.Table) -> pa.Table:
@@ -156,7 +156,8 @@ def _once(wanted: pa.Table) -> pa.Table:
     return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(TASKS.names).cast(TASKS)
 
 
-def _named_length(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
+def named_length(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
+    """Address and length as one value, by which a decoded object is known."""
     return pc.binary_join_element_wise(rows.column(address), rows.column(length).cast(pa.string()), "\x1f")
 
 

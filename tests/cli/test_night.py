@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
-from gc_assets.schemas import DELETION_LOG, TABLES
+from gc_assets.schemas import TABLES
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from resources.platform import load_platform
 from tests.cli.lakes import SmallLake, small_lake
