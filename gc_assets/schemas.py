@@ -167,7 +167,9 @@ EXPIRY_LOG = _table(
     _field("ref_type", STRING, "As in `expiry_plan`."),
     _field("old_parent_id", STRING, "As in `expiry_plan`."),
     _field("new_parent_id", STRING, "As in `expiry_plan`."),
-    _field("outcome", STRING, "`done`, `absent` (the lake was so already), `changed` (the lake no longer asks for it) or `failed`."),
+    _field(
+        "outcome", STRING, "`done`, `absent` (the lake was so already), `changed` (the lake no longer asks for it), `failed`, or `undone`."
+    ),
     _field("error", STRING, "Why the outcome is not `done`."),
     _field("reason", STRING, "As in `expiry_plan`."),
     _field("at", TIMESTAMP, "When the outcome was known."),

@@ -157,16 +157,20 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 @click.option("--prefix", metavar="X", help="Everything below this canonical prefix.")
 @click.option("--key", metavar="K", help="This file, by canonical key or address.")
 @click.option("--storage", metavar="N", help="The storage; needed where there are several and no plan or address says it.")
+@click.option("--history", is_flag=True, help="Then undo the plan's edits of Icechunk histories too (with --plan).")
 @format_option()
 @common_options
 def restore_command(
-    settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, format_: str
+    settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, history: bool, format_: str
 ) -> None:
     """Puts quarantined files back where they were. Needs no approval, and never replaces a file that stands there now.
+
+    History stays edited unless --history asks for the old one: Icechunk's comes back, an Iceberg snapshot that expired does not.
 
     \b
     Examples:
       gc-assets restore --plan 3f9c2a71d004
+      gc-assets restore --plan 3f9c2a71d004 --history
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
@@ -175,6 +179,8 @@ def restore_command(
 
     if plan_id is None and prefix is None and key is None:
         raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
+    if history and plan_id is None:
+        raise UsageError("--history undoes the edits of one plan: name it with --plan P")
     platform = settings.platform()
     plan = find_plan(platform.config, plan_id) if plan_id is not None else None
     named, key = (None, None) if key is None else _place(platform, key)
@@ -185,10 +191,23 @@ def restore_command(
     source = plan.header.plan_id if plan is not None else None
     night = platform.night(platform.clock.today())
     _, books = restore(spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
-    _print_books({f"restore/{outcome}": total for outcome, total in books.items()}, source, format_)
-    if not books:
+    shown = {f"restore/{outcome}": total for outcome, total in books.items()}
+    whole = not set(books) - {"done"}
+    if history and plan is not None and whole:
+        from gc_assets.stages.expiry import undo_expiry
+        from gc_assets.stages.tables import Totals
+
+        undone = undo_expiry(night, plan)
+        shown |= {f"history/{outcome}": Totals(count) for outcome, count in undone.items()}
+        whole = not set(undone) - {"undone"}
+    _print_books(shown, source, format_)
+    if not shown:
         say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
-    if set(books) - {"done"}:
+    elif plan is not None and plan.header.expiry_actions and not history:
+        say(
+            "The plan's edits of history stay. `--history` undoes those of Icechunk; relax the retention first, or the next plan asks again."
+        )
+    if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)
 

@@ -298,6 +298,15 @@ class ExpiringLake(Lake, Protocol):
         ...
 
 
+@runtime_checkable
+class UndoableLake(ExpiringLake, Protocol):
+    """A lake whose edits of history can be taken back."""
+
+    def undo(self, actions: Sequence[ExpiryAction], as_of: datetime) -> Iterator[ExpiryOutcome]:
+        """Puts back what `actions`, once made, changed; one outcome per action, conditional on the lake being as they left it."""
+        ...
+
+
 def empty_entries() -> pa.RecordBatch:
     """No rows of `ENTRY_SCHEMA`."""
     return pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)

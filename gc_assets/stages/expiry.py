@@ -5,34 +5,36 @@ Acts and never decides: the actions are the plan's, and the lake makes those onl
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance
-from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, UndoableLake
 from gc_assets.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
 from gc_assets.stages.approvals import StoredPlan, execution_directory
 from gc_assets.stages.deletion_plan import EXPIRY_SIDE, planned_actions
 from gc_assets.stages.night import Night
 from gc_assets.stages.snapshot_history import remember
 from gc_assets.stages.tables import publish, read_paths, write_rows
-from gc_assets.stores.lease import LocalLease
+from gc_assets.stores.lease import LocalLease, acquire
 
 DONE: ExpiryVerdict = "done"
 ABSENT: ExpiryVerdict = "absent"
 CHANGED: ExpiryVerdict = "changed"
 FAILED: ExpiryVerdict = "failed"
+UNDONE: Final = "undone"
 OUT_OF_DATE: Final = "the plan was out of date before this edit was begun"
 
 
@@ -41,7 +43,7 @@ class Settled:
     """An action with its final outcome, as the write-ahead log keeps it."""
 
     action: ExpiryAction
-    verdict: ExpiryVerdict
+    verdict: ExpiryVerdict | Literal["undone"]
     error: str | None
     at: datetime
 
@@ -160,6 +162,37 @@ def _expire(record: ExpiryRecord, actions: Sequence[ExpiryAction], todo: Sequenc
     record.conclude([*found, *silent])
 
 
+def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
+    """How many of the plan's edits of Icechunk histories had which outcome of undoing, on record in `expiry_log` as `undone` or as left.
+
+    What was `done` is put back as it was before, where the repository still stands as the plan left it. Restore the plan's files first.
+    Raises `UsageError` where nothing of the plan can be undone: removed Iceberg snapshots never come back.
+    """
+    done = {
+        lake: [item for item in ExpiryRecord(night, plan.header, lake).outcomes().values() if item.verdict == DONE]
+        for lake in plan.header.expiry_actions
+        if isinstance(night.lake(lake), UndoableLake)
+    }
+    if not any(done.values()):
+        raise UsageError(
+            f"plan {plan.header.plan_id} made no edit of history that can be undone. Edits of Icechunk histories can; what was removed "
+            "from an Iceberg table stays on record in snapshot_history, and time travel to it is gone"
+        )
+    lease = acquire(plan.header.location, plan.header.plan_id, getpass.getuser(), night.clock)
+    counts: Counter[str] = Counter()
+    try:
+        for lake_name, items in done.items():
+            found = list(night.undoable_lake(lake_name).undo([item.action for item in items], night.clock.now()))
+            outcomes = [
+                Settled(item.action, UNDONE if item.verdict in {DONE, ABSENT} else item.verdict, item.error, night.clock.now())
+                for item in found
+            ]
+            counts.update(_write_log(plan, lake_name, night, outcomes, len(items)))
+    finally:
+        lease.release()
+    return dict(counts)
+
+
 def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> Settled:
     done_before = resumed and outcome.verdict == ABSENT
     return Settled(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at)
@@ -167,17 +200,20 @@ def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> Settled:
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:
     """Publishes `expiry_log` of the lake, all actions with their newest outcome; how many had which."""
-    night, known = record.night, record.outcomes()
-    outcomes = [known[action] for action in actions if action in known]
-    counts = Counter(item.verdict for item in outcomes)
-    run = night.state.start(record.lake, EXPIRY_LOG.name, plan.header.run_date, night.clock)
+    known = record.outcomes()
+    return _write_log(plan, record.lake, record.night, [known[action] for action in actions if action in known], len(actions))
+
+
+def _write_log(plan: StoredPlan, lake_name: str, night: Night, outcomes: Sequence[Settled], expected: int) -> dict[str, int]:
+    counts = Counter[str](item.verdict for item in outcomes)
+    run = night.state.start(lake_name, EXPIRY_LOG.name, plan.header.run_date, night.clock)
     rows = [
         {name: getattr(item.action, name) for name in EXPIRY_PLAN.schema.names}
         | {"outcome": item.verdict, "error": item.error, "at": item.at, "plan_id": plan.header.plan_id}
         for item in outcomes
     ]
     written = write_rows(pa.Table.from_pylist(rows, EXPIRY_LOG.schema), EXPIRY_LOG, run, night.state.files)
-    balances = [Balance(name="planned edits with an outcome", expected=len(actions), found=len(outcomes))]
+    balances = [Balance(name="planned edits with an outcome", expected=expected, found=len(outcomes))]
     facts = {"plan_id": plan.header.plan_id, "approved_by": plan.approval.by if plan.approval is not None else None, "books": counts}
     publish(night.state, run, written, night.clock, inputs=[plan.published], balances=balances, facts=facts, unsafe=night.unsafe)
     return dict(counts)

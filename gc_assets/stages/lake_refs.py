@@ -68,7 +68,7 @@ def _still_counts(night: Night, lake_name: str, frozen: Published) -> bool:
     if night.run_date != night.clock.today():
         return True
     logs = night.state.runs(lake_name, EXPIRY_LOG.name)
-    return not any(log.receipt.facts["books"].get("done") and log.receipt.run_id > frozen.receipt.run_id for log in logs)
+    return not any({"done", "undone"} & log.receipt.facts["books"].keys() and log.receipt.run_id > frozen.receipt.run_id for log in logs)
 
 
 def refs_digest(refs: FrozenRefs) -> str:
