@@ -204,9 +204,7 @@ def restore_command(
     if not shown:
         say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
     elif plan is not None and plan.header.expiry_actions and not history:
-        say(
-            "The plan's edits of history stay. `--history` undoes those of Icechunk; relax the retention first, or the next plan asks again."
-        )
+        say("The plan's edits of history stay. --history undoes those of Icechunk; relax the retention first, or they come again.")
     if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)
