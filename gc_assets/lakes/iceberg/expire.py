@@ -40,6 +40,8 @@ class Expiry:
 
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """One outcome per action, table by table as each is known."""
+        if not actions:
+            return
         wanted: dict[str, list[ExpiryAction]] = defaultdict(list)
         for action in actions:
             wanted[action.table_uuid or ""].append(action)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 
 from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.iceberg.lake import IcebergLake
@@ -115,8 +116,17 @@ def test_no_more_than_was_approved_is_done(builder: LakeBuilder) -> None:
 
 
 def test_nothing_to_do_opens_no_catalog(builder: LakeBuilder) -> None:
-    builder.properties["uri"] = "sqlite:////nowhere/at/all.db"
+    builder.properties["uri"] = f"sqlite:///{builder.root / 'other.db'}"
     assert expired(lake(builder), []) == {}
+    assert not (builder.root / "other.db").exists()
+
+
+def test_a_table_of_format_version_1_is_expired_too(builder: LakeBuilder) -> None:
+    table, ids = chain(builder, properties={"format-version": "1"})
+    read = lake(builder)
+    assert table.table.metadata.format_version == 1
+    assert verdicts(expired(read, planned(read))) == {"done": 3}
+    assert (listed(table), table.table.scan().count()) == ([ids[3]], 8)
 
 
 def test_a_retained_snapshot_keeps_its_parent_although_that_is_gone(builder: LakeBuilder) -> None:
@@ -291,6 +301,34 @@ def test_two_expiries_at_once_do_everything_once(builder: LakeBuilder) -> None:
     for action in actions:
         assert sorted(outcomes[action].verdict for outcomes in found) in (["absent", "done"], ["done", "done"])
     assert [listed(table) for table, _ in tables] == [ids[-1:] for _, ids in tables]
+
+
+def test_no_tag_is_lost_while_a_second_client_tags_as_fast_as_it_can(builder: LakeBuilder) -> None:
+    count = 40
+    snapshots = [Snap(index + 1, index or None, START + index * DAY) for index in range(count)]
+    HistoryWriter(builder, START).table("t", snapshots, {"main": {"snapshot-id": count, "type": "branch"}})
+    actions = planned(lake(builder))
+    made: list[int] = []
+
+    def tag_from_the_newest() -> None:
+        for snapshot_id in range(count - 1, 0, -1):
+            try:
+                second_client(builder).manage_snapshots().create_tag(snapshot_id, f"t{snapshot_id}").commit()
+            except (CommitFailedException, ValueError):
+                continue  # the table moved, or the snapshot is gone: a tag that its maker knows was not made
+            made.append(snapshot_id)
+
+    tagger = threading.Thread(target=tag_from_the_newest)
+    tagger.start()
+    outcomes = [expired(lake(builder), actions[index : index + 4]) for index in range(0, len(actions), 4)]
+    tagger.join()
+    assert {outcome.verdict for group in outcomes for outcome in group.values()} <= {"done", "changed", "failed"}
+    metadata = builder.catalog.load_table("db.t").metadata
+    assert made
+    assert {f"t{snapshot_id}": snapshot_id for snapshot_id in made} == {
+        name: ref.snapshot_id for name, ref in metadata.refs.items() if name != "main"
+    }
+    assert set(made) <= {snapshot.snapshot_id for snapshot in metadata.snapshots}
 
 
 # What cannot be read or written
