@@ -60,9 +60,9 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Every table of the catalog by uuid, and the names of those that could not be read, with why."""
+    """Every table of the catalog by uuid, with its metadata's address, and the names of those that could not be read, with why."""
 
-    names: Mapping[str, Sequence[Identifier]]
+    tables: Mapping[str, Mapping[Identifier, str]]
     unreadable: Mapping[str, str]
 
     @classmethod
@@ -73,15 +73,15 @@ class _Found:
             except LakeUnreadable as error:
                 return error
 
-        names: dict[str, list[Identifier]] = defaultdict(list)
+        found: dict[str, dict[Identifier, str]] = defaultdict(dict)
         unreadable: dict[str, str] = {}
         identifiers = tables.identifiers()
         for identifier, table in zip(identifiers, workers.map(load, identifiers), strict=True):
             if isinstance(table, LakeUnreadable):
                 unreadable[".".join(identifier)] = str(table)
             elif table is not None:
-                names[table.table_uuid].append(identifier)
-        return cls(names, unreadable)
+                found[table.table_uuid][identifier] = table.metadata_location
+        return cls(found, unreadable)
 
 
 @dataclass(slots=True)
@@ -112,6 +112,7 @@ class _TableExpiry:
             return [ExpiryOutcome(action, "failed", why) for action in self.actions]
 
     def _run(self) -> list[ExpiryOutcome]:
+        self._check_ahead()
         attempt = 0
         while True:
             loaded = self._load()
@@ -129,20 +130,33 @@ class _TableExpiry:
                 time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
             attempt += 1
 
+    def _check_ahead(self) -> None:
+        """Reads what the retained snapshots need before the table is loaded to commit on: a REST catalog lets refs that are made between
+        loading and committing go with their snapshots, so that moment is to be short.
+        """
+        found = self.found.tables.get(self.uuid, {})
+        registrations = [self.expiry.read(".".join(identifier), address) for identifier, address in found.items()]
+        for removal in self._decide(registrations).removals:
+            self._check(removal)
+
     def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
         """The registrations that are still this table, by name."""
-        tables = [self.expiry.tables.load(identifier) for identifier in self.found.names.get(self.uuid, ())]
+        tables = [self.expiry.tables.load(identifier) for identifier in self.found.tables.get(self.uuid, ())]
         same = [table for table in tables if table is not None and table.table_uuid == self.uuid]
         return {table.name: (table, self.expiry.read(table.name, table.metadata_location)) for table in same}
 
     def _decide(self, registrations: Sequence[Registration]) -> Decision:
         return decide(self.actions, registrations, self.expiry.policy(registrations))
 
-    def _commit(self, table: CatalogTable, removal: Removal) -> None:
+    def _check(self, removal: Removal) -> bool:
         try:
             self.readable.check(removal.name, removal.retained)
         except LakeUnreadable as error:
             self.given_up[removal.name] = str(error)
+        return removal.name not in self.given_up
+
+    def _commit(self, table: CatalogTable, removal: Removal) -> None:
+        if not self._check(removal):
             return
         try:
             address = self.expiry.tables.commit(table, removal)

@@ -58,20 +58,23 @@ def versions(table: TableBuilder) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Interrupting(LocalObjects):
-    """Runs `meanwhile` when the retained metadata is checked: after the table was loaded, before the commit. Each of them once."""
+    """Runs `meanwhile` once the table's metadata was read for the second time: that is what the commit rests on."""
 
-    meanwhile: list[Callable[[], object]] = field(default_factory=list)
-    lock: Any = field(default_factory=threading.Lock)
+    name: str
+    meanwhile: Callable[[], object]
+    reads: list[str] = field(default_factory=list)
 
     def read(self, address: str) -> bytes:
-        with self.lock:
-            if self.meanwhile and "/snap-" in address:
-                self.meanwhile.pop(0)()
-        return LocalObjects.read(self, address)
+        raw = LocalObjects.read(self, address)
+        if address.endswith(".metadata.json") and self.name in address:
+            self.reads.append(address)
+            if len(self.reads) == 2:
+                self.meanwhile()
+        return raw
 
 
-def interrupted(builder: LakeBuilder, *meanwhile: Callable[[], object]) -> IcebergLake:
-    return IcebergLake(builder.config(), Interrupting(meanwhile=list(meanwhile)))
+def interrupted(builder: LakeBuilder, meanwhile: Callable[[], object]) -> IcebergLake:
+    return IcebergLake(builder.config(), Interrupting("/db/t/", meanwhile))
 
 
 def second_client(builder: LakeBuilder, name: str = "db.t") -> Any:
@@ -282,10 +285,33 @@ def test_settings_that_change_between_load_and_commit_count(builder: LakeBuilder
     assert listed(table) == ids
 
 
-def test_a_table_dropped_between_load_and_commit_has_changed(builder: LakeBuilder) -> None:
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_table_dropped_or_recreated_between_load_and_commit_has_changed(builder: LakeBuilder, recreated: bool) -> None:
     chain(builder)
     actions = planned(lake(builder))
-    assert verdicts(expired(interrupted(builder, lambda: builder.catalog.drop_table("db.t")), actions)) == {"changed": 3}
+
+    def drop() -> None:
+        builder.catalog.drop_table("db.t")
+        if recreated:
+            chain(builder)
+
+    assert verdicts(expired(interrupted(builder, drop), actions)) == {"changed": 3}
+    assert not recreated or len(listed(TableBuilder(builder, "db.t"))) == 4
+
+
+def test_a_second_attempt_checks_what_came_meanwhile(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    actions = planned(lake(builder))
+    newer: list[str] = []
+
+    def append_and_lose() -> None:
+        newer.append(table.append(AS_OF))
+        manifest_list(table, newer[0]).unlink()
+
+    outcomes = expired(interrupted(builder, append_and_lose), actions)
+    assert verdicts(outcomes) == {"failed": 3}  # the commit was rejected, and the second attempt looked again
+    assert f"of snapshot {newer[0]} does not exist" in (outcomes[actions[0]].error or "")
+    assert listed(table) == [*ids, *newer]
 
 
 def test_two_expiries_at_once_do_everything_once(builder: LakeBuilder) -> None:
