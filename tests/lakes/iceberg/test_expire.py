@@ -17,7 +17,7 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
 from gc_assets.stores.local import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.lakes.iceberg.expiries import AS_OF, DAY, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
 from tests.lakes.iceberg.rest_server import RestServer, served
 
 
@@ -158,6 +158,18 @@ def test_a_snapshot_that_a_tag_holds_stays_with_the_tag(builder: LakeBuilder) ->
     expired(read, planned(read))
     assert listed(table) == [ids[0], ids[3]]
     assert heads(table) == {"main": ids[3], "v1": ids[0]}
+
+
+def test_who_stops_listening_stops_the_tables_that_have_not_begun(builder: LakeBuilder) -> None:
+    writer, count = HistoryWriter(builder, START), 24
+    for index in range(count):
+        writer.table(f"t{index}", [Snap(1, None, START), Snap(2, 1, START + DAY)], {"main": {"snapshot-id": 2, "type": "branch"}})
+    read = lake(builder)
+    outcomes = read.expire(planned(read), AS_OF, GRACE_CUTOFF)
+    next(outcomes)
+    outcomes.close()
+    left = [name for name in range(count) if len(builder.catalog.load_table(f"db.t{name}").metadata.snapshots) == 2]
+    assert len(left) > count / 2
 
 
 # What changed between plan and apply
