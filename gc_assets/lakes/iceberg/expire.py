@@ -1,32 +1,22 @@
-"""Carries out approved edits of Iceberg histories: one commit per table, on what the table is now, never more than was approved.
-
-A commit that the catalog rejects is tried again from a fresh reading. After whatever else the catalog answers the table is read afresh,
-and what it lists then is the outcome. Each attempt is whole or nothing, so a killed call leaves valid tables.
-"""
+"""Approved edits of the Iceberg histories of one catalog, table beside table: finds each table by its uuid, whatever its name is now."""
 
 from __future__ import annotations
 
-import random
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pyiceberg.typedef import Identifier
 
-from gc_assets.core.errors import GcError, LakeUnreadable
-from gc_assets.lakes.iceberg.approved import Decision, Removal, decide, problem_after
-from gc_assets.lakes.iceberg.catalog import CatalogTable, CommitRejected, Tables
-from gc_assets.lakes.iceberg.metadata import TableMetadata
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.iceberg.catalog import CatalogTable, Tables
 from gc_assets.lakes.iceberg.readable import Readable
-from gc_assets.lakes.iceberg.registrations import Registration
-from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, Objects, Retention
+from gc_assets.lakes.iceberg.table_expiry import Policy, ReadRegistration, TableExpiry
+from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, Objects
 
 TABLES_AT_ONCE = 4
 READERS = 16
-ATTEMPTS = 5
-_FIRST_WAIT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +25,13 @@ class Expiry:
 
     tables: Tables
     objects: Objects
-    read: Callable[[str, str], Registration]
-    policy: Callable[[Sequence[Registration]], Retention]
+    read: ReadRegistration
+    policy: Policy
 
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """One outcome per action, table by table as each is known."""
+        """One outcome per action, table by table as each is known. Who stops listening stops the tables that have not begun."""
+        if not actions:
+            return
         wanted: dict[str, list[ExpiryAction]] = defaultdict(list)
         for action in actions:
             wanted[action.table_uuid or ""].append(action)
@@ -49,18 +41,23 @@ class Expiry:
             except LakeUnreadable as error:
                 yield from (ExpiryOutcome(action, "failed", str(error)) for action in actions)
                 return
-            edits = [
-                workers.submit(_TableExpiry(self, uuid, found, own, Readable(self.objects, readers)).run) for uuid, own in wanted.items()
-            ]
-            for edit in as_completed(edits):
-                yield from edit.result()
+            edits = [workers.submit(self._table(uuid, own, found, readers).run) for uuid, own in wanted.items()]
+            try:
+                for edit in as_completed(edits):
+                    yield from edit.result()
+            finally:
+                workers.shutdown(cancel_futures=True)
+
+    def _table(self, uuid: str, actions: Sequence[ExpiryAction], found: _Found, readers: Executor) -> TableExpiry:
+        registered, readable = found.tables.get(uuid, {}), Readable(self.objects, readers)
+        return TableExpiry(self.tables, self.read, self.policy, uuid, registered, found.unreadable, actions, readable)
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Every table of the catalog by uuid, and the names of those that could not be read, with why."""
+    """Every table of the catalog by uuid, with its metadata's address, and the names of those that could not be read, with why."""
 
-    names: Mapping[str, Sequence[Identifier]]
+    tables: Mapping[str, Mapping[Identifier, str]]
     unreadable: Mapping[str, str]
 
     @classmethod
@@ -71,130 +68,12 @@ class _Found:
             except LakeUnreadable as error:
                 return error
 
-        names: dict[str, list[Identifier]] = defaultdict(list)
+        found: dict[str, dict[Identifier, str]] = defaultdict(dict)
         unreadable: dict[str, str] = {}
         identifiers = tables.identifiers()
         for identifier, table in zip(identifiers, workers.map(load, identifiers), strict=True):
             if isinstance(table, LakeUnreadable):
                 unreadable[".".join(identifier)] = str(table)
             elif table is not None:
-                names[table.table_uuid].append(identifier)
-        return cls(names, unreadable)
-
-
-@dataclass(slots=True)
-class _TableExpiry:
-    """The edits of one table uuid in all its registrations.
-
-    By registration name: `sent` holds the commits that the catalog accepted, or may have; `given_up` what went wrong and is not tried
-    again; `rejected` the latest rejection. `spoilt` holds the edits that were made and took more along than was approved.
-    """
-
-    expiry: Expiry
-    uuid: str
-    found: _Found
-    actions: Sequence[ExpiryAction]
-    readable: Readable
-    sent: dict[str, Removal] = field(default_factory=dict[str, Removal])
-    given_up: dict[str, str] = field(default_factory=dict[str, str])
-    rejected: dict[str, str] = field(default_factory=dict[str, str])
-    spoilt: dict[ExpiryAction, str] = field(default_factory=dict[ExpiryAction, str])
-
-    def run(self) -> list[ExpiryOutcome]:
-        try:
-            return self._run()
-        except Exception as error:  # noqa: BLE001 - whatever a catalog or store raises fails this table only, by name
-            why = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
-            if self.sent:
-                why = f"a commit was sent, and its outcome is not known: {why}; apply again"
-            return [ExpiryOutcome(action, "failed", why) for action in self.actions]
-
-    def _run(self) -> list[ExpiryOutcome]:
-        attempt = 0
-        while True:
-            loaded = self._load()
-            if not loaded:
-                return self._gone()
-            decision = self._decide([registration for _, registration in loaded.values()])
-            pending = [removal for removal in decision.removals if removal.name not in {*self.given_up, *self.sent}]
-            if not pending or attempt == ATTEMPTS:
-                for name in self.sent.keys() & loaded.keys():
-                    self._look_for_loss(self.sent[name], loaded[name][1].table)
-                return [self._outcome(action, decision) for action in self.actions]
-            for removal in pending:
-                self._commit(loaded[removal.name][0], removal)
-            if self.rejected:
-                time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
-            attempt += 1
-
-    def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
-        """The registrations that are still this table, by name."""
-        tables = [self.expiry.tables.load(identifier) for identifier in self.found.names.get(self.uuid, ())]
-        same = [table for table in tables if table is not None and table.table_uuid == self.uuid]
-        return {table.name: (table, self.expiry.read(table.name, table.metadata_location)) for table in same}
-
-    def _decide(self, registrations: Sequence[Registration]) -> Decision:
-        return decide(self.actions, registrations, self.expiry.policy(registrations))
-
-    def _commit(self, table: CatalogTable, removal: Removal) -> None:
-        try:
-            self.readable.check(removal.name, removal.retained)
-        except LakeUnreadable as error:
-            self.given_up[removal.name] = str(error)
-            return
-        try:
-            address = self.expiry.tables.commit(table, removal)
-        except CommitRejected as error:
-            self.rejected[removal.name] = str(error)
-            return
-        except GcError as error:  # it may have taken effect: what the table lists now will tell
-            self.sent[removal.name] = removal
-            self.given_up[removal.name] = str(error)
-            return
-        self.sent[removal.name] = removal
-        if problem := problem_after(removal, self.expiry.read(removal.name, address).table):
-            self.spoilt.update(dict.fromkeys(removal.actions, f"the catalog accepted the commit, but {problem}"))
-
-    def _look_for_loss(self, removal: Removal, now: TableMetadata) -> None:
-        """A REST server may have let a new ref go with its snapshot: the protocol has no requirement for refs that nobody knew."""
-        log = [*now.previous_metadata, now.address]
-        since = log[log.index(removal.before.address) + 1 :] if removal.before.address in log else log[-2:]
-        before = removal.before
-        for address in since:
-            after = now if address == now.address else self.expiry.read(removal.name, address).table
-            if removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}:
-                before = after
-                continue
-            names = {ref.name for ref in after.refs} | removal.ref_names
-            for ref in before.refs:
-                if ref.name not in names and ref.snapshot_id in removal.snapshot_ids:
-                    loss = (
-                        f"the catalog dropped {ref.ref_type} {ref.name}, made at snapshot {ref.snapshot_id} during the commit; "
-                        f"{before.address} still has both: restore from it what is needed before anything is collected"
-                    )
-                    self.spoilt.update(dict.fromkeys(removal.actions, loss))
-            return
-
-    def _outcome(self, action: ExpiryAction, decision: Decision) -> ExpiryOutcome:
-        if action in self.spoilt:
-            return ExpiryOutcome(action, "failed", self.spoilt[action])
-        settled = decision.settled.get(action)
-        if settled is None:
-            name = next(removal.name for removal in decision.removals if action in removal.actions)
-            unconfirmed = "the catalog accepted the commit, but the table is as it was; apply again"
-            return ExpiryOutcome(action, "failed", self.given_up.get(name) or self.rejected.get(name) or unconfirmed)
-        if settled.verdict == "absent" and any(action in removal.actions for removal in self.sent.values()):
-            return ExpiryOutcome(action, "done")
-        return settled
-
-    def _gone(self) -> list[ExpiryOutcome]:
-        """No table of this uuid is to be found: dropped or re-created, unless one that could not be read is it."""
-        outcomes: list[ExpiryOutcome] = []
-        for action in self.actions:
-            if self.found.unreadable:
-                why = self.found.unreadable.get(action.table_name or "") or next(iter(self.found.unreadable.values()))
-                outcomes.append(ExpiryOutcome(action, "failed", why))
-            else:
-                why = f"the catalog has no table of uuid {self.uuid} any more ({action.table_name}): it was dropped or re-created"
-                outcomes.append(ExpiryOutcome(action, "changed", why))
-        return outcomes
+                found[table.table_uuid][identifier] = table.metadata_location
+        return cls(found, unreadable)

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 
 from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
 from gc_assets.stores.local import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.lakes.iceberg.expiries import AS_OF, DAY, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
 from tests.lakes.iceberg.rest_server import RestServer, served
 
 
@@ -57,20 +58,23 @@ def versions(table: TableBuilder) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Interrupting(LocalObjects):
-    """Runs `meanwhile` when the retained metadata is checked: after the table was loaded, before the commit. Each of them once."""
+    """Runs `meanwhile` once the table's metadata was read for the second time: that is what the commit rests on."""
 
-    meanwhile: list[Callable[[], object]] = field(default_factory=list)
-    lock: Any = field(default_factory=threading.Lock)
+    name: str
+    meanwhile: Callable[[], object]
+    reads: list[str] = field(default_factory=list)
 
     def read(self, address: str) -> bytes:
-        with self.lock:
-            if self.meanwhile and "/snap-" in address:
-                self.meanwhile.pop(0)()
-        return LocalObjects.read(self, address)
+        raw = LocalObjects.read(self, address)
+        if address.endswith(".metadata.json") and self.name in address:
+            self.reads.append(address)
+            if len(self.reads) == 2:
+                self.meanwhile()
+        return raw
 
 
-def interrupted(builder: LakeBuilder, *meanwhile: Callable[[], object]) -> IcebergLake:
-    return IcebergLake(builder.config(), Interrupting(meanwhile=list(meanwhile)))
+def interrupted(builder: LakeBuilder, meanwhile: Callable[[], object]) -> IcebergLake:
+    return IcebergLake(builder.config(), Interrupting("/db/t/", meanwhile))
 
 
 def second_client(builder: LakeBuilder, name: str = "db.t") -> Any:
@@ -115,8 +119,17 @@ def test_no_more_than_was_approved_is_done(builder: LakeBuilder) -> None:
 
 
 def test_nothing_to_do_opens_no_catalog(builder: LakeBuilder) -> None:
-    builder.properties["uri"] = "sqlite:////nowhere/at/all.db"
+    builder.properties["uri"] = f"sqlite:///{builder.root / 'other.db'}"
     assert expired(lake(builder), []) == {}
+    assert not (builder.root / "other.db").exists()
+
+
+def test_a_table_of_format_version_1_is_expired_too(builder: LakeBuilder) -> None:
+    table, ids = chain(builder, properties={"format-version": "1"})
+    read = lake(builder)
+    assert table.table.metadata.format_version == 1
+    assert verdicts(expired(read, planned(read))) == {"done": 3}
+    assert (listed(table), table.table.scan().count()) == ([ids[3]], 8)
 
 
 def test_a_retained_snapshot_keeps_its_parent_although_that_is_gone(builder: LakeBuilder) -> None:
@@ -145,6 +158,18 @@ def test_a_snapshot_that_a_tag_holds_stays_with_the_tag(builder: LakeBuilder) ->
     expired(read, planned(read))
     assert listed(table) == [ids[0], ids[3]]
     assert heads(table) == {"main": ids[3], "v1": ids[0]}
+
+
+def test_who_stops_listening_stops_the_tables_that_have_not_begun(builder: LakeBuilder) -> None:
+    writer, count = HistoryWriter(builder, START), 24
+    for index in range(count):
+        writer.table(f"t{index}", [Snap(1, None, START), Snap(2, 1, START + DAY)], {"main": {"snapshot-id": 2, "type": "branch"}})
+    read = lake(builder)
+    outcomes = read.expire(planned(read), AS_OF, GRACE_CUTOFF)
+    next(outcomes)
+    outcomes.close()
+    left = [name for name in range(count) if len(builder.catalog.load_table(f"db.t{name}").metadata.snapshots) == 2]
+    assert len(left) > count / 2
 
 
 # What changed between plan and apply
@@ -272,10 +297,33 @@ def test_settings_that_change_between_load_and_commit_count(builder: LakeBuilder
     assert listed(table) == ids
 
 
-def test_a_table_dropped_between_load_and_commit_has_changed(builder: LakeBuilder) -> None:
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_table_dropped_or_recreated_between_load_and_commit_has_changed(builder: LakeBuilder, recreated: bool) -> None:
     chain(builder)
     actions = planned(lake(builder))
-    assert verdicts(expired(interrupted(builder, lambda: builder.catalog.drop_table("db.t")), actions)) == {"changed": 3}
+
+    def drop() -> None:
+        builder.catalog.drop_table("db.t")
+        if recreated:
+            chain(builder)
+
+    assert verdicts(expired(interrupted(builder, drop), actions)) == {"changed": 3}
+    assert not recreated or len(listed(TableBuilder(builder, "db.t"))) == 4
+
+
+def test_a_second_attempt_checks_what_came_meanwhile(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    actions = planned(lake(builder))
+    newer: list[str] = []
+
+    def append_and_lose() -> None:
+        newer.append(table.append(AS_OF))
+        manifest_list(table, newer[0]).unlink()
+
+    outcomes = expired(interrupted(builder, append_and_lose), actions)
+    assert verdicts(outcomes) == {"failed": 3}  # the commit was rejected, and the second attempt looked again
+    assert f"of snapshot {newer[0]} does not exist" in (outcomes[actions[0]].error or "")
+    assert listed(table) == [*ids, *newer]
 
 
 def test_two_expiries_at_once_do_everything_once(builder: LakeBuilder) -> None:
@@ -291,6 +339,34 @@ def test_two_expiries_at_once_do_everything_once(builder: LakeBuilder) -> None:
     for action in actions:
         assert sorted(outcomes[action].verdict for outcomes in found) in (["absent", "done"], ["done", "done"])
     assert [listed(table) for table, _ in tables] == [ids[-1:] for _, ids in tables]
+
+
+def test_no_tag_is_lost_while_a_second_client_tags_as_fast_as_it_can(builder: LakeBuilder) -> None:
+    count = 40
+    snapshots = [Snap(index + 1, index or None, START + index * DAY) for index in range(count)]
+    HistoryWriter(builder, START).table("t", snapshots, {"main": {"snapshot-id": count, "type": "branch"}})
+    actions = planned(lake(builder))
+    made: list[int] = []
+
+    def tag_from_the_newest() -> None:
+        for snapshot_id in range(count - 1, 0, -1):
+            try:
+                second_client(builder).manage_snapshots().create_tag(snapshot_id, f"t{snapshot_id}").commit()
+            except (CommitFailedException, ValueError):
+                continue  # the table moved, or the snapshot is gone: a tag that its maker knows was not made
+            made.append(snapshot_id)
+
+    tagger = threading.Thread(target=tag_from_the_newest)
+    tagger.start()
+    outcomes = [expired(lake(builder), actions[index : index + 4]) for index in range(0, len(actions), 4)]
+    tagger.join()
+    assert {outcome.verdict for group in outcomes for outcome in group.values()} <= {"done", "changed", "failed"}
+    metadata = builder.catalog.load_table("db.t").metadata
+    assert made
+    assert {f"t{snapshot_id}": snapshot_id for snapshot_id in made} == {
+        name: ref.snapshot_id for name, ref in metadata.refs.items() if name != "main"
+    }
+    assert set(made) <= {snapshot.snapshot_id for snapshot in metadata.snapshots}
 
 
 # What cannot be read or written
