@@ -62,31 +62,7 @@ class IcechunkLake:
 
         Raises `LakeUnreadable` for a ref that cannot be read, a repository without refs, and one of spec version 2.
         """
-        at = self._repository
-        if self._exists(f"{at}/repo"):
-            raise LakeUnreadable(
-                f"lake {self.name}: {at} is an Icechunk repository of spec version 2 (it has the object `repo`); "
-                "this release collects spec version 1 only, and nothing of it was changed"
-            )
-        read = read_refs(self.name, self._objects, at)
-        if not read.refs:
-            raise LakeUnreadable(
-                f"lake {self.name}: {at}/refs/ holds no branch and no tag, so this is no Icechunk repository or its refs are lost; "
-                "correct the location, or restore the refs"
-            )
-        names = [address.rpartition("/")[2] for address, _, _ in self._snapshot_objects()]
-        shards = 1 + len(names) // SNAPSHOTS_A_SHARD
-        strangers = [name for name in names if not is_object_id(name)]
-        config = ContentRoot(f"{at}/config.yaml", Kind.CONFIG, is_container=False, must_exist=False)
-        return FrozenRefs(
-            lake=self.name,
-            kind=self.kind,
-            refs=read.refs,
-            sources=tuple(CommitSource(f"{at}/snapshots/", shard=shard, shards=shards) for shard in range(shards)),
-            claims=tuple(Claim(f"{at}/{folder}/") for folder in ("snapshots", "manifests", "transactions", "chunks")),
-            pinned=(*read.files, config),
-            notes=_notes(self.name, strangers),
-        )
+        return self._frozen()
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """The snapshots whose name falls to the source's shard. A name that is no object id is no snapshot: nothing can refer to it.
@@ -115,21 +91,21 @@ class IcechunkLake:
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
         """As `ExpiringLake.expire` says. What cannot be read fails every action, because any of them may hang on it."""
         try:
-            refs, commits = self._read_afresh(as_of)
+            refs, commits = self._read_afresh()
             asked = self.retain(refs, commit_table(commits), as_of, grace_cutoff).expiry
         except (LakeUnreadable, StoreError) as error:
             yield from _failed(actions, error)
             return
         yield from execute(actions, [ExpiryAction(**row) for row in asked.to_pylist()], Present.of(refs, commits), self._editor)
 
-    def undo(self, actions: Sequence[ExpiryAction], as_of: datetime) -> Iterator[ExpiryOutcome]:
+    def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
         """Puts back what `actions` of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
 
         Conditional on the repository being as the actions left it, and on what they made unreachable being still there. A deleted tag
         is `failed`: the format never gives its name again.
         """
         try:
-            refs, commits = self._read_afresh(as_of)
+            refs, commits = self._read_afresh()
         except (LakeUnreadable, StoreError) as error:
             yield from _failed(actions, error)
             return
@@ -139,9 +115,36 @@ class IcechunkLake:
     def _editor(self) -> Editor:
         return Editor(self._objects, self._repository)
 
-    def _read_afresh(self, as_of: datetime) -> tuple[FrozenRefs, list[Commit]]:
-        refs = self.freeze(as_of)
+    def _read_afresh(self) -> tuple[FrozenRefs, list[Commit]]:
+        refs = self._frozen()
         return refs, [commit for source in refs.sources for commit in self.commits(source)]
+
+    def _frozen(self) -> FrozenRefs:
+        at = self._repository
+        if self._exists(f"{at}/repo"):
+            raise LakeUnreadable(
+                f"lake {self.name}: {at} is an Icechunk repository of spec version 2 (it has the object `repo`); "
+                "this release collects spec version 1 only, and nothing of it was changed"
+            )
+        read = read_refs(self.name, self._objects, at)
+        if not read.refs:
+            raise LakeUnreadable(
+                f"lake {self.name}: {at}/refs/ holds no branch and no tag, so this is no Icechunk repository or its refs are lost; "
+                "correct the location, or restore the refs"
+            )
+        names = [address.rpartition("/")[2] for address, _, _ in self._snapshot_objects()]
+        shards = 1 + len(names) // SNAPSHOTS_A_SHARD
+        strangers = [name for name in names if not is_object_id(name)]
+        config = ContentRoot(f"{at}/config.yaml", Kind.CONFIG, is_container=False, must_exist=False)
+        return FrozenRefs(
+            lake=self.name,
+            kind=self.kind,
+            refs=read.refs,
+            sources=tuple(CommitSource(f"{at}/snapshots/", shard=shard, shards=shards) for shard in range(shards)),
+            claims=tuple(Claim(f"{at}/{folder}/") for folder in ("snapshots", "manifests", "transactions", "chunks")),
+            pinned=(*read.files, config),
+            notes=_notes(self.name, strangers),
+        )
 
     def _exists(self, address: str) -> bool:
         try:
