@@ -131,28 +131,30 @@ def expire_lakes(
     edited = False
     for lake_name, actions in actions_of(night, plan).items():
         record = ExpiryRecord(night, plan.header, lake_name)
-        todo = [action for action in actions if action not in record.settled()]
-        if todo and any(action.action == REMOVE_SNAPSHOT for action in todo) and not (only_interrupted and not record.begun):
+        settled = record.settled()
+        removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
+        if removes and (record.begun or not only_interrupted):
             rows = read_paths(spark, night.state.files, EXPIRY_ACTIONS, plan.published.paths(EXPIRY_SIDE))
             remember(spark, night, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
-        if todo:
-            lease.check()
-            _expire(record, actions, todo, only_interrupted=only_interrupted)
-            edited = True
+        lease.check()
+        edited |= make_edits(record, actions, only_interrupted=only_interrupted)
         for verdict, count in _publish(plan, actions, record).items():
             counts[verdict] = counts.get(verdict, 0) + count
     return counts, edited
 
 
-def _expire(record: ExpiryRecord, actions: Sequence[ExpiryAction], todo: Sequence[ExpiryAction], *, only_interrupted: bool) -> None:
-    """Gives each action of `todo` an outcome on record.
+def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], *, only_interrupted: bool) -> bool:
+    """Gives each of a lake's actions an outcome on record; false where all had one before.
 
     An edit of an earlier run that is found made is its `done`. With `only_interrupted` nothing is begun that was not begun before.
     """
-    night, clock, resumed = record.night, record.night.clock, record.begun
+    night, clock, resumed, settled = record.night, record.night.clock, record.begun, record.settled()
+    todo = [action for action in actions if action not in settled]
+    if not todo:
+        return False
     if only_interrupted and not resumed:
         record.conclude([Settled(action, CHANGED, OUT_OF_DATE, clock.now()) for action in todo])
-        return
+        return True
     if not resumed:
         record.intend(actions)
     outcomes = night.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - night.longest_grace())
@@ -160,6 +162,7 @@ def _expire(record: ExpiryRecord, actions: Sequence[ExpiryAction], todo: Sequenc
     answered = {item.action for item in found}
     silent = [Settled(action, FAILED, "the lake gave no answer for it", clock.now()) for action in todo if action not in answered]
     record.conclude([*found, *silent])
+    return True
 
 
 def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:

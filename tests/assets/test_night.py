@@ -137,7 +137,7 @@ def test_the_orphans_report_draws_where_the_bytes_go(night: dg.ExecuteInProcessR
     metadata = materializations(night)["warehouse/orphan_files"].metadata
     assert "data:image/svg+xml;base64," in str(metadata["report"].value)
     assert metadata["reclaimable_files"].value == 5
-    assert metadata["held_for_expiry_files"].value == metadata["orphan_files"].value - 5
+    assert metadata["expired_files"].value == metadata["orphan_files"].value - 5
 
 
 def test_the_history_before_and_after_is_told(night: dg.ExecuteInProcessResult) -> None:
