@@ -102,6 +102,32 @@ class Claim:
     collect: bool = True
 
 
+Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
+EDIT_PARENT: Action = "edit_parent"
+REMOVE_SNAPSHOT: Action = "remove_snapshot"
+DELETE_REF: Action = "delete_ref"
+ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryAction:
+    """One edit of history, as planned: a row of `expiry_plan`.
+
+    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and
+    for undoing.
+    """
+
+    action: Action
+    snapshot_id: str
+    reason: str
+    ref_type: RefType | None = None
+    ref_name: str | None = None
+    old_parent_id: str | None = None
+    new_parent_id: str | None = None
+    table_uuid: str | None = None
+    table_name: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """All that a run believes of a lake: refs, where its commits are read, what it claims, and files live whatever commits say.
@@ -109,6 +135,7 @@ class FrozenRefs:
     `pinned` holds files that belong to the present state and not to a commit: the current metadata.json with its log,
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
+    `edits` are those that plans of ours made in earlier nights: what they let go of is no rolled-back history, which a rule may keep.
     """
 
     lake: str
@@ -118,6 +145,7 @@ class FrozenRefs:
     claims: tuple[Claim, ...]
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
+    edits: tuple[ExpiryAction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,32 +245,6 @@ class Retention:
     reachable: pa.Table
     expiry: pa.Table
     notes: tuple[str, ...] = ()
-
-
-Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
-EDIT_PARENT: Action = "edit_parent"
-REMOVE_SNAPSHOT: Action = "remove_snapshot"
-DELETE_REF: Action = "delete_ref"
-ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiryAction:
-    """One edit of history, as planned: a row of `expiry_plan`.
-
-    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and
-    for undoing.
-    """
-
-    action: Action
-    snapshot_id: str
-    reason: str
-    ref_type: RefType | None = None
-    ref_name: str | None = None
-    old_parent_id: str | None = None
-    new_parent_id: str | None = None
-    table_uuid: str | None = None
-    table_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

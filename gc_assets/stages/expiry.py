@@ -35,7 +35,7 @@ ABSENT: ExpiryVerdict = "absent"
 CHANGED: ExpiryVerdict = "changed"
 FAILED: ExpiryVerdict = "failed"
 UNDONE: Final = "undone"
-OUT_OF_DATE: Final = "the plan was out of date before this edit was begun"
+OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,15 +146,20 @@ def expire_lakes(
 def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], *, only_interrupted: bool) -> bool:
     """Gives each of a lake's actions an outcome on record; false where all had one before.
 
-    An edit of an earlier run that is found made is its `done`. With `only_interrupted` nothing is begun that was not begun before.
+    An edit of an earlier run that is found made is its `done`. With `only_interrupted` nothing is begun that was not begun before, and
+    nothing that failed is tried again: the plan must come to its end.
     """
-    night, clock, resumed, settled = record.night, record.night.clock, record.begun, record.settled()
-    todo = [action for action in actions if action not in settled]
+    night, clock, resumed, known = record.night, record.night.clock, record.begun, record.outcomes()
+    todo = [action for action in actions if action not in known or known[action].verdict == FAILED]
     if not todo:
         return False
-    if only_interrupted and not resumed:
-        record.conclude([Settled(action, CHANGED, OUT_OF_DATE, clock.now()) for action in todo])
-        return True
+    if only_interrupted:
+        given_up = [action for action in todo if not resumed or action in known]
+        if given_up:
+            record.conclude([Settled(action, CHANGED, OUT_OF_DATE, clock.now()) for action in given_up])
+        todo = [action for action in todo if action not in given_up]
+        if not todo:
+            return True
     if not resumed:
         record.intend(actions)
     outcomes = night.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - night.longest_grace())
