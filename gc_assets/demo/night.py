@@ -138,8 +138,8 @@ def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iter
         plan, quarantine_days = header.plan_id[:12], platform.config.storage(header.storage).quarantine_days
         later = platform.clock.now().replace(microsecond=0) + timedelta(days=quarantine_days + 1)
         yield f"  {command} approve {plan} --by YOUR_NAME"
-        yield f"  {command} apply {plan}      its files go to quarantine, {_shown(path.parent)}/lake/.gc-assets/trash/"
-        yield f"  {command} restore --plan {plan}      undo: every file is back, byte for byte"
+        yield f"  {command} apply {plan}      edits the histories, then its files go to quarantine, {_shown(path.parent)}/lake/.gc-assets/trash/"
+        yield f"  {command} restore --plan {plan} --history      undo: every file is back, byte for byte, and Icechunk's history"
         yield f"  A restored plan is used up. To purge instead of restoring, let {quarantine_days + 1} days pass, or pretend they have:"
         yield f"  export {NOW_VARIABLE}={later.isoformat()}"
         yield f"  {command} run      the next night: its plan proposes to purge what is still dead"

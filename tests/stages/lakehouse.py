@@ -91,6 +91,10 @@ class Lakehouse:
     def keys(self, asset: str, group: str = STORAGE) -> set[str]:
         return {row["key"] for row in self.rows(asset, group)}
 
+    def leftovers(self) -> set[str]:
+        """Planned keys that no commit names, whatever histories the plan edits."""
+        return {row["key"] for row in self.rows("deletion_plan") if row["reason"] == "unreferenced"}
+
     def live(self) -> set[str]:
         return {row["key"] for lake in self.config.lakes for row in self.rows("live_files", lake.name) if row["storage"] == STORAGE}
 
