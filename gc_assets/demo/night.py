@@ -138,7 +138,7 @@ def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iter
         plan, quarantine_days = header.plan_id[:12], platform.config.storage(header.storage).quarantine_days
         later = platform.clock.now().replace(microsecond=0) + timedelta(days=quarantine_days + 1)
         yield f"  {command} approve {plan} --by YOUR_NAME"
-        yield f"  {command} apply {plan}      edits the histories, then its files go to quarantine, {_shown(path.parent)}/lake/.gc-assets/trash/"
+        yield f"  {command} apply {plan}      edits histories, then moves its files to quarantine, {_shown(path.parent)}/lake/.gc-assets/"
         yield f"  {command} restore --plan {plan} --history      undo: every file is back, byte for byte, and Icechunk's history"
         yield f"  A restored plan is used up. To purge instead of restoring, let {quarantine_days + 1} days pass, or pretend they have:"
         yield f"  export {NOW_VARIABLE}={later.isoformat()}"

@@ -158,6 +158,20 @@ def test_doctor_finds_nothing_wrong(night: tuple[Shell, Result]) -> None:
     assert {"sales", "warehouse", "state", "storages", "spark"} <= {row["subject"] for row in rows}
 
 
+def test_the_history_is_drawn_as_it_is_and_as_it_would_be(night: tuple[Shell, Result]) -> None:
+    (found,) = [item for item in night[0].json("history") if item["history"] == "shop.orders"]
+    assert (len(found["now"]), len(found["after_expiry"])) == (3, 1)
+    assert "(main)" in found["after_expiry"][0]
+    assert "shop.orders, after expiry" in night[0]("history", "--table", "shop.orders").stdout
+    assert night[0]("history", "--table", "shop.nothing").exit_code == 2
+
+
+def test_the_snapshots_of_one_table_are_shown_alone(night: tuple[Shell, Result]) -> None:
+    rows = night[0].json("show", "snapshot_history", "--table", "shop.orders")
+    assert {row["table_name"] for row in rows} == {"shop.orders"}
+    assert 0 < len(rows) < len(night[0].json("show", "snapshot_history"))
+
+
 def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path) -> None:
     shell, plan_id = night[0], plan_of(night)["plan_id"]
     before, gone = lake.keys(), {row["key"] for row in shell.json("show", "deletion_plan")}
