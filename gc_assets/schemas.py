@@ -184,6 +184,21 @@ SNAPSHOT_HISTORY = _table(
     _field("plan_id", STRING, "The plan that removed it; null while it is listed, or where another tool removed it."),
 )
 
+LIVE_CONTENTS = _table(
+    "live_contents",
+    "lake",
+    "Nessie lakes only: every content that a kept commit put, or that is in the whole state of the last kept commit of a ref.",
+    ("content_id", "metadata_location", "snapshot_id"),
+    _field("content_id", STRING, "Nessie's content id: one table or view, under whatever key."),
+    _field("metadata_location", STRING, "Metadata file as the content spells it."),
+    _field("snapshot_id", STRING, "Iceberg snapshot that the content names; null for views and tables without one."),
+    _field("content_key", STRING, "Key under which the witness shows it, elements joined by dots."),
+    _field("content_type", STRING, "`ICEBERG_TABLE` or `ICEBERG_VIEW`."),
+    _field("ref_name", STRING, "One ref that shows it; null for a commit that no ref reaches."),
+    _field("commit_id", STRING, "One kept commit that put it, or in whose state it is."),
+    _field("at_head", BOOL, "True: some ref shows it now, so its metadata must exist."),
+)
+
 MANIFEST_ENTRIES = _table(
     "manifest_entries",
     "lake",
@@ -383,6 +398,7 @@ TABLES: Final[dict[str, Table]] = {
         COMMIT_GRAPH,
         REACHABLE_SNAPSHOTS,
         EXPIRY_PLAN,
+        LIVE_CONTENTS,
         MANIFEST_ENTRIES,
         LIVE_FILES,
         LIVE_FILTER,

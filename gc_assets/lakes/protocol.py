@@ -40,6 +40,18 @@ class Kind:
     VIRTUAL_CHUNK = "virtual_chunk"
     REF = "ref"
     CONFIG = "config"
+    VIEW_METADATA = "view_metadata"
+    # No files, but what a container or commit says of places: everything below a table's or view's location is its own;
+    # below the other nothing can be told; and which table or view a metadata file is of (a `urn:uuid:`).
+    TABLE_LOCATION = "table_location"
+    UNLISTED_LOCATION = "unlisted_location"
+    TABLE_UUID = "table_uuid"
+
+
+# What `manifest_entries` and content roots hold beside files.
+PLACES = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
+# Lake kinds whose history nobody edits: what the policy does not keep is released at once, not once history lets go of it.
+RELEASED_BY_POLICY = frozenset({"nessie"})
 
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
@@ -188,12 +200,14 @@ class Objects(Protocol):
 class Retention:
     """What the policy says of every commit, and the edits of history that would make it so.
 
-    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph; `expiry` those of `expiry_plan`.
+    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph; `expiry` those of `expiry_plan`;
+    `contents` those of `live_contents`, where the lake's live set is more than what its retained commits put.
     """
 
     reachable: pa.Table
     expiry: pa.Table
     notes: tuple[str, ...] = ()
+    contents: pa.Table | None = None
 
 
 Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig
+from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, NessieLakeConfig
 from gc_assets.lakes.protocol import Lake, Objects
 
 
-def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig, objects: Objects) -> Lake:
+def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig, objects: Objects) -> Lake:
     """The lake of a configuration entry. Raises `UsageError` where the kind's extra is not installed."""
     if isinstance(config, IcebergLakeConfig):
         from gc_assets.lakes.iceberg.lake import IcebergLake
 
         return IcebergLake(config, objects)
+    if isinstance(config, NessieLakeConfig):
+        from gc_assets.lakes.nessie.lake import NessieLake
+
+        return NessieLake(config)
     from gc_assets.lakes.icechunk.lake import IcechunkLake
 
     return IcechunkLake(config, objects)
