@@ -187,7 +187,8 @@ class NessieRetention(_RefRetention):
     """How much of each ref's log stays readable. Without a `default`, everything. A head always stays."""
 
     state_at_cutoff: bool = Field(
-        default=True, description="Keep the state as of the cut-off too, so that every later moment is readable; false is nessie-gc's own rule."
+        default=True,
+        description="Keep the state as of the cut-off, so that every later moment is readable; false is nessie-gc's rule.",
     )
 
 
@@ -257,7 +258,8 @@ class NessieLakeConfig(_Model):
     token: SecretStr | None = Field(default=None, description="Bearer token, as ${NAME}; none where the server asks nobody who he is.")
     retention: NessieRetention = Field(default_factory=lambda: NessieRetention())
     keep_listed_snapshots: Literal["all", "refs", "none"] = Field(
-        default="all", description="Which snapshots a live metadata file keeps beside its current one: all it lists, those its own refs name, none."
+        default="all",
+        description="What a live metadata file keeps beside its current snapshot: all it lists, what its own refs name, or none.",
     )
     missing_history: Literal["refuse", "tolerate"] = Field(
         default="refuse", description="Metadata of older live commits that is gone, and not by a plan of ours: stop, or go on without it."

@@ -373,6 +373,16 @@ EDGES: Final = pa.schema(
     ]
 )
 
+PLACES: Final = pa.schema(
+    [
+        _field("container", STRING, "Address of the container that says it."),
+        _field("address", STRING, "A prefix ending in `/`, or the `urn:uuid:` of a table or view."),
+        _field("kind", STRING, "`table_location` or `table_uuid`."),
+        _field("storage", STRING, "Storage of the prefix; null for an external one."),
+        _field("key", STRING, "Canonical prefix in that storage."),
+    ]
+)
+
 UNREADABLE: Final = pa.schema(
     [
         *EDGES,

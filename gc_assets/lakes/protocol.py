@@ -50,8 +50,9 @@ class Kind:
 
 # What `manifest_entries` and content roots hold beside files.
 PLACES = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
-# Lake kinds whose history nobody edits: what the policy does not keep is released at once, not once history lets go of it.
-RELEASED_BY_POLICY = frozenset({"nessie"})
+# Lake kinds whose live set is `live_contents` and not what their retained commits put. Nobody edits their history, so what the
+# policy does not keep is released at once.
+KINDS_WITH_CONTENTS = frozenset({"nessie"})
 
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))

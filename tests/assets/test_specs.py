@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import dagster as dg
 import pytest
 import yaml
 
+from gc_assets.config import NessieLakeConfig
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.partitions import run_dates
-from gc_assets.schemas import TABLES
+from gc_assets.schemas import LIVE_CONTENTS, TABLES
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
 
@@ -35,8 +37,17 @@ def test_the_assets_are_those_of_the_snapshot() -> None:
 
 def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Definitions) -> None:
     lakes, storages = ("sales", "weather"), ("warehouse",)
-    wanted = {f"{group}/{table.name}" for table in TABLES.values() for group in (lakes if table.scope == "lake" else storages)}
+    tables = [table for table in TABLES.values() if table is not LIVE_CONTENTS]
+    wanted = {f"{group}/{table.name}" for table in tables for group in (lakes if table.scope == "lake" else storages)}
     assert set(specs(definitions)) == wanted
+
+
+def test_a_nessie_lake_has_its_live_contents_between_the_policy_and_the_expansion(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    shop = NessieLakeConfig.model_validate({"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"})
+    found = specs(build_definitions(replace(at, config=at.config.model_copy(update={"lakes": (*at.config.lakes, shop)}))))
+    assert "shop/commit_graph" in found["shop/live_contents"]["deps"]
+    assert all("shop/live_contents" in found[f"shop/{name}"]["deps"] for name in ("manifest_entries", "live_files"))
 
 
 def test_every_asset_that_another_reads_exists(definitions: dg.Definitions) -> None:

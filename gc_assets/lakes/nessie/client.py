@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Self, TypeVar
 from urllib.parse import quote
@@ -61,7 +62,7 @@ class NessieClient:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
         # The system's certificates, and no settings from the environment: a lake is what its configuration says.
         self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=ssl.create_default_context(), trust_env=False)
-        self._wait = _AsAsked(wait_exponential_jitter(initial=longest_wait / 40, max=longest_wait, jitter=longest_wait / 40))
+        self._wait = _AsAsked(wait_exponential_jitter(multiplier=longest_wait / 40, max=longest_wait, jitter=longest_wait / 40))
 
     def __enter__(self) -> Self:
         return self
@@ -72,7 +73,7 @@ class NessieClient:
     def config(self) -> ServerConfig:
         """Raises `LakeUnreadable` also for a server without API v2."""
         config = self._get("config", {}, ServerConfig)
-        if config.newest_api < 2:  # noqa: PLR2004  (the version this client speaks)
+        if config.newest_api < 2:
             raise self._unreadable("config", f"the server speaks API v{config.newest_api} at most, v2 is needed; upgrade it")
         return config
 
@@ -125,7 +126,7 @@ class NessieClient:
             raise _PassingError(f"no answer ({type(error).__name__}: {error})") from error
         except httpx.InvalidURL as error:
             raise self._unreadable(path, f"the address is no URL ({error}); correct `uri`") from error
-        if answer.status_code == httpx.codes.OK:
+        if answer.status_code == HTTPStatus.OK:
             return answer.content
         finding = f"status {answer.status_code}{_said(answer)}"
         if answer.status_code in _PASSING:
@@ -162,10 +163,10 @@ def _said(answer: httpx.Response) -> str:
 
 
 def _remedy(status: int) -> str:
-    if status == httpx.codes.UNAUTHORIZED:
+    if status == HTTPStatus.UNAUTHORIZED:
         return "the server wants to know who asks: give the lake a `token`, or a valid one"
-    if status == httpx.codes.FORBIDDEN:
+    if status == HTTPStatus.FORBIDDEN:
         return "the principal may not read this; it needs VIEW_REFERENCE, LIST_COMMIT_LOG, READ_ENTRIES and READ_ENTITY_VALUE on everything"
-    if status == httpx.codes.NOT_FOUND:
+    if status == HTTPStatus.NOT_FOUND:
         return "the address is not a Nessie API v2 root, or the server's own clean-up removed that history; correct `uri`, or run again"
     return "nothing is collected until the server answers"

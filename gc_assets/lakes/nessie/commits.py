@@ -84,7 +84,9 @@ class _Walk:
             fresh.append(entry)
             expected = entry.parent
         if not page.items:
-            raise LakeUnreadable(f"lake {self._lake}: the log behind {start} is empty; the principal may not see it, or the server is damaged")
+            raise LakeUnreadable(
+                f"lake {self._lake}: the log behind {start} is empty; the principal may not see it, or the server is damaged"
+            )
         if expected == self._no_ancestor:
             return fresh, None
         if not page.has_more:
@@ -115,4 +117,3 @@ class _Walk:
 def _state(client: NessieClient, head: str) -> dict[str, str]:
     lines = state_lines(client.entries(head))
     return {STATE_DIGEST: state_digest(lines), STATE_ENTRIES: f"{len(lines):,}"}
-

@@ -60,7 +60,12 @@ def state_digest(lines: Iterable[str]) -> str:
 
 
 def live_contents(
-    history: History, operations: Operations, retained: Bools, oldest: Mapping[int, str], heads: Mapping[int, str], ref_of: Sequence[str | None]
+    history: History,
+    operations: Operations,
+    retained: Bools,
+    oldest: Mapping[int, str],
+    heads: Mapping[int, str],
+    ref_of: Sequence[str | None],
 ) -> pa.Table:
     """One row per distinct (content, metadata location, snapshot), columns of `LIVE_CONTENTS`, with one ref and commit that show it.
 
@@ -68,15 +73,17 @@ def live_contents(
     ref for each commit. `at_head` is true where some ref shows the content now.
     """
     listed = operations.is_listed
-    put = np.flatnonzero(listed & retained[operations.commit])
-    found = [(put, operations.commit[put], np.zeros(len(put), np.bool_), [ref_of[commit] for commit in operations.commit[put]])]
-    for commit, ref in (heads | oldest).items():
+    put = np.flatnonzero(listed & retained[operations.commit]).astype(np.int32)
+    # Of each part: rows of `operations`, the commit and ref that show them, whether that commit is a head.
+    parts: list[tuple[Ints, Ints, Sequence[str | None], bool]] = [
+        (put, operations.commit[put], [ref_of[commit] for commit in operations.commit[put]], False)
+    ]
+    for commit, ref in {**heads, **oldest}.items():
         state = operations.state(history, commit)
         state = state[listed[state]]
-        at_head = np.full(len(state), commit in heads)
-        found.append((state, np.full(len(state), commit, np.int32), at_head, [ref] * len(state)))
-    rows = operations.rows.take(pa.array(np.concatenate([part[0] for part in found])))
-    commits = np.concatenate([part[1] for part in found])
+        parts.append((state, np.full(len(state), commit, np.int32), [ref] * len(state), commit in heads))
+    rows = operations.rows.take(pa.array(np.concatenate([part[0] for part in parts])))
+    commits = np.concatenate([part[1] for part in parts])
     everything = pa.table(
         {
             "content_id": rows.column("id"),
@@ -84,9 +91,9 @@ def live_contents(
             "snapshot_id": rows.column("snapshot"),
             "content_key": rows.column("key"),
             "content_type": rows.column("type"),
-            "ref_name": pa.array([name for part in found for name in part[3]], pa.string()),
+            "ref_name": pa.array([name for part in parts for name in part[2]], pa.string()),
             "commit_id": history.graph.commit_ids.take(pa.array(commits)),
-            "at_head": pa.array(np.concatenate([part[2] for part in found])),
+            "at_head": pa.array(np.concatenate([np.full(len(part[0]), part[3]) for part in parts])),
         }
     )
     return _distinct(everything)

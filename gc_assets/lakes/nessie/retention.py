@@ -84,7 +84,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
             "refs": names,
             "refs_count": counts,
             "keep_until": pa.array(_keep_until(history, logs, retained), TIMESTAMP),
-            "reason": _reasons(history, logs, retained, young, shown),
+            "reason": _reasons(logs, retained, young, shown),
             "table_name": pa.nulls(len(history), pa.string()),
         }
     )
@@ -164,7 +164,7 @@ def _keep_until(history: History, logs: Sequence[_Log], retained: Bools) -> pa.A
     return pa.array(until, mask=otherwise)
 
 
-def _reasons(history: History, logs: Sequence[_Log], retained: Bools, young: Bools, shown: Sequence[Sequence[str]]) -> pa.Array:
+def _reasons(logs: Sequence[_Log], retained: Bools, young: Bools, shown: Sequence[Sequence[str]]) -> pa.Array:
     """One sentence for each commit; where several refs keep it, of the first by name."""
     texts = [
         "dangling: no ref reaches it, and it is older than retention.default and the grace period",

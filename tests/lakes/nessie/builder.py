@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from pyiceberg.catalog import MetastoreCatalog
@@ -49,7 +50,7 @@ class NessieBuilder:
         return BranchBuilder(self, branch)
 
     def ref(self, name: str) -> Json:
-        return self._done(self.api.get(f"trees/{httpx.URL('/' + name).raw_path.decode()[1:].replace('/', '%2F')}"))["reference"]
+        return self._done(self.api.get(f"trees/{quote(name, safe='')}"))["reference"]
 
     def head(self, name: str = "main") -> str:
         return self.ref(name)["hash"]

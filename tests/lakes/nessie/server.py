@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -105,7 +106,8 @@ class Server:
 
 
 def path_of(reference: Mapping[str, str]) -> str:
-    return f"{httpx.URL('/' + reference['name'].replace('/', '%2F')).raw_path.decode()[1:]}@{reference['hash']}"
+    """`name@hash` as a piece of a path."""
+    return f"{quote(reference['name'], safe='')}@{reference['hash']}"
 
 
 def free_port() -> int:
