@@ -58,6 +58,12 @@ class NessieBuilder:
     def branch(self, name: str, source: str = "main", at: str | None = None) -> None:
         self._create(name, "BRANCH", source, at)
 
+    def create_empty(self, name: str) -> None:
+        """A branch without commits."""
+        nothing = self._done(self.api.get("config"))["noAncestorHash"]
+        body = {"type": "BRANCH", "name": "main", "hash": nothing}
+        self._done(self.api.post("trees", params={"name": name, "type": "BRANCH"}, json=body))
+
     def tag(self, name: str, source: str = "main", at: str | None = None) -> None:
         self._create(name, "TAG", source, at)
 

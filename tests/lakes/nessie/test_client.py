@@ -113,9 +113,9 @@ def test_a_server_that_is_down_ends_the_run() -> None:
     "status, advice", [(401, "give the lake a `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")]
 )
 def test_a_refusal_is_not_tried_again_and_says_what_is_missing(status: int, advice: str) -> None:
-    with scripted(lambda path, _: (status, {"message": "no"})) as (client, requests):
-        with pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}"):
-            client.log("ab12")
+    refused = pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}")
+    with scripted(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:
+        client.log("ab12")
     assert len(requests) == 1
 
 
@@ -151,17 +151,17 @@ def test_pages_are_read_to_the_end_even_if_they_are_short() -> None:
         assert [reference.name for reference in client.references()] == ["b1", "b3", "b5"]
 
 
-@pytest.mark.parametrize(
-    "body", [b"<html>", b'{"references": [{"type": "BRANCH"}]}', b'{"references": [{"type": "FORK", "name": "x", "hash": "a"}]}']
-)
+NO_REFERENCE = b'{"references": [{"type": "BRANCH"}]}'
+UNKNOWN_TYPE = b'{"references": [{"type": "FORK", "name": "x", "hash": "a"}]}'
+
+
+@pytest.mark.parametrize("body", [b"<html>", NO_REFERENCE, UNKNOWN_TYPE])
 def test_an_answer_that_is_not_api_v2s_is_refused(body: bytes) -> None:
     with scripted(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer is not API v2's"):
         list(client.references())
 
 
 def test_a_server_of_api_v1_is_refused() -> None:
-    with (
-        scripted(lambda path, _: (200, {**CONFIG, "maxSupportedApiVersion": 1})) as (client, _),
-        pytest.raises(LakeUnreadable, match="v2 is needed"),
-    ):
+    old = {**CONFIG, "maxSupportedApiVersion": 1}
+    with scripted(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="v2 is needed"):
         client.config()
