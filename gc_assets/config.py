@@ -264,6 +264,10 @@ class NessieLakeConfig(_Model):
     missing_history: Literal["refuse", "tolerate"] = Field(
         default="refuse", description="Metadata of older live commits that is gone, and not by a plan of ours: stop, or go on without it."
     )
+    empty_commits: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="A commit that shows no operation: a sign that it is hidden from us, or made by an old server.",
+    )
     claims: tuple[str, ...] = Field(
         default=(), description="Prefixes that are wholly this lake's, beside the locations of its tables: `s3://bucket/warehouse/`."
     )

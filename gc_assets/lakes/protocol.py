@@ -6,7 +6,7 @@ pointers); `commits` and `decode` run in executors, on values that pickle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
@@ -287,6 +287,15 @@ class ExpiringLake(Lake, Protocol):
         conditional on what was read; a killed call leaves a valid lake, and calling again does the rest. Whatever a catalog or store
         raises becomes `failed` for the actions it concerns, and the others go on.
         """
+        ...
+
+
+@runtime_checkable
+class GrowingLake(Lake, Protocol):
+    """A lake whose commits never change, so that one that an earlier night read is not read again, and not forgotten."""
+
+    def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
+        """`commits` without those whose id is `known` and what lies behind them. Raises `LakeUnreadable`."""
         ...
 
 

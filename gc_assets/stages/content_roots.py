@@ -121,14 +121,16 @@ def content_roots(tables: RootTables) -> pa.Table:
 def _shown(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
     """Roots of a lake with contents: live are those that a live content points at, by its witness, whatever commit put them.
 
-    What no content shows is dead at once: history is not edited there, so it need not let go first.
+    What no content shows is dead at once: history is not edited there, so it need not let go first. What no ref shows is spared.
     """
-    ordered = contents.sort_by([("at_head", "descending")])
+    ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending")])
     at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
     live = pc.is_valid(at)
-    must = pc.fill_null(ordered.column("at_head").take(at), False) if tolerant else live
+    by_ref = pc.is_valid(ordered.column("ref_name").take(at))
+    must = pc.fill_null(ordered.column("at_head").take(at), False) if tolerant else by_ref
+    ranks = [pa.scalar(rank, pa.int8()) for rank in (REACHED, SPARED, DEAD)]
     columns = {
-        "rank": pc.if_else(live, pa.scalar(REACHED, pa.int8()), pa.scalar(DEAD, pa.int8())),
+        "rank": pc.if_else(by_ref, ranks[0], pc.if_else(live, ranks[1], ranks[2])),
         "commit_id": pc.coalesce(ordered.column("commit_id").take(at), roots.column("commit_id")),
         "must_exist": pc.and_(pc.and_(live, must), roots.column("must_exist")),
     }

@@ -6,7 +6,7 @@ another walk was already nothing is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
 
@@ -26,7 +26,7 @@ FIRST_PAGE: Final = 16
 
 
 def read_commits(
-    lake: str, client: NessieClient, heads: Sequence[str], no_ancestor: str, known: Container[str] = frozenset()
+    lake: str, client: NessieClient, heads: Sequence[str], no_ancestor: str, known: Collection[str] = frozenset()
 ) -> Iterator[Commit]:
     """Every commit behind the heads once, but for those `known` and what lies behind them; the heads with the digest of their state as
     the server lists it.
@@ -59,7 +59,7 @@ def read_commits(
 class _Walk:
     """What was met so far, how a page continues it, and an entry of the log as a commit."""
 
-    def __init__(self, lake: str, no_ancestor: str, known: Container[str]) -> None:
+    def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake
         self._no_ancestor = no_ancestor
         self._known = known

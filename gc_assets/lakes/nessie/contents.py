@@ -74,14 +74,17 @@ def live_contents(
     """
     listed = operations.is_listed
     put = np.flatnonzero(listed & retained[operations.commit]).astype(np.int32)
-    # Of each part: rows of `operations`, the commit and ref that show them, whether that commit is a head.
+    refs = [ref_of[commit] for commit in operations.commit[put]]
+    named = np.array([ref is not None for ref in refs], np.bool_)
+    # Of each part: rows of `operations`, the commit and ref that show them, whether that commit is a head. The best witness comes first.
     parts: list[tuple[Ints, Ints, Sequence[str | None], bool]] = [
-        (put, operations.commit[put], [ref_of[commit] for commit in operations.commit[put]], False)
+        (put[named], operations.commit[put[named]], [ref for ref in refs if ref is not None], False)
     ]
     for commit, ref in {**heads, **oldest}.items():
         state = operations.state(history, commit)
         state = state[listed[state]]
         parts.append((state, np.full(len(state), commit, np.int32), [ref] * len(state), commit in heads))
+    parts.append((put[~named], operations.commit[put[~named]], [None] * int(np.count_nonzero(~named)), False))
     rows = operations.rows.take(pa.array(np.concatenate([part[0] for part in parts])))
     commits = np.concatenate([part[1] for part in parts])
     everything = pa.table(

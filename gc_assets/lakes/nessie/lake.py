@@ -7,7 +7,7 @@ and from whole states (`retention`); what lies below a metadata file is read as 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 
 import pyarrow as pa
@@ -56,8 +56,13 @@ class NessieLake:
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Every commit behind the frozen heads. Raises `LakeUnreadable` naming the call or the commit."""
+        yield from self.new_commits(source, frozenset())
+
+    def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
+        """The commits behind the frozen heads that are not `known`; requests grow with their number only."""
+        heads, no_ancestor = json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR]
         with self._client() as client:
-            yield from read_commits(self.name, client, json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR])
+            yield from read_commits(self.name, client, heads, no_ancestor, known)
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """The children of a metadata file, manifest list or manifest. Raises `FormatError` naming it."""

@@ -64,6 +64,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     history = History.of(refs.lake, commits["commit_id"].combine_chunks(), commits["parents"].combine_chunks(), times)
     operations = Operations.of(history, facts[OPERATIONS])
     logs = _logs(refs, history, as_of, config)
+    if config.empty_commits == "refuse":
+        _refuse_empty_commits(refs.lake, history, facts[OPERATIONS])
     for log in logs:
         _refuse_hidden_commits(refs.lake, history, log, facts[LOG_ENDS])
     for log in {log.head: log for log in logs}.values():
@@ -117,6 +119,16 @@ def _logs(refs: FrozenRefs, history: History, as_of: datetime, config: NessieLak
             known[head, cutoff] = kept(history, head, cutoff, as_of, state_at_cutoff=config.retention.state_at_cutoff)
         logs.append(_Log(ref, head, cutoff, f"{cutoff} ({rule})", known[head, cutoff]))
     return logs
+
+
+def _refuse_empty_commits(lake: str, history: History, operations: Sequence[str | None]) -> None:
+    empty = [index for index, text in enumerate(operations) if not text]
+    if empty:
+        raise LakeUnreadable(
+            f"lake {lake}: {len(empty):,} commits show no operation, for example {history.graph.commit_ids[empty[0]]}: the server leaves "
+            "out what the principal may not see, and what it does not see would look like garbage. Give it READ_CONTENT_KEY on "
+            "everything; if an old server really made empty commits, say `empty_commits: allow`"
+        )
 
 
 def _refuse_hidden_commits(lake: str, history: History, log: _Log, log_ends: Sequence[str | None]) -> None:
