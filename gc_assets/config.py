@@ -29,7 +29,7 @@ DEFAULT_GRACE = timedelta(hours=72)
 # 24 h is the shortest grace that survives a slow writer's night (reliability.md H3); only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers it.
 GRACE_FLOOR = timedelta(hours=24)
 
-LAKE_KINDS = ("iceberg", "icechunk")
+LAKE_KINDS = ("iceberg", "icechunk", "nessie")
 
 
 def _duration(value: Any) -> timedelta:
@@ -172,12 +172,11 @@ def _as_rule(value: Any) -> Any:
     return {"keep": value}
 
 
-class IcechunkRetention(_Model):
-    """How much history an Icechunk repository keeps. Without a `default`, everything."""
+class _RefRetention(_Model):
+    """How much history each ref keeps. Without a `default`, everything."""
 
     default: Annotated[DefaultRule, BeforeValidator(_as_rule)] = DefaultRule(keep="forever")
     refs: tuple[RefRule, ...] = ()
-    tags: TagPolicy = "keep"
 
     def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
         """The cut-off of a ref and the configuration path of the rule that gives it."""
@@ -185,6 +184,21 @@ class IcechunkRetention(_Model):
             if re.fullmatch(rule.match, ref_name):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
         return self.default.as_cutoff(), "retention.default"
+
+
+class IcechunkRetention(_RefRetention):
+    """How much history an Icechunk repository keeps. Without a `default`, everything."""
+
+    tags: TagPolicy = "keep"
+
+
+class NessieRetention(_RefRetention):
+    """How much of each ref's log stays readable. Without a `default`, everything. A head always stays."""
+
+    state_at_cutoff: bool = Field(
+        default=True,
+        description="Keep the state as of the cut-off, so that every later moment is readable; false is nessie-gc's rule.",
+    )
 
 
 class IcechunkExpiry(_Model):
@@ -251,7 +265,31 @@ class IcebergLakeConfig(_Model):
     history: History = Field(default_factory=lambda: History())
 
 
-LakeConfig = Annotated[IcebergLakeConfig | IcechunkLakeConfig, Field(discriminator="kind")]
+class NessieLakeConfig(_Model):
+    """The Iceberg tables and views of all refs of one Nessie server (REST API v2)."""
+
+    name: Name
+    kind: Literal["nessie"]
+    uri: Annotated[str, Field(pattern=r"^https?://")] = Field(description="Root of API v2, such as http://localhost:19120/api/v2.")
+    token: SecretStr | None = Field(default=None, description="Bearer token, as ${NAME}; none where the server asks nobody who he is.")
+    retention: NessieRetention = Field(default_factory=lambda: NessieRetention())
+    keep_listed_snapshots: Literal["all", "refs", "none"] = Field(
+        default="all",
+        description="What a live metadata file keeps beside its current snapshot: all it lists, what its own refs name, or none.",
+    )
+    missing_history: Literal["refuse", "tolerate"] = Field(
+        default="refuse", description="Metadata of older live commits that is gone, and not by a plan of ours: stop, or go on without it."
+    )
+    empty_commits: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="A commit that shows no operation: a sign that it is hidden from us, or made by an old server.",
+    )
+    claims: tuple[str, ...] = Field(
+        default=(), description="Prefixes that are wholly this lake's, beside the locations of its tables: `s3://bucket/warehouse/`."
+    )
+
+
+LakeConfig = Annotated[IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig, Field(discriminator="kind")]
 
 
 class SparkConfig(_Model):
@@ -284,14 +322,14 @@ class Config(_Model):
     def storage(self, name: str) -> StorageConfig:
         return _named(self.storages, name, "storage")
 
-    def lake(self, name: str) -> IcebergLakeConfig | IcechunkLakeConfig:
+    def lake(self, name: str) -> IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig:
         return _named(self.lakes, name, "lake")
 
     def policy_digest(self) -> str:
         """Changes whenever a lake's retention or a storage's safety settings change; secrets and Spark settings leave it alone."""
         policy = {
             "storages": [storage.model_dump(mode="json", exclude={"mode", "money"}) for storage in self.storages],
-            "lakes": [lake.model_dump(mode="json", exclude={"catalog"}) for lake in self.lakes],
+            "lakes": [lake.model_dump(mode="json", exclude={"catalog", "token"}) for lake in self.lakes],
         }
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
-from gc_assets.config import GRACE_FLOOR, LAKE_KINDS, Config, IcebergLakeConfig, IcechunkLakeConfig
+from gc_assets.config import GRACE_FLOOR, LAKE_KINDS, Config, IcebergLakeConfig, IcechunkLakeConfig, NessieLakeConfig
 from gc_assets.config_text import ConfigText, read_config_text
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration
@@ -42,7 +42,7 @@ def _explained(item: Any, text: ConfigText) -> str:
     if item["type"] == "extra_forbidden":
         return f"  {path}: no such key"
     if item["type"].startswith("union_tag"):
-        path, message, found = f"{path}.kind", f"this release knows {' and '.join(LAKE_KINDS)}", item.get("ctx", {}).get("tag")
+        path, message, found = f"{path}.kind", f"this release knows {', '.join(LAKE_KINDS)}", item.get("ctx", {}).get("tag")
     shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) and "secret" not in path else ""
     return f"  {path or 'the document'}: {text.hidden(message + shown)}"
 
@@ -58,9 +58,14 @@ def _path(steps: tuple[str | int, ...]) -> str:
 
 
 def _anchored(config: Config, folder: Path) -> Config:
-    def lake(item: IcebergLakeConfig | IcechunkLakeConfig, where: str) -> IcebergLakeConfig | IcechunkLakeConfig:
+    def lake(
+        item: IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig, where: str
+    ) -> IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig:
         if isinstance(item, IcechunkLakeConfig):
             return item.model_copy(update={"location": _absolute(item.location, folder, f"{where}.location")})
+        if isinstance(item, NessieLakeConfig):
+            claims = tuple(_absolute(claim, folder, f"{where}.claims[{index}]") for index, claim in enumerate(item.claims))
+            return item.model_copy(update={"claims": claims})
         return item.model_copy(update={"catalog": _anchored_catalog(item.catalog, folder, f"{where}.catalog")})
 
     return config.model_copy(

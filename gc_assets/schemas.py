@@ -200,6 +200,22 @@ SNAPSHOT_HISTORY = _table(
     kinds=("iceberg",),
 )
 
+LIVE_CONTENTS = _table(
+    "live_contents",
+    "lake",
+    "Every content that a kept commit put, or that is in the whole state of the last kept commit of a ref.",
+    ("content_id", "metadata_location", "snapshot_id"),
+    _field("content_id", STRING, "Nessie's content id: one table or view, under whatever key."),
+    _field("metadata_location", STRING, "Metadata file as the content spells it."),
+    _field("snapshot_id", STRING, "Iceberg snapshot that the content names; null for views and tables without one."),
+    _field("content_key", STRING, "Key under which the witness shows it, elements joined by dots."),
+    _field("content_type", STRING, "`ICEBERG_TABLE` or `ICEBERG_VIEW`."),
+    _field("ref_name", STRING, "One ref that shows it; null for a commit that no ref reaches."),
+    _field("commit_id", STRING, "One kept commit that put it, or in whose state it is."),
+    _field("at_head", BOOL, "True: some ref shows it now, so its metadata must exist."),
+    kinds=("nessie",),
+)
+
 MANIFEST_ENTRIES = _table(
     "manifest_entries",
     "lake",
@@ -379,6 +395,16 @@ EDGES: Final = pa.schema(
     ]
 )
 
+PLACES: Final = pa.schema(
+    [
+        _field("container", STRING, "Address of the container that says it."),
+        _field("address", STRING, "A prefix ending in `/`, or the `urn:uuid:` of a table or view."),
+        _field("kind", STRING, "`table_location` or `table_uuid`."),
+        _field("storage", STRING, "Storage of the prefix; null for an external one."),
+        _field("key", STRING, "Canonical prefix in that storage."),
+    ]
+)
+
 UNREADABLE: Final = pa.schema(
     [
         *EDGES,
@@ -406,6 +432,7 @@ TABLES: Final[dict[str, Table]] = {
         EXPIRY_PLAN,
         SNAPSHOT_HISTORY,
         EXPIRY_LOG,
+        LIVE_CONTENTS,
         MANIFEST_ENTRIES,
         LIVE_FILES,
         LIVE_FILTER,

@@ -1,4 +1,6 @@
-"""One Spark session for the whole suite, in the mode that `GC_ASSETS_TEST_SPARK` names: `session` (default) or `connect`."""
+"""What is started once for the whole suite: Spark, in the mode that `GC_ASSETS_TEST_SPARK` names (`session`, the default, or `connect`),
+and a real Nessie server.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from resources.spark import SparkRuntime
+from tests.lakes.nessie.server import Server, running
 
 # Small lakes and many short jobs: the quick compiler saves more than it costs.
 TEST_CONF = {
@@ -25,3 +28,16 @@ def spark() -> Iterator[SparkSession]:
     yield runtime.session()
     if mode == "session":
         runtime.session().stop()
+
+
+@pytest.fixture(scope="session")
+def nessie_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("nessie")) as server:
+        yield server
+
+
+@pytest.fixture
+def nessie(nessie_server: Server) -> Server:
+    """The server of the suite, empty."""
+    nessie_server.reset()
+    return nessie_server

@@ -7,7 +7,8 @@ from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.results import Figures, materialized
 from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
 from gc_assets.core.receipts import Published
-from gc_assets.schemas import EXPIRY_PLAN, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
+from gc_assets.lakes.protocol import KINDS_WITH_CONTENTS
+from gc_assets.schemas import EXPIRY_PLAN, LIVE_CONTENTS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.stages import manifest_entries as stage
 from resources.collector import Collector
 
@@ -15,7 +16,8 @@ CHECKS = [RECEIPT, EVERYTHING_DECODED]
 
 
 def manifest_entries(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
-    spec = lake_spec(lake, MANIFEST_ENTRIES, run_dates, [key_of(lake, REACHABLE_SNAPSHOTS), key_of(lake, EXPIRY_PLAN)])
+    roots = (REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if lake.kind in KINDS_WITH_CONTENTS else []))
+    spec = lake_spec(lake, MANIFEST_ENTRIES, run_dates, [key_of(lake, table) for table in roots])
 
     @box([spec], CHECKS)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> dg.MaterializeResult:

@@ -6,7 +6,7 @@ pointers); `commits` and `decode` run in executors, on values that pickle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
@@ -40,6 +40,19 @@ class Kind:
     VIRTUAL_CHUNK = "virtual_chunk"
     REF = "ref"
     CONFIG = "config"
+    VIEW_METADATA = "view_metadata"
+    # No files, but what a container or commit says of places: everything below a table's or view's location is its own;
+    # below the other nothing can be told; and which table or view a metadata file is of (a `urn:uuid:`).
+    TABLE_LOCATION = "table_location"
+    UNLISTED_LOCATION = "unlisted_location"
+    TABLE_UUID = "table_uuid"
+
+
+# What `manifest_entries` and content roots hold beside files.
+PLACES = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
+# Lake kinds whose live set is `live_contents` and not what their retained commits put. Nobody edits their history, so what the
+# policy does not keep is released at once.
+KINDS_WITH_CONTENTS = frozenset({"nessie"})
 
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
@@ -239,12 +252,14 @@ class EditableObjects(Objects, Protocol):
 class Retention:
     """What the policy says of every commit, and the edits of history that would make it so.
 
-    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph; `expiry` those of `expiry_plan`.
+    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph; `expiry` those of `expiry_plan`;
+    `contents` those of `live_contents`, where the lake's live set is more than what its retained commits put.
     """
 
     reachable: pa.Table
     expiry: pa.Table
     notes: tuple[str, ...] = ()
+    contents: pa.Table | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +321,15 @@ class UndoableLake(ExpiringLake, Protocol):
 
     def undo(self, actions: Sequence[ExpiryAction], as_of: datetime) -> Iterator[ExpiryOutcome]:
         """Puts back what `actions`, once made, changed; one outcome per action, conditional on the lake being as they left it."""
+        ...
+
+
+@runtime_checkable
+class GrowingLake(Lake, Protocol):
+    """A lake whose commits never change, so that one that an earlier night read is not read again, and not forgotten."""
+
+    def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
+        """`commits` without those whose id is `known` and what lies behind them. Raises `LakeUnreadable`."""
         ...
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from gc_assets import __version__
+from gc_assets.config import NessieLakeConfig
 from gc_assets.core.files import Files
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.parts import read_parts
 from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import Commit, CommitSource, Lake
+from gc_assets.lakes.protocol import Commit, CommitSource, GrowingLake, Lake
 from gc_assets.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 from gc_assets.stages.lake_refs import SOURCES_SIDE
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import parallelism, publish, spark_schema, write_frame
+from gc_assets.stages.tables import parallelism, publish, read_table, spark_schema, write_frame
 
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a worker twice.
 BATCH_COMMITS = 5_000
@@ -27,6 +31,8 @@ BATCH_COMMITS = 5_000
 
 def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published:
     """Every commit behind the frozen refs' sources, dangling ones too, with topological levels.
+
+    Of a lake whose commits never change those of earlier nights are taken over: also of refs that were dropped since.
 
     Commits that two sources share (a table registered twice) are one row with the union of their content roots.
     Raises `LakeUnreadable` naming the source that could not be read.
@@ -37,11 +43,31 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     ddl = spark_schema(COMMIT_GRAPH.schema)
     count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
     numbers = spark.range(0, count, 1, max(1, min(count, parallelism(spark))))
-    read = _ReadCommits(night.lake(lake_name), night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)))
+    lake, meaning = night.lake(lake_name), read_as(night, lake_name)
+    earlier = _earlier(night, lake_name, meaning) if isinstance(lake, GrowingLake) else None
+    known = tuple(earlier.paths()) if earlier is not None else ()
+    read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known)
     commits = numbers.mapInArrow(read, ddl)
+    if earlier is not None:
+        commits = commits.unionByName(read_table(spark, state, COMMIT_GRAPH, earlier))
     leveled = commits.repartition(1).mapInArrow(with_generations, ddl)
     written = write_frame(leveled, COMMIT_GRAPH, run, state)
-    return publish(state, run, written, night.clock, inputs=[refs], facts={"commits": written.rows}, unsafe=night.unsafe)
+    facts = {"commits": written.rows, "known": earlier.receipt.rows if earlier is not None else 0, "read_as": meaning}
+    return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
+
+
+def read_as(night: Night, lake_name: str) -> str:
+    """What the rows of a graph depend on besides the commits: where the lake is, and the storages that its keys lie in."""
+    places = sorted((storage.name, storage.location) for storage in night.config.storages)
+    lake = night.config.lake(lake_name)
+    where = lake.uri if isinstance(lake, NessieLakeConfig) else ""
+    return hashlib.sha256(json.dumps([__version__, places, where]).encode()).hexdigest()
+
+
+def _earlier(night: Night, lake_name: str, meaning: str) -> Published | None:
+    """The graph that was published last, if it was read as tonight's is."""
+    runs = [run for run in night.state.runs(lake_name, COMMIT_GRAPH.name) if run.receipt.facts.get("read_as") == meaning]
+    return max(runs, key=lambda run: run.receipt.created_at, default=None)
 
 
 @dataclass(frozen=True)
@@ -52,13 +78,16 @@ class _ReadCommits:
     resolver: KeyResolver
     files: Files
     sources: tuple[str, ...]
+    known: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sources = read_parts(self.files, list(self.sources), SOURCES)
+        known = frozenset(read_parts(self.files, list(self.known), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id").to_pylist())
         for batch in batches:
             for row in sources.take(batch.column("id")).to_pylist(maps_as_pydicts="strict"):
                 pending: list[Commit] = []
-                for commit in self.lake.commits(CommitSource(**row)):
+                source = CommitSource(**row)
+                for commit in self.lake.new_commits(source, known) if isinstance(self.lake, GrowingLake) else self.lake.commits(source):
                     pending.append(commit)
                     if len(pending) == BATCH_COMMITS:
                         yield commit_rows(pending, self.resolver)

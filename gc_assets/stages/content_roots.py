@@ -13,13 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.config import NessieLakeConfig
 from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, KINDS_WITH_CONTENTS, RETAINED
 from gc_assets.lakes.registry import EDITED_HISTORIES
-from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, PINNED, REACHABLE_SNAPSHOTS
+from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, PINNED, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
 
@@ -42,7 +43,10 @@ ROOTS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Where the tables that content roots come from were published; pickles."""
+    """Where the tables that content roots come from were published; pickles.
+
+    `contents` is null for lakes without `live_contents`; with `tolerant` only what a head shows must exist.
+    """
 
     files: Files
     graph: tuple[str, ...]
@@ -50,15 +54,20 @@ class RootTables:
     expiry: tuple[str, ...]
     pinned: tuple[str, ...]
     edited: bool
+    contents: tuple[str, ...] | None = None
+    tolerant: bool = False
 
 
 def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
     """The published tables that the content roots of a lake come from, by asset name."""
-    names = (LAKE_REFS.name, COMMIT_GRAPH.name, REACHABLE_SNAPSHOTS.name, EXPIRY_PLAN.name)
+    names = [LAKE_REFS.name, COMMIT_GRAPH.name, REACHABLE_SNAPSHOTS.name, EXPIRY_PLAN.name]
+    if night.config.lake(lake_name).kind in KINDS_WITH_CONTENTS:
+        names.append(LIVE_CONTENTS.name)
     return {name: night.state.require(night.group(lake_name), name, night.run_date) for name in names}
 
 
-def root_tables(night: Night, inputs: dict[str, Published]) -> RootTables:
+def root_tables(night: Night, lake_name: str, inputs: dict[str, Published]) -> RootTables:
+    config = night.config.lake(lake_name)
     return RootTables(
         night.state.files,
         tuple(inputs[COMMIT_GRAPH.name].paths()),
@@ -66,6 +75,8 @@ def root_tables(night: Night, inputs: dict[str, Published]) -> RootTables:
         tuple(inputs[EXPIRY_PLAN.name].paths()),
         tuple(inputs[LAKE_REFS.name].paths(PINNED_SIDE)),
         inputs[LAKE_REFS.name].receipt.facts["kind"] in EDITED_HISTORIES,
+        tuple(inputs[LIVE_CONTENTS.name].paths()) if LIVE_CONTENTS.name in inputs else None,
+        isinstance(config, NessieLakeConfig) and config.missing_history == "tolerate",
     )
 
 
@@ -101,12 +112,33 @@ def content_roots(tables: RootTables) -> pa.Table:
             "parent": pa.nulls(len(roots), pa.string()),
         }
     )
+    if tables.contents is not None:
+        of_commits = _shown(of_commits, read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema), tolerant=tables.tolerant)
     pinned = read_parts(tables.files, list(tables.pinned), PINNED)
     nobody = pa.nulls(pinned.num_rows, pa.string())
     of_now = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
     for name in ("commit_id", "table_uuid", "parent"):
         of_now = of_now.append_column(name, nobody)
     return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), of_now.select(ROOTS.names).cast(ROOTS)])
+
+
+def _shown(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
+    """Roots of a lake with contents: live are those that a live content points at, by its witness, whatever commit put them.
+
+    What no content shows is dead at once: history is not edited there, so it need not let go first. What no ref shows is spared.
+    """
+    ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending")])
+    at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
+    live = pc.is_valid(at)
+    by_ref = pc.is_valid(ordered.column("ref_name").take(at))
+    must = pc.fill_null(ordered.column("at_head").take(at), False) if tolerant else by_ref
+    ranks = [pa.scalar(rank, pa.int8()) for rank in (REACHED, SPARED, DEAD)]
+    columns = {
+        "rank": pc.if_else(by_ref, ranks[0], pc.if_else(live, ranks[1], ranks[2])),
+        "commit_id": pc.coalesce(ordered.column("commit_id").take(at), roots.column("commit_id")),
+        "must_exist": pc.and_(pc.and_(live, must), roots.column("must_exist")),
+    }
+    return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names})
 
 
 def _refuse_unjudged(commits: pa.Table) -> None:
@@ -121,7 +153,8 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
     """Every container below the roots, once, with the strongest commit that needs it (columns `ROOTS`).
 
     `edges` has the columns of `schemas.EDGES`, one row per container inside a container. A container is followed again
-    only where a stronger commit reaches it, so even a metadata object that names itself ends the walk.
+    only where a stronger commit reaches it, or one for which it must exist, so even a metadata object that names itself ends
+    the walk. Below a container that may be absent everything may.
     """
     found = _strongest(roots.filter(roots.column("is_container")))
     frontier = found
@@ -131,7 +164,8 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
         below, above = edges.filter(inside), position.filter(inside)
         children = pa.table(
             {
-                **{name: below.column(name) for name in ("address", "kind", "size_bytes", "must_exist", "storage", "key")},
+                **{name: below.column(name) for name in ("address", "kind", "size_bytes", "storage", "key")},
+                "must_exist": pc.and_(below.column("must_exist"), frontier.column("must_exist").take(above)),
                 "is_container": pa.array(np.ones(below.num_rows, bool)),
                 "rank": frontier.column("rank").take(above),
                 "commit_id": frontier.column("commit_id").take(above),
@@ -140,8 +174,10 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
             }
         ).select(ROOTS.names)
         candidates = _strongest(children.cast(ROOTS))
-        known = found.column("rank").take(pc.index_in(candidates.column("address"), found.column("address")))
-        frontier = candidates.filter(pc.fill_null(pc.less(candidates.column("rank"), known), True))
+        at = pc.index_in(candidates.column("address"), found.column("address"))
+        known, required = found.column("rank").take(at), found.column("must_exist").take(at)
+        no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))
+        frontier = candidates.filter(pc.fill_null(pc.or_(pc.less(candidates.column("rank"), known), no_less), True))
         # One as strong as the witness leads nowhere new, but may know the size, or that the object must exist.
         no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
         found = _strongest(pa.concat_tables([found, no_weaker]))

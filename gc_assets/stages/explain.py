@@ -172,9 +172,9 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
 def _claims(night: Night, storage: str) -> Claims:
     rows: list[tuple[str, Owner, bool]] = []
     for lake in night.config.lakes:
-        refs = night.state.current(lake.name, LAKE_REFS.name, night.run_date)
-        if refs is not None:
-            claims = read_parts(night.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
+        tables = [night.state.current(lake.name, name, night.run_date) for name in (LAKE_REFS.name, LIVE_FILES.name)]
+        for table in [table for table in tables if table is not None]:
+            claims = read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
             mine = [row for row in claims if row["storage"] == storage]
             rows += [(row["key"], Owner(lake.name, row["table_uuid"]), row["collect"]) for row in mine]
     return Claims.of(rows)

@@ -63,7 +63,8 @@ class _Judge:
         try:
             raw = self._read(key)
             document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-            uuid, newest = document["table-uuid"], max((item["timestamp-ms"] for item in document.get("snapshots", [])), default=0)
+            uuid = document["table-uuid"] if "table-uuid" in document else document["view-uuid"]
+            newest = max((item["timestamp-ms"] for item in document.get("snapshots", [])), default=0)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
@@ -16,10 +17,19 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published, Run
-from gc_assets.lakes.protocol import KINDS
-from gc_assets.schemas import CONTAINERS, EDGES, LIVE_FILES, MANIFEST_ENTRIES, UNREADABLE
+from gc_assets.lakes.protocol import KINDS, Kind
+from gc_assets.schemas import CLAIMS, CONTAINERS, DELETION_LOG, EDGES, LIVE_CONTENTS, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
 from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
-from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, named_length, segment_paths, segments
+from gc_assets.stages.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.manifest_entries import (
+    CONTAINERS_SIDE,
+    EDGES_SIDE,
+    PLACES_SIDE,
+    UNREADABLE_SIDE,
+    named_length,
+    segment_paths,
+    segments,
+)
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, put, read_paths, report_parts, write_frame
 
@@ -27,7 +37,8 @@ EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external
 WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
 # Live metadata objects that must be in the inventory, with the length that was decoded: published beside the table.
 METADATA_SIDE = "_metadata"
-# Who needs a file: numbered so that the smallest number is the strongest witness. `expands`: entries of `container` follow it.
+# Who needs a file: numbered so that the smallest number is the strongest witness. `expands`: entries of `container` follow it,
+# and must exist only where the container must.
 WITNESSES: Final = pa.schema(
     [
         ("witness", pa.int64()),
@@ -36,6 +47,7 @@ WITNESSES: Final = pa.schema(
         ("table_uuid", pa.string()),
         ("container", pa.string()),
         ("expands", pa.bool_()),
+        ("container_must_exist", pa.bool_()),
     ]
 )
 METADATA: Final = pa.schema([("storage", pa.string()), ("key", pa.string()), ("kind", pa.string()), ("container_size_bytes", pa.int64())])
@@ -67,14 +79,16 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     run = state.start(night.group(lake_name), LIVE_FILES.name, night.run_date, night.clock)
     close = _Close(
         lake_name,
-        root_tables(night, inputs),
+        root_tables(night, lake_name, inputs),
         tuple(segment_paths(cache, EDGES_SIDE)),
         tuple(segment_paths(cache, CONTAINERS_SIDE)),
         tuple(entries.paths(UNREADABLE_SIDE)),
+        tuple(segment_paths(cache, PLACES_SIDE)),
+        _logs(night),
         run,
     )
     closed = merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(close, PARTS_DDL)))
-    metadata = closed.side.pop(METADATA_SIDE, ())
+    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, CLAIMS_SIDE) if side in closed.side}
     scratch = {side: [f"{run.path}/{part.name}" for part in parts] for side, parts in closed.side.items()}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
@@ -83,17 +97,23 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     written = write_frame(_files(rows, direct, witnesses, lake_name), LIVE_FILES, run, state, ["storage", "kind"], routes)
     for side in scratch:
         state.files.delete_directory(f"{run.path}/{side}")
-    if metadata:
-        written = replace(written, side={**written.side, METADATA_SIDE: metadata})
+    written = replace(written, side={**written.side, **kept_sides})
     facts = {
         "files": written.rows,
         "metadata_by_storage": closed.facts["metadata_by_storage"],
+        "notes": closed.facts["notes"],
         "live_bytes": sum(total.size_bytes for total in written.totals.values()),
         "by_kind": _by(written.totals, 1),
         "by_storage": _by(written.totals, 0),
         **{f"{side.lstrip('_')}_files": sum(part.rows for part in written.side.get(side, ())) for side in routes},
     }
     return publish(state, run, written, night.clock, inputs=[*inputs.values(), entries], facts=facts, unsafe=night.unsafe)
+
+
+def _logs(night: Night) -> dict[str, tuple[str, ...]]:
+    """Everything that was ever done to each storage."""
+    names = [storage.name for storage in night.config.storages]
+    return {name: tuple(path for log in night.state.runs(name, DELETION_LOG.name) for path in log.paths()) for name in names}
 
 
 def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, dict[str, int]]:
@@ -108,8 +128,12 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
     named = entries.filter("not is_container and (entry_status is null or entry_status <> 'deleted')").select(
         "container", *[name for name in DIRECT.names if name not in {"witness", "container_size_bytes"}]
     )
-    expanding = witnesses.filter("expands").select("witness", "container")
-    children = named.join(expanding, "container").withColumn("container_size_bytes", F.lit(None).cast("long"))
+    expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
+    children = (
+        named.join(expanding, "container")
+        .withColumn("must_exist", F.col("must_exist") & F.col("container_must_exist"))
+        .withColumn("container_size_bytes", F.lit(None).cast("long"))
+    )
     everything = direct.unionByName(children.select(*DIRECT.names))
     placed = everything.withColumn("key", F.coalesce("key", "address"))
     # Witness and kind as one number: Spark aggregates numbers by hashing, text only by sorting.
@@ -163,24 +187,37 @@ class _Close:
     edges: tuple[str, ...]
     containers: tuple[str, ...]
     unreadable: tuple[str, ...]
+    places: tuple[str, ...]
+    logs: dict[str, tuple[str, ...]]
     run: Run
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
         for _ in batches:
-            roots = content_roots(self.roots)
-            found = closure(roots, read_parts(files, list(self.edges), EDGES))
-            lengths = self._lengths(files, found)
+            every_root = content_roots(self.roots)
+            unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
+            roots = every_root.filter(pc.invert(unlisted))
+            edges = read_parts(files, list(self.edges), EDGES)
+            found = closure(roots, edges)
+            collected = self._collected(found)
+            if len(collected):
+                roots, edges = (_need_not_exist(rows, collected) for rows in (roots, edges))
+                found = closure(roots, edges)
+            lengths, lost = self._lengths(files, found)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _metadata(found, lengths, leaves)
-            sides = {WITNESSES_SIDE: witnesses, DIRECT_SIDE: direct, METADATA_SIDE: metadata}
+            claims = _claims(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            sides = {WITNESSES_SIDE: witnesses, DIRECT_SIDE: direct, METADATA_SIDE: metadata, CLAIMS_SIDE: claims}
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             counts = metadata.group_by("storage").aggregate([([], "count_all")]).to_pylist()
-            yield report_parts(parts, facts={"metadata_by_storage": {row["storage"]: row["count_all"] for row in counts}})
+            notes = list(_notes(self.lake_name, lost, every_root.filter(unlisted)))
+            yield report_parts(parts, facts={"metadata_by_storage": {row["storage"]: row["count_all"] for row in counts}, "notes": notes})
 
-    def _lengths(self, files: Files, found: pa.Table) -> pa.ChunkedArray:
-        """The decoded length of each container of `found`; null for one that only freed commits need and nobody could read.
+    def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
+        """The decoded length of each container of `found`, and the containers that live contents need and may be without.
+
+        The length is null for one that only freed commits need and nobody could read, and for one that is gone and need not exist.
 
         An object whose parent tells its length counts at that length only: Icechunk's expiry writes a snapshot anew under its name.
         A snapshot that no ref reaches and whose metadata is gone cannot be read by anyone (icechunk.md 5, H12): what is left
@@ -193,32 +230,91 @@ class _Close:
         any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
         as_told = pc.is_in(named_length(found, "address", "size_bytes"), named_length(index, "container", "container_size_bytes"))
         lengths = pc.if_else(pc.is_null(told), any_length, pc.if_else(as_told, told, pa.scalar(None, pa.int64())))
-        failed = read_parts(files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
+        failed = self._failed()
         lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
         absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
-        husk = pc.and_(absent, pc.equal(found.column("rank"), SPARED))
-        needed = found.filter(pc.and_(lost, pc.and_not(pc.less(found.column("rank"), RELEASED), husk)))
+        optional = pc.or_(pc.equal(found.column("rank"), SPARED), pc.invert(found.column("must_exist")))
+        wanted = pc.and_(lost, pc.less(found.column("rank"), RELEASED))
+        needed = found.filter(pc.and_not(wanted, pc.and_(absent, optional)))
         if needed.num_rows:
             raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
-        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths)
+        gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
+        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone
+
+    def _failed(self) -> pa.Table:
+        return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
+
+    def _collected(self, found: pa.Table) -> pa.Array:
+        """Metadata of older live contents that a plan of ours purged: a longer cut-off cannot bring back what a shorter one let go."""
+        failed = self._failed()
+        absent = found.filter(pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent"))))
+        if self.roots.contents is None or not absent.num_rows:
+            return pa.array([], pa.string())
+        shown = read_parts(self.roots.files, list(self.roots.contents), LIVE_CONTENTS.schema, ["metadata_location", "at_head"])
+        heads = shown.column("metadata_location").filter(shown.column("at_head"))
+        older = absent.filter(pc.invert(pc.is_in(absent.column("address"), heads)))
+        purged: set[tuple[str, str]] = set()
+        for storage, paths in self.logs.items():
+            keys = pc.unique(older.column("key").filter(pc.equal(older.column("storage"), storage)))
+            done = pc.field("key").isin(keys) & (pc.field("outcome") == "done") & (pc.field("phase") == "purge")
+            for path in paths if len(keys) else ():
+                rows = pq.read_table(pa.BufferReader(self.roots.files.read(path)), columns=["key"], filters=done)
+                purged |= {(storage, key) for key in rows.column("key").to_pylist()}
+        rows = older.select(["address", "storage", "key"]).to_pylist()
+        return pa.array([row["address"] for row in rows if (row["storage"], row["key"]) in purged], pa.string())
+
+
+def _need_not_exist(rows: pa.Table, addresses: pa.Array) -> pa.Table:
+    must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
+    at = rows.schema.get_field_index("must_exist")
+    return rows.set_column(at, rows.schema.field(at), must)
 
 
 def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Witnesses in order of strength, and the files that commits and containers are or name themselves."""
     count = found.num_rows
     direct = pa.concat_tables([found, leaves])
-    own = direct.select(["rank", "commit_id", "table_uuid"]).append_column("container", direct.column("parent"))
-    below = found.select(["rank", "commit_id", "table_uuid"]).append_column("container", found.column("address"))
+    who = ["rank", "commit_id", "table_uuid", "must_exist"]
+    own = direct.select(who).append_column("container", direct.column("parent"))
+    below = found.select(who).append_column("container", found.column("address"))
     everyone = pa.concat_tables([own, below]).append_column("expands", pa.array([False] * direct.num_rows + [True] * count))
     order = pc.sort_indices(everyone, sort_keys=[("rank", "ascending"), ("commit_id", "ascending")])
     numbers = np.empty(everyone.num_rows, np.int64)
     numbers[order.to_numpy()] = np.arange(everyone.num_rows)
+    columns = {"must_exist": "container_must_exist"}
+    everyone = everyone.rename_columns([columns.get(name, name) for name in everyone.column_names])
     witnesses = everyone.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
     nothing = pa.nulls(leaves.num_rows, pa.int64())
     files = direct.append_column("witness", pa.array(numbers[: direct.num_rows])).append_column(
         "container_size_bytes", pa.chunked_array([*lengths.chunks, nothing], pa.int64())
     )
     return witnesses, files.select(DIRECT.names).cast(DIRECT)
+
+
+def _claims(places: pa.Table, unlisted: pa.Table) -> pa.Table:
+    """What containers say to be a table's own, each prefix once, and the places of contents that nobody here can list, shielded."""
+    own = places.filter(pc.equal(places.column("kind"), Kind.TABLE_LOCATION))
+    rows = pa.concat_tables(
+        [
+            item.select(["address", "storage", "key"]).append_column("collect", pa.array([collect] * item.num_rows, pa.bool_()))
+            for item, collect in ((own, True), (unlisted, False))
+        ],
+        promote_options="default",
+    )
+    once = rows.group_by(["address", "storage", "key", "collect"]).aggregate([])
+    nobody = pa.nulls(once.num_rows, pa.string())
+    return once.append_column("table_uuid", nobody).append_column("table_name", nobody).select(CLAIMS.names).cast(CLAIMS)
+
+
+def _notes(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
+    if lost.num_rows:
+        example = lost.column("address")[0].as_py()
+        yield (
+            f"lake {lake_name}: {lost.num_rows:,} metadata objects of older history are gone (for example {example}); readers of that "
+            "history fail, readers of the heads do not"
+        )
+    for address in pc.unique(unlisted.column("address")).to_pylist():
+        yield f"lake {lake_name}: everything below {address} is kept, because the files of a content there cannot be listed"
 
 
 def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:

@@ -20,19 +20,21 @@ import xxhash
 from pyspark.sql import SparkSession
 
 from gc_assets import __version__
+from gc_assets.config import NessieLakeConfig
 from gc_assets.core.errors import FormatError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published, Run
+from gc_assets.lakes.protocol import PLACES as PLACE_KINDS
 from gc_assets.lakes.protocol import Container, Lake, Objects
-from gc_assets.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, UNREADABLE
-from gc_assets.stages.content_roots import RootTables, content_roots, inputs_of, root_tables
+from gc_assets.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, PLACES, UNREADABLE
+from gc_assets.stages.content_roots import DEAD, RootTables, content_roots, inputs_of, root_tables
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, Written, collect, merge_written, parallelism, publish, report_parts, spark_schema
 from gc_assets.stores.local import LocalObjects
 
-CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_unreadable"
+CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_places", "_unreadable"
 # Objects of one task that are read at the same time: enough to hide a store's latency, few enough to bound memory.
 CONCURRENT_READS = 16
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
@@ -45,14 +47,16 @@ def segments(night: Night, lake_name: str) -> list[Published]:
     Rows carry the storage and key of each child, and a release may understand a format better than the one before: after
     a change of the storages or of the release everything is decoded anew.
     """
-    meaning = decoded_as(night)
+    meaning = decoded_as(night, lake_name)
     return [item for item in night.state.runs(lake_name, MANIFEST_ENTRIES.name) if item.receipt.facts.get("decoded_as") == meaning]
 
 
-def decoded_as(night: Night) -> str:
+def decoded_as(night: Night, lake_name: str) -> str:
     """What the rows of a segment depend on besides the containers themselves."""
     places = sorted((storage.name, storage.location) for storage in night.config.storages)
-    return hashlib.sha256(json.dumps([__version__, places]).encode()).hexdigest()
+    lake = night.config.lake(lake_name)
+    chosen = [lake.keep_listed_snapshots] if isinstance(lake, NessieLakeConfig) else []
+    return hashlib.sha256(json.dumps([__version__, places, *chosen]).encode()).hexdigest()
 
 
 def segment_paths(published: list[Published], side: str | None = None) -> list[str]:
@@ -67,7 +71,7 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     run = state.start(lake_name, MANIFEST_ENTRIES.name, night.run_date, night.clock)
     decode = _Decode(night.lake(lake_name), night.resolver(), LocalObjects(), state.files, run)
     known, retried = segment_paths(cache, CONTAINERS_SIDE), segment_paths(cache, UNREADABLE_SIDE)
-    pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(retried), root_tables(night, inputs))
+    pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(retried), root_tables(night, lake_name, inputs))
     levels: list[Written] = []
     while True:
         tasks = spark.range(0, 1, 1, 1).mapInArrow(pending, spark_schema(TASKS)).repartition(parallelism(spark))
@@ -86,7 +90,7 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
         **written.facts,
         "levels": len(levels),
         "segments": len(cache) + 1,
-        "decoded_as": decoded_as(night),
+        "decoded_as": decoded_as(night, lake_name),
     }
     return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
 
@@ -109,7 +113,8 @@ class _Pending:
 
     They come from `parents` (edges of the level above, or what could not be read on earlier nights) and from the content
     roots where those are given. A container whose parent does not record its length is asked for it; one that is not
-    there gets -1, so that no decoded object of that name stands in for it.
+    there gets -1, so that no decoded object of that name stands in for it. A dead content root that was decoded or gone on an
+    earlier night is not asked for again: collected history would be asked for every night, for ever.
     """
 
     files: Files
@@ -121,16 +126,26 @@ class _Pending:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             wanted = read_parts(self.files, list(self.parents), TASKS)
+            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes"])
             if self.roots is not None:
                 roots = content_roots(self.roots)
-                containers = roots.filter(roots.column("is_container")).select(ROOT_COLUMNS)
+                containers = roots.filter(roots.column("is_container"))
                 # Of a root only tonight's word counts: the length it had when it could not be read may have been the fault.
                 inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
-                wanted = pa.concat_tables([inner, containers], promote_options="default")
+                settled = (
+                    pc.is_in(containers.column("address"), self._gone()),
+                    pc.is_in(containers.column("address"), known.column("container")),
+                )
+                done = pc.and_(pc.equal(containers.column("rank"), DEAD), pc.or_(*settled))
+                asked = containers.filter(pc.invert(done)).select(ROOT_COLUMNS)
+                wanted = pa.concat_tables([inner, asked], promote_options="default")
             tasks = self._sized(_once(wanted))
-            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes"])
             decoded = pc.is_in(named_length(tasks, "address", "size_bytes"), named_length(known, "container", "container_size_bytes"))
             yield from tasks.filter(pc.invert(decoded)).to_batches()
+
+    def _gone(self) -> pa.ChunkedArray:
+        retried = read_parts(self.files, list(self.parents), UNREADABLE, ["address", "absent"])
+        return retried.column("address").filter(retried.column("absent"))
 
     def _sized(self, tasks: pa.Table) -> pa.Table:
         sizes = tasks.column("size_bytes")
@@ -175,6 +190,7 @@ class _Decode:
         entries = PartWriter(self.files, self.run.path, MANIFEST_ENTRIES.schema)
         containers = PartWriter(self.files, self.run.path, CONTAINERS, CONTAINERS_SIDE)
         edges = PartWriter(self.files, self.run.path, EDGES, EDGES_SIDE)
+        places = PartWriter(self.files, self.run.path, PLACES, PLACES_SIDE)
         unreadable = PartWriter(self.files, self.run.path, UNREADABLE, UNREADABLE_SIDE)
         digest = decoded = rows = failed = size_bytes = 0
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
@@ -186,6 +202,9 @@ class _Decode:
                         unreadable.write(_unreadable_row(task, error, absent=isinstance(raw, FileNotFoundError)))
                         failed += 1
                         continue
+                    place = pc.is_in(children.column("kind"), pa.array(PLACE_KINDS))
+                    places.write(children.filter(place))
+                    children = children.filter(pc.invert(place))
                     entries.write(children)
                     edges.write(_edge_rows(children))
                     length = len(raw)
@@ -204,7 +223,7 @@ class _Decode:
                     )
                     digest += xxhash.xxh64_intdigest(raw, seed=len(task["address"])) + xxhash.xxh64_intdigest(task["address"].encode())
                     decoded, rows, size_bytes = decoded + 1, rows + children.num_rows, size_bytes + length
-        parts = [part for writer in (entries, containers, edges, unreadable) for part in writer.close()]
+        parts = [part for writer in (entries, containers, edges, places, unreadable) for part in writer.close()]
         facts = {"decoded": decoded, "entries": rows, "unreadable": failed, "container_bytes": size_bytes}
         yield report_parts(parts, digest % 2**64, facts=facts)
 

@@ -20,12 +20,24 @@ from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
+from gc_assets.lakes.protocol import KINDS_WITH_CONTENTS, Kind
 from gc_assets.lakes.registry import EDITED_HISTORIES
-from gc_assets.schemas import CLAIMS, COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.schemas import (
+    CLAIMS,
+    COMMIT_GRAPH,
+    LAKE_REFS,
+    LIVE_FILES,
+    LIVE_FILTER,
+    ORPHAN_FILES,
+    PLACES,
+    PROBLEMS,
+    STORAGE_INVENTORY,
+)
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
 from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
+from gc_assets.stages.manifest_entries import PLACES_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from gc_assets.stages.storage_inventory import PROBLEMS_SIDE
@@ -145,8 +157,9 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
 
 def claims_of(night: Night, storage_name: str, refs: list[Published]) -> Claims:
+    """Frozen claims, and those that the lakes' metadata made while it was read."""
     rows: list[tuple[str, Owner, bool]] = []
-    for table in refs:
+    for table in [*refs, *live_tables(night)]:
         claims = read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         mine = [row for row in claims if row["storage"] == storage_name]
         rows += [(row["key"], Owner(table.receipt.group, row["table_uuid"]), row["collect"]) for row in mine]
@@ -197,6 +210,14 @@ def _known_tables(night: Night) -> dict[str, int]:
             if row["table_uuid"] is not None:
                 milliseconds = (row["committed_at_max"] - EPOCH) // timedelta(milliseconds=1)
                 known[row["table_uuid"]] = max(known.get(row["table_uuid"], 0), milliseconds)
+        if lake.kind in KINDS_WITH_CONTENTS:
+            # Its tables have their uuids in their metadata, and a dropped branch's snapshots are no sign of a stale catalog: only
+            # one newer than every commit of the server is.
+            newest_of_all = max((row["committed_at_max"] for row in newest), default=EPOCH)
+            said = read_parts(night.state.files, segment_paths(segments(night, lake.name), PLACES_SIDE), PLACES, ["address", "kind"])
+            uuids = pc.unique(said.column("address").filter(pc.equal(said.column("kind"), Kind.TABLE_UUID)))
+            milliseconds = (newest_of_all - EPOCH) // timedelta(milliseconds=1)
+            known |= {uuid.removeprefix("urn:uuid:"): milliseconds for uuid in uuids.to_pylist()}
     return known
 
 

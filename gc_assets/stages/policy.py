@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, RefRule
+from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, NessieLakeConfig, RefRule
 from gc_assets.core.receipts import Published
 from gc_assets.core.units import Cutoff
 from gc_assets.schemas import CURRENT_RULES, POLICY_TABLE
@@ -69,8 +69,8 @@ def finished_dates(night: Night) -> set[date]:
     return done - open_
 
 
-def _rules(lake: IcebergLakeConfig | IcechunkLakeConfig, as_of: datetime) -> list[dict[str, Any]]:
-    if isinstance(lake, IcechunkLakeConfig):
+def _rules(lake: IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig, as_of: datetime) -> list[dict[str, Any]]:
+    if isinstance(lake, IcechunkLakeConfig | NessieLakeConfig):
         default = _rule("retention.default", None, lake.retention.default.as_cutoff(), as_of)
         return [default, *_ref_rules(lake.retention.refs, as_of)]
     retention = lake.retention

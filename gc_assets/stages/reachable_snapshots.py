@@ -15,15 +15,24 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Balance, Published, Run
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake
-from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
+from gc_assets.lakes.protocol import (
+    DANGLING,
+    EXPIRED,
+    KINDS_WITH_CONTENTS,
+    REMOVE_SNAPSHOT,
+    RETAINED,
+    ExpiryAction,
+    FrozenRefs,
+    Lake,
+)
+from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import frozen_refs
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, publish, report_parts, write_rows
 
 
-def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tuple[Published, Published]:
-    """`reachable_snapshots` and `expiry_plan` of a run date.
+def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tuple[Published, ...]:
+    """`reachable_snapshots` and `expiry_plan` of a run date, and for lakes that have them `live_contents`.
 
     Raises `LakeUnreadable` where a commit that must be kept cannot be read, and `StateError` where the policy did not
     speak about every commit exactly once.
@@ -35,6 +44,8 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     as_of = datetime.fromisoformat(refs.receipt.facts["as_of"])
     reachable_run = state.start(night.group(lake_name), REACHABLE_SNAPSHOTS.name, night.run_date, night.clock)
     expiry_run = state.start(night.group(lake_name), EXPIRY_PLAN.name, night.run_date, night.clock)
+    has_contents = refs.receipt.facts["kind"] in KINDS_WITH_CONTENTS
+    contents_run = state.start(night.group(lake_name), LIVE_CONTENTS.name, night.run_date, night.clock) if has_contents else None
     task = _Retain(
         night.lake(lake_name),
         replace(frozen_refs(night, lake_name, refs), edits=_edits(night, lake_name)),
@@ -44,11 +55,12 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
         frozen_at - night.longest_grace(),
         reachable_run,
         expiry_run,
+        contents_run,
     )
     rows = collect(spark.range(0, 1, 1, 1).mapInArrow(task, PARTS_DDL))
     written = {json.loads(row["facts"])["asset"]: merge_written([row]) for row in rows}
     reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
-    return (
+    published = [
         publish(
             state,
             reachable_run,
@@ -60,7 +72,14 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
             unsafe=night.unsafe,
         ),
         publish(state, expiry_run, expiry, night.clock, inputs=[refs, graph], facts=expiry.facts, unsafe=night.unsafe),
-    )
+    ]
+    if contents_run is not None:
+        contents = written[LIVE_CONTENTS.name]
+        inputs = [refs, graph, published[0]]
+        published.append(
+            publish(state, contents_run, contents, night.clock, inputs=inputs, facts={"contents": contents.rows}, unsafe=night.unsafe)
+        )
+    return tuple(published)
 
 
 def _edits(night: Night, lake_name: str) -> tuple[ExpiryAction, ...]:
@@ -83,6 +102,7 @@ class _Retain:
     grace_cutoff: datetime
     reachable_run: Run
     expiry_run: Run
+    contents_run: Run | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -97,6 +117,11 @@ class _Retain:
             facts = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes)}
             yield report_parts(reachable.parts, reachable.digest, facts=facts)
             yield report_parts(expiry.parts, expiry.digest, facts={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
+            if self.contents_run is not None:
+                if retention.contents is None:
+                    raise StateError(f"lake {self.refs.lake}: the policy did not say which contents are live, so nothing is published")
+                contents = write_rows(retention.contents, LIVE_CONTENTS, self.contents_run, self.files)
+                yield report_parts(contents.parts, contents.digest, facts={"asset": LIVE_CONTENTS.name})
 
     def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
         asked, answered = _commit_keys(commits), _commit_keys(reachable)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 
+from gc_assets.config import NessieLakeConfig
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.partitions import run_dates
@@ -42,6 +44,14 @@ def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Defi
     }
     wanted |= {f"warehouse/{table.name}" for table in TABLES.values() if table.scope == "storage"}
     assert set(specs(definitions)) == wanted
+
+
+def test_a_nessie_lake_has_its_live_contents_between_the_policy_and_the_expansion(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    shop = NessieLakeConfig.model_validate({"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"})
+    found = specs(build_definitions(replace(at, config=at.config.model_copy(update={"lakes": (*at.config.lakes, shop)}))))
+    assert "shop/commit_graph" in found["shop/live_contents"]["deps"]
+    assert all("shop/live_contents" in found[f"shop/{name}"]["deps"] for name in ("manifest_entries", "live_files"))
 
 
 def test_every_asset_that_another_reads_exists(definitions: dg.Definitions) -> None:

@@ -1,0 +1,172 @@
+"""The calls of Nessie's REST API v2 that a mark needs, on httpx: pages read to the end, passing failures tried again.
+
+The only module of this lake kind that talks to a server. Everything behind `@<hash>` is immutable: a ref that moves or
+goes while we read changes nothing. The token never stands in a message.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Final, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, SecretStr, ValidationError
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from tenacity.wait import wait_base
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.nessie.models import (
+    Entry,
+    EntryPage,
+    LogPage,
+    Reference,
+    ReferencePage,
+    ServerConfig,
+    error_message,
+)
+
+# `TreeService.MAX_COMMIT_LOG_ENTRIES`: the server never gives more commits a page.
+COMMITS_A_PAGE: Final = 250
+# The server knows no limit for entries, so one is always sent.
+ENTRIES_A_PAGE: Final = 1_000
+# About half a minute of trying: longer than a restart of the server takes, shorter than anybody's patience.
+ATTEMPTS: Final = 8
+LONGEST_WAIT_SECONDS: Final = 10.0
+# A deep history page of a busy server takes seconds, never a minute.
+TIMEOUT_SECONDS: Final = 60.0
+_PASSING: Final = frozenset({429, 500, 502, 503, 504})
+_Answer = TypeVar("_Answer", bound=BaseModel)
+_Page = TypeVar("_Page", ReferencePage, EntryPage)
+
+
+class _PassingError(Exception):
+    """A failure that another attempt may not meet. `wait_seconds` is what the server asked for."""
+
+    def __init__(self, finding: str, wait_seconds: float | None = None) -> None:
+        super().__init__(finding)
+        self.wait_seconds = wait_seconds
+
+
+class NessieClient:
+    """One server. Safe to use from threads; a context manager that closes its connections."""
+
+    def __init__(self, lake: str, uri: str, token: SecretStr | None = None, longest_wait: float = LONGEST_WAIT_SECONDS) -> None:
+        self._lake = lake
+        self._uri = uri.rstrip("/")
+        headers = {"Nessie-Client-Spec": "2", "Accept": "application/json"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+        # The system's certificates, and no settings from the environment: a lake is what its configuration says.
+        self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=ssl.create_default_context(), trust_env=False)
+        self._wait = _AsAsked(wait_exponential_jitter(multiplier=longest_wait / 40, max=longest_wait, jitter=longest_wait / 40))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._http.close()
+
+    def config(self) -> ServerConfig:
+        """Raises `LakeUnreadable` also for a server without API v2."""
+        config = self._get("config", {}, ServerConfig)
+        if config.newest_api < 2:
+            raise self._unreadable("config", f"the server speaks API v{config.newest_api} at most, v2 is needed; upgrade it")
+        return config
+
+    def references(self) -> Iterator[Reference]:
+        """Every branch and tag, with how many commits its log has."""
+        for page in self._pages("trees", {"fetch": "ALL", "max-records": str(ENTRIES_A_PAGE)}, ReferencePage):
+            yield from page.items
+
+    def log(self, head: str, commits: int = COMMITS_A_PAGE) -> LogPage:
+        """The newest commits of the log that ends in a hash, with operations; the log goes on at the last one's parent."""
+        return self._get(f"trees/@{quote(head)}/history", {"fetch": "ALL", "max-records": str(commits)}, LogPage)
+
+    def entries(self, head: str) -> Iterator[Entry]:
+        """Every key of the state at a hash, with its content, in the server's order."""
+        parameters = {"content": "true", "max-records": str(ENTRIES_A_PAGE)}
+        for page in self._pages(f"trees/@{quote(head)}/entries", parameters, EntryPage):
+            yield from page.items
+
+    def _pages(self, path: str, parameters: Mapping[str, str], model: type[_Page]) -> Iterator[_Page]:
+        token: str | None = None
+        seen: set[str] = set()
+        while True:
+            page = self._get(path, {**parameters, **({} if token is None else {"page-token": token})}, model)
+            yield page
+            if not page.has_more:
+                return
+            if not page.token or page.token in seen:
+                found = f"repeats the page token {page.token!r}" if page.token else "says that there is more and gives no page token"
+                raise self._unreadable(path, f"the server {found}, so its answer never ends; a proxy may be mangling it")
+            token = page.token
+            seen.add(token)
+
+    def _get(self, path: str, parameters: Mapping[str, str], model: type[_Answer]) -> _Answer:
+        retrying = Retrying(stop=stop_after_attempt(ATTEMPTS), wait=self._wait, retry=retry_if_exception_type(_PassingError), reraise=True)
+        try:
+            raw = retrying(self._attempt, path, parameters)
+        except _PassingError as error:
+            raise self._unreadable(path, f"{error}, {ATTEMPTS} times over; see to the server and run again") from error
+        try:
+            return model.model_validate_json(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(step) for step in first["loc"]) or "the answer"
+            raise self._unreadable(path, f"the answer is not API v2's: {where}: {first['msg']}") from None
+
+    def _attempt(self, path: str, parameters: Mapping[str, str]) -> bytes:
+        try:
+            answer = self._http.get(f"{self._uri}/{path}", params=dict(parameters))
+        except httpx.TransportError as error:
+            raise _PassingError(f"no answer ({type(error).__name__}: {error})") from error
+        except httpx.InvalidURL as error:
+            raise self._unreadable(path, f"the address is no URL ({error}); correct `uri`") from error
+        if answer.status_code == HTTPStatus.OK:
+            return answer.content
+        finding = f"status {answer.status_code}{_said(answer)}"
+        if answer.status_code in _PASSING:
+            raise _PassingError(finding, _asked_wait(answer))
+        raise self._unreadable(path, f"{finding}; {_remedy(answer.status_code)}")
+
+    def _unreadable(self, path: str, finding: str) -> LakeUnreadable:
+        return LakeUnreadable(f"lake {self._lake}: GET {self._uri}/{path}: {finding}")
+
+
+class _AsAsked(wait_base):
+    """The wait that the server asked for, else `otherwise`."""
+
+    def __init__(self, otherwise: wait_base) -> None:
+        self._otherwise = otherwise
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        error = retry_state.outcome.exception() if retry_state.outcome is not None else None
+        asked = error.wait_seconds if isinstance(error, _PassingError) else None
+        return min(asked, LONGEST_WAIT_SECONDS) if asked is not None else self._otherwise(retry_state)
+
+
+def _asked_wait(answer: httpx.Response) -> float | None:
+    text = answer.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() else None
+
+
+def _said(answer: httpx.Response) -> str:
+    try:
+        message = error_message(answer.json())
+    except ValueError:
+        message = None
+    return "" if message is None else f" ({message[:300]})"
+
+
+def _remedy(status: int) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return "the server wants to know who asks: give the lake a `token`, or a valid one"
+    if status == HTTPStatus.FORBIDDEN:
+        return "the principal may not read this; it needs VIEW_REFERENCE, LIST_COMMIT_LOG, READ_ENTRIES and READ_ENTITY_VALUE on everything"
+    if status == HTTPStatus.NOT_FOUND:
+        return "the address is not a Nessie API v2 root, or the server's own clean-up removed that history; correct `uri`, or run again"
+    return "nothing is collected until the server answers"

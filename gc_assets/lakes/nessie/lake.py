@@ -1,0 +1,90 @@
+"""The Nessie lake kind: one server and the Iceberg tables and views of all its refs, behind `lakes.protocol.Lake`.
+
+A commit is a commit of the server, its content roots the metadata files that it put. What is live follows from the kept commits
+and from whole states (`retention`); what lies below a metadata file is read as in Iceberg lakes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from datetime import datetime
+
+import pyarrow as pa
+
+from gc_assets.config import NessieLakeConfig
+from gc_assets.lakes.iceberg import manifests
+from gc_assets.lakes.nessie.client import NessieClient
+from gc_assets.lakes.nessie.commits import read_commits
+from gc_assets.lakes.nessie.metadata_rows import table_rows, view_rows
+from gc_assets.lakes.nessie.models import Reference
+from gc_assets.lakes.nessie.retention import TOTAL_COMMITS, retain
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Kind, Ref, RefType, Retention
+
+# Keys of the one source's properties.
+_HEADS = "heads"
+_NO_ANCESTOR = "no_ancestor"
+_TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
+
+
+class NessieLake:
+    """One server. Connections are opened where they are used and closed there, so instances pickle."""
+
+    kind = "nessie"
+
+    def __init__(self, config: NessieLakeConfig) -> None:
+        self.name = config.name
+        self._config = config
+
+    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are pinned as they are now
+        """Every branch and tag, pinned to its hash. Raises `LakeUnreadable` naming the call that failed."""
+        with self._client() as client:
+            server = client.config()
+            references = sorted(client.references(), key=lambda reference: (reference.name != server.default_branch, reference.name))
+        refs = tuple(_ref(reference, server.no_ancestor) for reference in references)
+        heads = list(dict.fromkeys(ref.head_commit_id for ref in refs if ref.head_commit_id is not None))
+        source = CommitSource(self._config.uri, properties={_HEADS: json.dumps(heads), _NO_ANCESTOR: server.no_ancestor})
+        return FrozenRefs(
+            lake=self.name,
+            kind=self.kind,
+            refs=refs,
+            sources=(source,) if heads else (),
+            claims=tuple(Claim(prefix.rstrip("/") + "/") for prefix in self._config.claims),
+            pinned=(),
+            notes=() if heads else (f"lake {self.name}: no ref has a commit; nothing of it is live",),
+        )
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        """Every commit behind the frozen heads. Raises `LakeUnreadable` naming the call or the commit."""
+        yield from self.new_commits(source, frozenset())
+
+    def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
+        """The commits behind the frozen heads that are not `known`; requests grow with their number only."""
+        heads, no_ancestor = json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR]
+        with self._client() as client:
+            yield from read_commits(self.name, client, heads, no_ancestor, known)
+
+    def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
+        """The children of a metadata file, manifest list or manifest. Raises `FormatError` naming it."""
+        if container.kind == Kind.METADATA_JSON:
+            return table_rows(container, raw, self._config.keep_listed_snapshots)
+        if container.kind == Kind.VIEW_METADATA:
+            return view_rows(container, raw)
+        return manifests.decode(container, raw)
+
+    def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
+        """What the configured cut-offs keep at `as_of`, and the contents that are live by it."""
+        return retain(refs, commits, as_of, grace_cutoff, self._config)
+
+    def _client(self) -> NessieClient:
+        return NessieClient(self.name, self._config.uri, self._config.token)
+
+
+def _ref(reference: Reference, no_ancestor: str) -> Ref:
+    total = reference.metadata.total_commits if reference.metadata is not None else None
+    return Ref(
+        reference.name,
+        _TYPES[reference.type],
+        None if reference.hash == no_ancestor else reference.hash,
+        properties={} if total is None else {TOTAL_COMMITS: str(total)},
+    )

@@ -1,0 +1,111 @@
+"""What Nessie's REST API v2 answers, as far as this lake kind reads it (`api/model/…/META-INF/openapi.yaml`).
+
+Pure values. Unknown fields are ignored, so that newer servers can be read; a field that is needed and absent is an error.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ServerConfig(_Answer):
+    """`GET config`. `no_ancestor` is the hash of the empty state: no commit, but the parent of every first one."""
+
+    default_branch: str = Field(alias="defaultBranch")
+    no_ancestor: str = Field(alias="noAncestorHash")
+    newest_api: int = Field(alias="maxSupportedApiVersion")
+
+
+class RefMetadata(_Answer):
+    total_commits: int | None = Field(default=None, alias="numTotalCommits")
+
+
+class Reference(_Answer):
+    """A branch or tag with the hash of its head."""
+
+    type: Literal["BRANCH", "TAG"]
+    name: str
+    hash: str
+    metadata: RefMetadata | None = None
+
+
+class Key(_Answer):
+    elements: tuple[str, ...]
+
+
+class Content(BaseModel):
+    """A content object of any type; what is not named here stays readable in `fields`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str
+    id: str | None = None
+    metadata_location: str | None = Field(default=None, alias="metadataLocation")
+    snapshot_id: int | None = Field(default=None, alias="snapshotId")
+
+    @property
+    def fields(self) -> dict[str, JsonValue]:
+        return {**(self.__pydantic_extra__ or {}), "metadataLocation": self.metadata_location}
+
+
+class Operation(_Answer):
+    """A change of one key. Types other than `PUT` and `DELETE` change nothing that is stored."""
+
+    type: str
+    key: Key
+    content: Content | None = None
+
+
+class CommitMeta(_Answer):
+    hash: str
+    message: str = ""
+    committed_at: datetime = Field(alias="commitTime")
+    parents: tuple[str, ...] = Field(default=(), alias="parentCommitHashes")
+
+
+class LogEntry(_Answer):
+    """A commit of a ref's log. `parent` is the hash before it on that ref; merge parents stand in `meta.parents` only."""
+
+    meta: CommitMeta = Field(alias="commitMeta")
+    parent: str = Field(alias="parentCommitHash")
+    operations: tuple[Operation, ...] | None = None
+
+
+class Entry(_Answer):
+    """A key that a state holds, with its content."""
+
+    key: Key = Field(alias="name")
+    type: str
+    content: Content
+
+
+class _Page(_Answer):
+    has_more: bool = Field(default=False, alias="hasMore")
+    token: str | None = None
+
+
+class ReferencePage(_Page):
+    items: tuple[Reference, ...] = Field(alias="references")
+
+
+class LogPage(_Page):
+    items: tuple[LogEntry, ...] = Field(alias="logEntries")
+
+
+class EntryPage(_Page):
+    items: tuple[Entry, ...] = Field(alias="entries")
+
+
+def error_message(document: Any) -> str | None:
+    """What the server says went wrong; null where the answer is not Nessie's."""
+    if not isinstance(document, dict):
+        return None
+    code, message = document.get("errorCode"), document.get("message")
+    return None if message is None else f"{code}: {message}" if code else str(message)

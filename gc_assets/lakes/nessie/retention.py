@@ -1,0 +1,217 @@
+"""The policy over the history of a server: a verdict for each commit, and the contents that the kept ones show.
+
+Pure: no server, no clock. History itself is never edited: a metadata file of a catalog holds one snapshot, and the log of
+commits is the history that readers time travel by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.config import NessieLakeConfig
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.units import Cutoff
+from gc_assets.lakes.nessie.contents import Operations, live_contents, state_digest
+from gc_assets.lakes.nessie.cutoffs import Kept, kept, micros
+from gc_assets.lakes.nessie.history import Bools, History
+from gc_assets.lakes.nessie.operations import OPERATIONS, row_lines
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Ref, Retention
+from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+
+# Keys of a commit's summary, beside its operations: the digest and number of entries of its state as the server lists it, and
+# whether the log ends there although it has a parent (`cut-history` of the server's admin tool).
+STATE_DIGEST = "state_digest"
+STATE_ENTRIES = "state_entries"
+LOG_ENDS = "log_ends"
+# Key of a ref's properties: how many commits its log has, by the server's own count.
+TOTAL_COMMITS = "total_commits"
+_Facts = Mapping[str, Sequence[str | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Log:
+    """A ref, where its head is, its cut-off with the words for it, and what that keeps."""
+
+    ref: Ref
+    head: int
+    cutoff: Cutoff
+    rule: str
+    kept: Kept
+
+    @property
+    def label(self) -> str:
+        return f"{self.ref.ref_type} {self.ref.ref_name}"
+
+    @property
+    def head_id(self) -> str:
+        return self.ref.head_commit_id or ""
+
+
+def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: NessieLakeConfig) -> Retention:
+    """One row per commit of `commits`, in its order, no edits of history, and the live contents.
+
+    Raises `LakeUnreadable` where a ref's head is not among the commits, and where the log or the state behind a head is not what
+    the server says of it elsewhere: a principal that may not see everything is shown less, without a word.
+    """
+    facts = {name: _summary(commits, name) for name in (OPERATIONS, STATE_DIGEST, STATE_ENTRIES, LOG_ENDS)}
+    times = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).combine_chunks().to_numpy()
+    history = History.of(refs.lake, commits["commit_id"].combine_chunks(), commits["parents"].combine_chunks(), times)
+    operations = Operations.of(history, facts[OPERATIONS])
+    logs = _logs(refs, history, as_of, config)
+    if config.empty_commits == "refuse":
+        _refuse_empty_commits(refs.lake, history, facts[OPERATIONS])
+    for log in logs:
+        _refuse_hidden_commits(refs.lake, history, log, facts[LOG_ENDS])
+    for log in {log.head: log for log in logs}.values():
+        _refuse_hidden_entries(refs.lake, history, operations, log, facts)
+
+    retained = np.zeros(len(history), np.bool_)
+    for log in logs:
+        retained |= log.kept.commits
+    names, counts = history.graph.reaching_refs({log.ref.ref_name: log.head_id for log in logs})
+    reached = counts.to_numpy() > 0
+    young = ~reached & ((history.times >= (micros(grace_cutoff) or 0)) | _within_default(history, as_of, config))
+    shown = names.to_pylist()
+    rows = pa.table(
+        {
+            "table_uuid": pa.nulls(len(history), pa.string()),
+            "commit_id": commits["commit_id"],
+            "state": [RETAINED if keep else EXPIRED if reach else DANGLING for keep, reach in zip(retained | young, reached, strict=True)],
+            "refs": names,
+            "refs_count": counts,
+            "keep_until": pa.array(_keep_until(history, logs, retained), TIMESTAMP),
+            "reason": _reasons(logs, retained, young, shown),
+            "table_name": pa.nulls(len(history), pa.string()),
+        }
+    )
+    contents = live_contents(
+        history,
+        operations,
+        retained | young,
+        {log.kept.oldest: log.ref.ref_name for log in reversed(logs)},
+        {log.head: log.ref.ref_name for log in reversed(logs)},
+        [reaching[0] if reaching else None for reaching in shown],
+    )
+    return Retention(
+        reachable=rows.select(REACHABLE_SNAPSHOTS.schema.names).cast(REACHABLE_SNAPSHOTS.schema),
+        expiry=EXPIRY_PLAN.schema.empty_table(),
+        notes=tuple(_notes(refs.lake, history, facts[LOG_ENDS])),
+        contents=contents,
+    )
+
+
+def _logs(refs: FrozenRefs, history: History, as_of: datetime, config: NessieLakeConfig) -> list[_Log]:
+    """Every ref that has commits, by name."""
+    pointing = [(ref.ref_name, ref.head_commit_id, ref) for ref in refs.refs if ref.head_commit_id is not None]
+    pointing.sort(key=lambda item: item[0])
+    heads = history.graph.index_of([head for _, head, _ in pointing]).tolist()
+    logs: list[_Log] = []
+    known: dict[tuple[int, Cutoff], Kept] = {}
+    for (_, _, ref), head in zip(pointing, heads, strict=True):
+        cutoff, rule = config.retention.cutoff_for(ref.ref_name)
+        if (head, cutoff) not in known:
+            known[head, cutoff] = kept(history, head, cutoff, as_of, state_at_cutoff=config.retention.state_at_cutoff)
+        logs.append(_Log(ref, head, cutoff, f"{cutoff} ({rule})", known[head, cutoff]))
+    return logs
+
+
+def _refuse_empty_commits(lake: str, history: History, operations: Sequence[str | None]) -> None:
+    empty = [index for index, text in enumerate(operations) if not text]
+    if empty:
+        raise LakeUnreadable(
+            f"lake {lake}: {len(empty):,} commits show no operation, for example {history.graph.commit_ids[empty[0]]}: the server leaves "
+            "out what the principal may not see, and what it does not see would look like garbage. Give it READ_CONTENT_KEY on "
+            "everything; if an old server really made empty commits, say `empty_commits: allow`"
+        )
+
+
+def _refuse_hidden_commits(lake: str, history: History, log: _Log, log_ends: Sequence[str | None]) -> None:
+    total = log.ref.properties.get(TOTAL_COMMITS)
+    found = int(history.depth[log.head]) + 1
+    oldest = int(np.flatnonzero(history.log(log.head) & (history.depth == 0))[0])
+    if total is not None and int(total) != found and log_ends[oldest] is None:
+        raise LakeUnreadable(
+            f"lake {lake}: {log.label} has {int(total):,} commits by the server's count, its log shows {found:,}; "
+            "the principal may not see everything, and what it does not see would look like garbage: give it LIST_COMMIT_LOG on every ref"
+        )
+
+
+def _refuse_hidden_entries(lake: str, history: History, operations: Operations, log: _Log, facts: _Facts) -> None:
+    listed = facts[STATE_DIGEST][log.head]
+    if listed is None:
+        return
+    lines = row_lines(operations.rows.take(pa.array(operations.state(history, log.head))))
+    if state_digest(lines) != listed:
+        raise LakeUnreadable(
+            f"lake {lake}: at the head {log.head_id} of {log.label} the log makes {len(lines):,} entries, the server lists "
+            f"{facts[STATE_ENTRIES][log.head]}, or as many others; the principal may not see everything, and what it does not see "
+            "would look like garbage: give it READ_ENTRIES, READ_CONTENT_KEY and READ_ENTITY_VALUE on everything"
+        )
+
+
+def _within_default(history: History, as_of: datetime, config: NessieLakeConfig) -> Bools:
+    """Whether the lake's own cut-off keeps a commit that no ref reaches (design 2, dangling)."""
+    default = config.retention.default.as_cutoff()
+    moment = micros(default.moment(as_of))
+    return np.full(len(history), default.forever) if moment is None else history.times >= moment
+
+
+def _keep_until(history: History, logs: Sequence[_Log], retained: Bools) -> pa.Array:
+    """Where age alone keeps a commit: the latest end of that over its refs."""
+    until = np.zeros(len(history), np.int64)
+    otherwise = ~retained
+    for log in logs:
+        otherwise[[log.head, *([log.kept.at_cutoff] if log.kept.at_cutoff is not None else [])]] = True
+        if log.cutoff.max_age is None or log.cutoff.keep_last is not None:
+            otherwise |= log.kept.commits
+        else:
+            ends = history.times + log.cutoff.max_age // timedelta(microseconds=1)
+            until = np.where(log.kept.commits, np.maximum(until, ends), until)
+    return pa.array(until, mask=otherwise)
+
+
+def _reasons(logs: Sequence[_Log], retained: Bools, young: Bools, shown: Sequence[Sequence[str]]) -> pa.Array:
+    """One sentence for each commit; where several refs keep it, of the first by name."""
+    texts = [
+        "dangling: no ref reaches it, and it is older than retention.default and the grace period",
+        "kept: no ref reaches it, and it is within retention.default or younger than the grace period",
+    ]
+    said = np.where(young, 1, 0)
+    number = {log.ref.ref_name: index for index, log in enumerate(logs)}
+    lost = np.flatnonzero(~retained & ~young).tolist()
+    texts += [f"expired: beyond {log.rule} on {log.label}" for log in logs]
+    said[lost] = [2 + number[shown[index][0]] if shown[index] else 0 for index in lost]
+    for text, commits in _kept_because(logs):
+        said[commits] = len(texts)
+        texts.append(text)
+    return pa.array(texts).take(pa.array(said))
+
+
+def _kept_because(logs: Sequence[_Log]) -> Iterator[tuple[str, Bools | int]]:
+    """Sentences with the commits they are about, the strongest last."""
+    for log in reversed(logs):
+        yield f"kept: within {log.rule} on {log.label}", log.kept.commits
+        if log.kept.at_cutoff is not None:
+            yield f"kept: current when {log.rule} begins on {log.label}", log.kept.at_cutoff
+    for log in reversed(logs):
+        yield f"kept: head of {log.label}", log.head
+
+
+def _summary(commits: pa.Table, name: str) -> list[str | None]:
+    found: pa.ChunkedArray = pc.map_lookup(commits["summary"], pa.scalar(name), "first")
+    return found.to_pylist()
+
+
+def _notes(lake: str, history: History, log_ends: Sequence[str | None]) -> Iterator[str]:
+    ends = [str(history.graph.commit_ids[index]) for index, end in enumerate(log_ends) if end is not None]
+    if ends:
+        yield (
+            f"lake {lake}: {len(ends):,} logs end at a commit whose parent the server no longer has (for example {ends[0]}): "
+            "older history was cut there, and the locations that only it named are not known"
+        )

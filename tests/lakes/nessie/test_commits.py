@@ -1,0 +1,267 @@
+"""The walk over the log of every ref, on a real server: each commit once, pinned, and nothing hidden."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.nessie.client import NessieClient
+from gc_assets.lakes.nessie.lake import NessieLake
+from gc_assets.lakes.nessie.models import LogPage
+from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake
+from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
+from tests.lakes.nessie.server import OLDEST, Server, running
+from tests.lakes.nessie.support import contents, graph_of, log_of, plain_rule, retention_of
+
+NOW = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def builder(nessie: Server, tmp_path: Path) -> NessieBuilder:
+    return NessieBuilder(nessie.uri, tmp_path)
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every path that is asked for, by the client's own hand."""
+    asked: list[str] = []
+    attempt = NessieClient._attempt
+
+    def counted(self: NessieClient, path: str, parameters: Any) -> bytes:
+        asked.append(path)
+        return attempt(self, path, parameters)
+
+    monkeypatch.setattr(NessieClient, "_attempt", counted)
+    return asked
+
+
+def table(number: int) -> dict[str, Any]:
+    return iceberg_table(f"file:///lake/t/metadata/{number:05}.metadata.json", number)
+
+
+def grow(builder: NessieBuilder, commits: int, branch: str = "main") -> None:
+    for number in range(commits):
+        known = builder.content(["t"], branch)
+        builder.commit([put(["t"], {**table(number), **({} if known is None else {"id": known["id"]})})], branch)
+
+
+def frozen(builder: NessieBuilder) -> tuple[NessieLake, FrozenRefs]:
+    lake = NessieLake(builder.config())
+    return lake, lake.freeze(NOW)
+
+
+def read(lake: NessieLake, refs: FrozenRefs, known: frozenset[str] = frozenset()) -> list[Commit]:
+    return [commit for source in refs.sources for commit in lake.new_commits(source, known)]
+
+
+def test_a_lake_pickles_and_answers_the_protocol(builder: NessieBuilder) -> None:
+    lake = pickle.loads(pickle.dumps(NessieLake(builder.config())))  # noqa: S301  (our own bytes)
+    assert isinstance(lake, Lake)
+    assert isinstance(lake, GrowingLake)
+
+
+def test_an_empty_repository_has_no_commits_and_says_so(builder: NessieBuilder) -> None:
+    _, refs = frozen(builder)
+    assert [ref.head_commit_id for ref in refs.refs] == [None]
+    assert refs.sources == ()
+    assert refs.notes == ("lake shop: no ref has a commit; nothing of it is live",)
+
+
+def test_shared_history_is_read_once_for_all_refs(builder: NessieBuilder, requests: list[str]) -> None:
+    grow(builder, 40)
+    log = log_of(builder.api, builder.head())
+    for number in range(30):
+        builder.branch(f"b{number}", at=log[number].hash)
+    for number in range(5):
+        builder.commit([put(["u"], table(number))], f"b{number}")
+    lake, refs = frozen(builder)
+    requests.clear()
+    commits = read(lake, refs)
+    assert {commit.commit_id for commit in commits} == {
+        item.hash for ref in refs.refs for item in log_of(builder.api, ref.head_commit_id or "")
+    }
+    assert len(commits) == 45
+    pages = [path for path in requests if path.endswith("/history")]
+    assert len(pages) <= 2 + 31
+
+
+def test_a_long_log_is_read_to_its_end(builder: NessieBuilder) -> None:
+    grow(builder, 300)
+    lake, refs = frozen(builder)
+    commits = {commit.commit_id: commit for commit in read(lake, refs)}
+    assert list(commits) == [item.hash for item in log_of(builder.api, builder.head())]
+    oldest = list(commits.values())[-1]
+    assert oldest.parents == ()
+
+
+def test_the_second_night_asks_for_new_commits_only(builder: NessieBuilder, requests: list[str]) -> None:
+    grow(builder, 20)
+    builder.tag("v1")
+    lake, refs = frozen(builder)
+    known = frozenset(commit.commit_id for commit in read(lake, refs))
+    requests.clear()
+    assert read(lake, refs, known) == []
+    assert requests == []
+    grow(builder, 1)
+    builder.tag("v2")
+    _, later = frozen(builder)
+    requests.clear()
+    assert [commit.commit_id for commit in read(lake, later, known)] == [builder.head()]
+    assert sorted(path.rpartition("/")[2] for path in requests) == ["entries", "history"]
+
+
+def test_a_ref_that_is_deleted_or_moved_during_the_mark_changes_nothing(builder: NessieBuilder) -> None:
+    grow(builder, 3)
+    builder.branch("dev")
+    grow(builder, 2, "dev")
+    builder.tag("v1", "dev")
+    lake, refs = frozen(builder)
+    before = {ref.ref_name: ref.head_commit_id for ref in refs.refs}
+    expected = {item.hash for head in before.values() for item in log_of(builder.api, head or "")}
+    builder.drop("v1")
+    builder.drop("dev")
+    builder.branch("dev")
+    grow(builder, 1)
+    assert {commit.commit_id for commit in read(lake, refs)} == expected
+
+
+def test_a_merge_records_all_its_parents_and_is_followed_along_the_first(builder: NessieBuilder) -> None:
+    grow(builder, 2)
+    builder.branch("dev")
+    grow(builder, 1)
+    builder.commit([put(["u"], table(7))], "dev")
+    source = builder.head("dev")
+    before = builder.head()
+    merged = builder.merge("dev")
+    builder.drop("dev")
+    lake, refs = frozen(builder)
+    commits = {commit.commit_id: commit for commit in read(lake, refs)}
+    assert commits[merged].parents == (before, source)
+    assert source not in commits
+
+
+def test_a_commit_with_5000_operations_is_one_commit(builder: NessieBuilder) -> None:
+    builder.commit([put([f"t{number}"], table(number)) for number in range(5000)])
+    builder.commit([delete([f"t{number}"]) for number in range(2500)])
+    found = retention_of(builder.config(retention={"default": "1"}), NOW)
+    assert contents(found) == plain_rule(builder.api, lambda name: 1, NOW)
+    assert len(contents(found)) == 2500
+
+
+def test_names_with_dots_slashes_and_unicode_are_names_of_their_own(builder: NessieBuilder) -> None:
+    keys = [("a.b",), ("a", "b"), ("a/b",), ("ä", "日本.語"), ("`q`",), ("a b%2F\\c",)]
+    for number, key in enumerate(keys):
+        builder.commit([*builder.namespaces(key, "main"), put(key, table(number))])
+    found = retention_of(builder.config(retention={"default": "1"}), NOW)
+    assert contents(found) == plain_rule(builder.api, lambda name: 1, NOW)
+    assert found.contents is not None
+    assert set(found.contents["content_key"].to_pylist()) == {"`a.b`", "a.b", "a/b", "ä.`日本.語`", "```q```", "a b%2F\\c"}
+
+
+def test_a_table_without_a_metadata_location_stops_the_run_by_its_name(builder: NessieBuilder) -> None:
+    builder.commit([put(["lost"], {**iceberg_table(""), "metadataLocation": ""})])
+    with pytest.raises(LakeUnreadable, match="puts ICEBERG_TABLE lost without a metadata location"):
+        graph_of(*frozen(builder))
+
+
+class Broken(NessieClient):
+    """A server whose log is what a test makes of the real one."""
+
+    change: Any = None
+
+    def log(self, head: str, commits: int = 250) -> LogPage:
+        return Broken.change(super().log(head, commits))
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Broken]]:
+    monkeypatch.setattr("gc_assets.lakes.nessie.lake.NessieClient", Broken)
+    yield Broken
+    Broken.change = None
+
+
+def test_a_log_that_skips_a_commit_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
+    grow(builder, 4)
+    broken.change = lambda page: page.model_copy(update={"items": (page.items[0], *page.items[2:])})
+    with pytest.raises(LakeUnreadable, match="may not see everything"):
+        graph_of(*frozen(builder))
+
+
+def test_an_empty_log_behind_a_head_stops_the_run(builder: NessieBuilder, broken: type[Broken]) -> None:
+    grow(builder, 1)
+    broken.change = lambda page: page.model_copy(update={"items": ()})
+    with pytest.raises(LakeUnreadable, match="is empty"):
+        graph_of(*frozen(builder))
+
+
+def test_where_the_server_cut_its_history_the_whole_state_stands_in_for_it(builder: NessieBuilder, broken: type[Broken]) -> None:
+    builder.commit([put(["old"], table(1))])
+    grow(builder, 3)
+    expected = plain_rule(builder.api, lambda name: 2, NOW)
+    broken.change = lambda page: page.model_copy(update={"items": page.items[:2], "has_more": False})
+    lake, refs = frozen(builder)
+    found = lake.retain(refs, graph_of(lake, refs), NOW, NOW)
+    assert contents(found) >= expected
+    assert "older history was cut there" in found.notes[0]
+
+
+def test_fewer_commits_than_the_server_counts_stop_the_run(builder: NessieBuilder) -> None:
+    grow(builder, 3)
+    lake, refs = frozen(builder)
+    graph = graph_of(lake, refs)
+    one_more = replace(refs, refs=tuple(replace(ref, properties={"total_commits": "4"}) for ref in refs.refs))
+    with pytest.raises(LakeUnreadable, match="branch main has 4 commits by the server's count, its log shows 3"):
+        lake.retain(one_more, graph, NOW, NOW)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NessieBuilder]:
+    """A server that lets nobody read the keys that begin with `secret`."""
+    rules = {"nessie.server.authorization.enabled": "true"}
+    rules["nessie.server.authorization.rules.all"] = "!(op in ['READ_CONTENT_KEY'] && path.startsWith('secret'))"
+    folder = tmp_path_factory.mktemp("guarded")
+    with running(folder, properties=rules) as server:
+        yield NessieBuilder(server.uri, folder / "warehouse")
+
+
+def test_a_commit_whose_operations_are_hidden_stops_the_run(guarded: NessieBuilder) -> None:
+    guarded.commit([put(["open"], table(1))])
+    guarded.commit([put(["secret"], table(2))])
+    lake, refs = frozen(guarded)
+    graph = graph_of(lake, refs)
+    with pytest.raises(LakeUnreadable, match=r"1 commits show no operation.*READ_CONTENT_KEY"):
+        lake.retain(refs, graph, NOW, NOW)
+    assert NessieLake(guarded.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
+
+
+def test_a_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -> None:
+    builder.commit([put(["a"], table(1)), put(["b"], table(2))])
+    lake, refs = frozen(builder)
+    source = refs.sources[0]
+    whole = list(lake.commits(source))
+    graph = graph_of(lake, refs)
+    text = dict(whole[0].summary)["operations"]
+    column = graph.schema.get_field_index("summary")
+    hidden = [[(name, value.replace(text, text.splitlines()[0])) for name, value in row] for row in graph["summary"].to_pylist()]
+    changed = graph.set_column(column, graph.schema.field(column), pa.array(hidden, graph.schema.field(column).type))
+    with pytest.raises(LakeUnreadable, match="the log makes 1 entries, the server lists 2"):
+        lake.retain(refs, changed, NOW, NOW)
+
+
+def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> None:
+    with running(tmp_path, OLDEST) as server:
+        builder = NessieBuilder(server.uri, tmp_path / "warehouse")
+        grow(builder, 20)
+        builder.branch("dev")
+        builder.on("dev").new("db.t")
+        builder.tag("v1", "dev")
+        found = retention_of(builder.config(retention={"default": "2"}), NOW)
+        assert contents(found) == plain_rule(builder.api, lambda name: 2, NOW)

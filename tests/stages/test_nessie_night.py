@@ -1,0 +1,126 @@
+"""A whole night on a real Nessie server: plan, apply, restore, purge, and what the second night reads again.
+
+The tests of this module are one story in order; each stands on what the one before it did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.restore import restore
+from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
+from tests.lakes.nessie.server import Server
+from tests.stages.lakehouse import STORAGE, Lakehouse
+
+pytestmark = pytest.mark.spark
+
+START = datetime.now(UTC) + timedelta(days=1)
+
+
+@dataclass
+class Story:
+    house: Lakehouse
+    nessie: NessieBuilder
+    garbage: set[str]
+    before: dict[str, tuple[str, int]]
+    header: PlanHeader
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    nessie_server.reset()
+    house = Lakehouse(spark, tmp_path_factory.mktemp("nessie_night"), now=START)
+    nessie = NessieBuilder(nessie_server.uri, house.warehouse)
+    main = nessie.on()
+    main.new("db.orders")
+    nessie.tag("v1")
+    at_tag = main.files()
+    main.append("db.orders")
+    # The append's own data file and manifest live on in the next commit; its metadata file and manifest list do not.
+    superseded = {path for path in main.files() - at_tag if path.name.endswith(".metadata.json") or path.name.startswith("snap-")}
+    main.append("db.orders")
+    main.new("db.dropped")
+    dropped = {path for path in main.files() if "/db/dropped" in str(path)}
+    main.drop("db.dropped")
+    lost = set(main.at_hand("db.orders").leftovers(LONG_AGO))
+    created = {path for path in at_tag if path.name.startswith("00000-") and path.name.endswith(".metadata.json")}
+    house.lakes = [nessie.config(retention={"default": "1"})]
+    garbage = {house.key(path) for path in superseded | dropped | lost | created}
+    return Story(house, nessie, garbage, house.files(), house.plan())
+
+
+def readable(story: Story) -> None:
+    for row in story.house.rows("live_contents", "shop"):
+        assert open_table(row["metadata_location"]).scan().to_arrow().num_rows > 0
+
+
+def test_a_plan_holds_what_no_kept_commit_shows_and_the_files_of_dropped_tables(story: Story) -> None:
+    assert story.header.failed_gates == []
+    assert story.house.keys("deletion_plan") == story.garbage
+    readable(story)
+
+
+def test_every_file_is_live_or_planned(story: Story) -> None:
+    assert set(story.before) - story.house.live() == story.garbage
+
+
+def test_the_second_mark_decodes_nothing(story: Story) -> None:
+    assert story.house.plan().plan_id == story.header.plan_id
+    segments = [published.receipt.facts["decoded"] for published in story.house.tonight().state.runs("shop", "manifest_entries")]
+    assert segments[0] > 0
+    assert segments[1:] == [0]
+
+
+def test_apply_quarantines_exactly_the_plan_and_restore_puts_it_back(story: Story) -> None:
+    house = story.house
+    house.approved(story.header)
+    applied = house.apply(story.header)
+    assert {key: total.rows for key, total in applied.books.items()} == {("quarantine", "done"): len(story.garbage)}
+    assert house.files() == {key: value for key, value in story.before.items() if key not in story.garbage}
+    readable(story)
+    restore(house.spark, house.tonight(), STORAGE, plan_id=story.header.plan_id)
+    assert house.files() == story.before
+
+
+def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story) -> None:
+    house = story.house
+    house.now = START + timedelta(days=1)
+    header = house.plan()
+    assert house.keys("deletion_plan") == story.garbage
+    house.approved(header)
+    house.apply(header)
+    house.now = START + timedelta(days=2)
+    purge = house.plan()
+    assert {row["key"] for row in house.rows("deletion_plan") if row["action"] == "purge"} == story.garbage
+    house.approved(purge)
+    applied = house.apply(purge)
+    assert all(outcome == "done" for _, outcome in applied.books)
+    assert house.files() == {key: value for key, value in story.before.items() if key not in story.garbage}
+    readable(story)
+
+
+def test_after_the_purge_nothing_is_left_to_do_and_collected_history_is_not_asked_for_again(story: Story) -> None:
+    house = story.house
+    house.now = START + timedelta(days=3)
+    header = house.plan()
+    assert header.totals == {}
+    assert house.keys("deletion_plan") == set()
+    newest = list(house.tonight().state.runs("shop", "manifest_entries"))[-1]
+    assert (newest.receipt.facts["decoded"], newest.receipt.facts["unreadable"]) == (0, 0)
+
+
+def test_a_longer_cutoff_does_not_ask_for_history_that_an_earlier_plan_took(story: Story) -> None:
+    house = story.house
+    house.now = START + timedelta(days=4)
+    house.lakes = [story.nessie.config(retention={"default": "none"})]
+    header = house.plan()
+    assert header.failed_gates == []
+    live = house.tonight().state.require("shop", "live_files", house.clock.today())
+    assert any("are gone" in note for note in live.receipt.facts["notes"])
+    readable_now = {row["metadata_location"] for row in house.rows("live_contents", "shop") if row["at_head"]}
+    assert all(open_table(address).scan().to_arrow().num_rows > 0 for address in readable_now)
