@@ -294,6 +294,18 @@ class ExpiringLake(Lake, Protocol):
         ...
 
 
+@runtime_checkable
+class UndoingLake(ExpiringLake, Protocol):
+    """A lake whose edits of history can be taken back while what they let go of is still there."""
+
+    def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Puts back what these actions of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
+
+        Conditional and resumable as `expire`; what the format never gives back (the name of a deleted tag) is `failed`.
+        """
+        ...
+
+
 def empty_entries() -> pa.RecordBatch:
     """No rows of `ENTRY_SCHEMA`."""
     return pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)

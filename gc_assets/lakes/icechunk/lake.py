@@ -21,7 +21,7 @@ from gc_assets.lakes.icechunk.envelope import SpecVersionError
 from gc_assets.lakes.icechunk.execution import execute
 from gc_assets.lakes.icechunk.graph import UNREADABLE, commit_table
 from gc_assets.lakes.icechunk.ids import is_object_id
-from gc_assets.lakes.icechunk.present import Present
+from gc_assets.lakes.icechunk.present import Asked, Present
 from gc_assets.lakes.icechunk.refs import read_refs
 from gc_assets.lakes.icechunk.restoring import restore
 from gc_assets.lakes.icechunk.retention import retain
@@ -92,18 +92,15 @@ class IcechunkLake:
         """As `ExpiringLake.expire` says. What cannot be read fails every action, because any of them may hang on it."""
         try:
             refs, commits = self._read_afresh()
-            asked = self.retain(refs, commit_table(commits), as_of, grace_cutoff).expiry
+            policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
         except (LakeUnreadable, StoreError) as error:
             yield from _failed(actions, error)
             return
-        yield from execute(actions, [ExpiryAction(**row) for row in asked.to_pylist()], Present.of(refs, commits), self._editor)
+        asked = Asked.of([ExpiryAction(**row) for row in policy.expiry.to_pylist()])
+        yield from execute(actions, asked, Present.of(refs, commits), self._editor)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Puts back what `actions` of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
-
-        Conditional on the repository being as the actions left it, and on what they made unreachable being still there. A deleted tag
-        is `failed`: the format never gives its name again.
-        """
+        """As `UndoingLake.undo` says: on condition that the repository is as the actions left it, and what they let go of still there."""
         try:
             refs, commits = self._read_afresh()
         except (LakeUnreadable, StoreError) as error:
