@@ -42,6 +42,9 @@ class Kind:
     CONFIG = "config"
 
 
+KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
+
+
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
     """A metadata object that a commit (or a table) points at directly.
@@ -227,8 +230,8 @@ ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
 class ExpiryAction:
     """One edit of history, as planned: a row of `expiry_plan`.
 
-    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and for
-    undoing.
+    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and
+    for undoing.
     """
 
     action: Action
@@ -244,8 +247,9 @@ class ExpiryAction:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryOutcome:
-    """What became of an action: `done` by this call, `absent` (the lake was so already), `changed` (the lake moved on and no longer
-    asks for it: left alone, `error` says why), or `failed`.
+    """What became of an action, and for all but the first two why.
+
+    `done` by this call, `absent` (the lake was so already), `changed` (the lake no longer asks for it: left alone), or `failed`.
     """
 
     action: ExpiryAction
