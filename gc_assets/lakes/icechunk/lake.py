@@ -44,6 +44,8 @@ from gc_assets.lakes.protocol import (
 SNAPSHOTS_A_SHARD = 4096
 # Reads wait for the store and not for the processor.
 _READERS = 16
+# Handing a read to a thread costs more than parsing what it brings, so that a reader takes a handful at a time.
+_HANDFULS_A_READER = 8
 
 
 class IcechunkLake:
@@ -75,10 +77,10 @@ class IcechunkLake:
             for item in self._snapshot_objects()
             if is_object_id(name := item[0].rpartition("/")[2]) and zlib.crc32(name.encode()) % source.shards == source.shard
         ]
+        handful = 1 + len(own) // (_READERS * _HANDFULS_A_READER)
         with ThreadPoolExecutor(_READERS) as readers:
-            for commit in readers.map(lambda item: self._commit(*item), own):
-                if commit is not None:
-                    yield commit
+            for commits in readers.map(self._commits, (own[at : at + handful] for at in range(0, len(own), handful))):
+                yield from commits
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """The children of a snapshot or a chunk manifest. Raises `FormatError` naming it."""
@@ -158,6 +160,9 @@ class IcechunkLake:
             return [item for item in self._objects.list(prefix) if "/" not in item[0].removeprefix(prefix)]
         except OSError as error:
             raise LakeUnreadable(f"lake {self.name}: {prefix} cannot be listed: {error}") from error
+
+    def _commits(self, objects: Sequence[tuple[str, int, datetime]]) -> list[Commit]:
+        return [commit for item in objects if (commit := self._commit(*item)) is not None]
 
     def _commit(self, address: str, size_bytes: int, last_modified: datetime) -> Commit | None:
         where = f"lake {self.name}: snapshot {address}"
