@@ -67,7 +67,13 @@ def requests_of_the_library(root: Path, below: Path) -> Counter[str]:
 
 
 @click.command()
-@click.option("--snapshots", default=10_000, show_default=True, help="Length of the history; the newest 100 are kept.")
+@click.option(
+    "--snapshots",
+    type=click.IntRange(min=2 * KEPT_SNAPSHOTS),
+    default=10_000,
+    show_default=True,
+    help="Length of the history; the newest 100 are kept.",
+)
 @click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Where it is kept; default .benchmarks/.")
 def main(snapshots: int, cache: Path) -> None:
     """Expires a long history by us and by the library, and prints what each took."""
