@@ -316,11 +316,14 @@ class ExpiringLake(Lake, Protocol):
 
 
 @runtime_checkable
-class UndoableLake(ExpiringLake, Protocol):
-    """A lake whose edits of history can be taken back."""
+class UndoingLake(ExpiringLake, Protocol):
+    """A lake whose edits of history can be taken back while what they let go of is still there."""
 
-    def undo(self, actions: Sequence[ExpiryAction], as_of: datetime) -> Iterator[ExpiryOutcome]:
-        """Puts back what `actions`, once made, changed; one outcome per action, conditional on the lake being as they left it."""
+    def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Puts back what these actions of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
+
+        Conditional and resumable as `expire`; what the format never gives back (the name of a deleted tag) is `failed`.
+        """
         ...
 
 

@@ -21,7 +21,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance
-from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, UndoableLake
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, UndoingLake
 from gc_assets.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
 from gc_assets.stages.approvals import StoredPlan, execution_directory
 from gc_assets.stages.deletion_plan import EXPIRY_SIDE, planned_actions
@@ -179,7 +179,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     done = {
         lake: [item for item in ExpiryRecord(night, plan.header, lake).outcomes().values() if item.verdict == DONE]
         for lake in plan.header.expiry_actions
-        if isinstance(night.lake(lake), UndoableLake)
+        if isinstance(night.lake(lake), UndoingLake)
     }
     if not any(done.values()):
         raise UsageError(
@@ -190,7 +190,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     counts: Counter[str] = Counter()
     try:
         for lake_name, items in done.items():
-            found = list(night.undoable_lake(lake_name).undo([item.action for item in items], night.clock.now()))
+            found = list(night.undoing_lake(lake_name).undo([item.action for item in items]))
             outcomes = [
                 Settled(item.action, UNDONE if item.verdict in {DONE, ABSENT} else item.verdict, item.error, night.clock.now())
                 for item in found
