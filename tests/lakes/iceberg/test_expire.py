@@ -32,10 +32,22 @@ def server(builder: LakeBuilder) -> Iterator[RestServer]:
         yield server
 
 
-def over_rest(server: RestServer) -> IcebergLake:
+@dataclass(frozen=True, slots=True)
+class Listing(LocalObjects):
+    """Notes which manifest lists are read."""
+
+    reads: list[str] = field(default_factory=list)
+
+    def read(self, address: str) -> bytes:
+        if "/snap-" in address:
+            self.reads.append(address)
+        return LocalObjects.read(self, address)
+
+
+def over_rest(server: RestServer, objects: LocalObjects | None = None) -> IcebergLake:
     catalog = {"type": "rest", "uri": server.uri, "token": "hunter2"}
     config = server.builder.config().model_validate({"name": "sales", "kind": "iceberg", "catalog": catalog, "catalog_name": "default"})
-    return IcebergLake(config, LocalObjects())
+    return IcebergLake(config, objects or LocalObjects())
 
 
 def chain(builder: LakeBuilder, name: str = "db.t", count: int = 4, **settings: Any) -> tuple[TableBuilder, list[str]]:
@@ -534,10 +546,12 @@ def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(build
 
 def test_a_catalog_that_always_rejects_is_left_after_a_few_attempts(builder: LakeBuilder, server: RestServer) -> None:
     table, ids = chain(builder)
-    read = over_rest(server)
+    listing = Listing()
+    read = over_rest(server, listing)
     actions = planned(read)
     server.on_commit = lambda commit: 409
     outcomes = expired(read, actions)
+    assert len(listing.reads) == len(set(listing.reads)) == 1  # what stays is checked once, however often the commit is tried
     assert verdicts(outcomes) == {"failed": 3}
     assert "on purpose" in (outcomes[actions[0]].error or "")
     assert "hunter2" not in (outcomes[actions[0]].error or "")
