@@ -541,7 +541,20 @@ def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(build
     server.on_commit = meanwhile
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
-    assert f"the catalog dropped tag audit, made at snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
+    assert f"the catalog dropped tag audit together with snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
+    assert verdicts(expired(read, actions)) == {"failed": 3}  # and is not forgotten by the next apply
+    table.append(AS_OF)
+    assert verdicts(expired(read, actions)) == {"failed": 3}
+
+
+def test_what_another_tool_expired_is_absent_although_its_old_metadata_is_gone(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    table.table.maintenance.expire_snapshots().by_ids([int(snapshot_id) for snapshot_id in ids[:3]]).commit()
+    for entry in table.table.metadata.metadata_log:
+        table.path(entry.metadata_file).unlink()
+    assert verdicts(expired(read, actions)) == {"absent": 3}
 
 
 def test_a_catalog_that_always_rejects_is_left_after_a_few_attempts(builder: LakeBuilder, server: RestServer) -> None:
