@@ -142,8 +142,8 @@ class TableExpiry:
             for ref in before.refs:
                 if ref.snapshot_id in gone and ref.name not in staying:
                     loss = (
-                        f"the catalog dropped {ref.ref_type} {ref.name} together with snapshot {ref.snapshot_id}, which this plan does not ask for; "
-                        f"{before.address} still has both: restore from it what is needed before anything is collected"
+                        f"the catalog dropped {ref.ref_type} {ref.name} with snapshot {ref.snapshot_id}, and this plan did not ask for "
+                        f"that; {before.address} still has both: restore from it what is needed before anything is collected"
                     )
                     self.spoilt.update(dict.fromkeys(self.actions, loss))
             gone.difference_update(snapshot.snapshot_id for snapshot in before.snapshots)

@@ -541,7 +541,7 @@ def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(build
     server.on_commit = meanwhile
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
-    assert f"the catalog dropped tag audit together with snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
+    assert f"the catalog dropped tag audit with snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
     assert verdicts(expired(read, actions)) == {"failed": 3}  # and is not forgotten by the next apply
     table.append(AS_OF)
     assert verdicts(expired(read, actions)) == {"failed": 3}
