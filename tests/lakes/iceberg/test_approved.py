@@ -51,7 +51,7 @@ def tables(draw: Any) -> list[Registration]:
     return [draw(registrations(name)) for name in ["db.a", "db.b"][: draw(st.sampled_from([1, 1, 2]))]]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_no_more_than_was_approved_and_is_still_asked_for_and_no_ref_loses_its_snapshot(data: st.DataObject) -> None:
     actions = approved(tables(data.draw))
@@ -91,7 +91,7 @@ def test_on_an_unchanged_table_everything_approved_is_done(data: st.DataObject) 
     assert {action for removal in decision.removals for action in removal.actions} == set(actions)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(registrations("db.a"), st.data())
 def test_metadata_after_a_commit_is_as_asked_or_the_difference_is_named(item: Registration, data: st.DataObject) -> None:
     removals = decide(approved([item]), [item], retention([item])).removals
