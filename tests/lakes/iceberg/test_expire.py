@@ -5,6 +5,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -462,6 +463,22 @@ def test_a_catalog_that_does_not_open_fails_every_action_without_its_secrets(bui
     assert all("could not be read" in (item.error or "") and "hunter2" not in (item.error or "") for item in outcomes.values())
 
 
+@contextmanager
+def as_nobody(root: Path) -> Iterator[None]:
+    """Nothing is read-only to root: below `root`, and for the time being, we are somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = 65534
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, nobody, nobody)
+    os.seteuid(nobody)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
 def test_a_read_only_metadata_directory_fails_its_table_and_the_others_go_on() -> None:
     with tempfile.TemporaryDirectory() as directory:  # pytest's own are closed to other users
         builder = LakeBuilder(Path(directory))
@@ -469,18 +486,11 @@ def test_a_read_only_metadata_directory_fails_its_table_and_the_others_go_on() -
         chain(builder, "db.fine")
         read = lake(builder)
         actions = planned(read)
-        nobody = 65534
-        for path in [Path(directory), *Path(directory).rglob("*")]:
-            os.chown(path, nobody, nobody)
-            path.chmod(0o777)
         metadata = table.path(table.metadata_location).parent
         metadata.chmod(0o555)
-        mine = os.geteuid()
-        os.seteuid(nobody)  # nothing is read-only to root
-        try:
+        with as_nobody(builder.root):
             outcomes = expired(read, actions)
-        finally:
-            os.seteuid(mine)
+        metadata.chmod(0o755)
         assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.t", "failed"), ("db.fine", "done")}
         assert all("ermission" in outcome.error for outcome in outcomes.values() if outcome.error)
         assert listed(table) == ids
