@@ -160,6 +160,8 @@ MANIFEST_ENTRIES = _table(
     _field("container_size_bytes", LONG, "Length of the container when it was decoded."),
     _field("expected_entries", LONG, "Number of entries the container promises for this child."),
     _field("must_exist", BOOL, "False for objects a format allows to be absent."),
+    _field("path", STRING, "Logical path of the object in a lakeFS repository; null elsewhere."),
+    _field("written_at", TIMESTAMP, "When the entry was written, where the lake says so (lakeFS)."),
 )
 
 LIVE_FILES = _table(

@@ -38,6 +38,9 @@ class Kind:
     CHUNK_MANIFEST = "chunk_manifest"
     CHUNK = "chunk"
     VIRTUAL_CHUNK = "virtual_chunk"
+    METARANGE = "metarange"
+    RANGE = "range"
+    OBJECT = "object"
     REF = "ref"
     CONFIG = "config"
 
@@ -164,6 +167,9 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 
+# Where a lake names its objects by paths of its own (lakeFS): the logical path, and the time the entry was written.
+LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])
+
 
 class Objects(Protocol):
     """Reads whole objects by address, in driver and executors. Implementations pickle and are safe to use from threads.
@@ -209,7 +215,10 @@ class Lake(Protocol):
         ...
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """A container's bytes as rows of `ENTRY_SCHEMA`, counts verified. Raises `FormatError` naming the container."""
+        """A container's bytes as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`, counts verified.
+
+        Raises `FormatError` naming the container.
+        """
         ...
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:

@@ -52,7 +52,7 @@ def segments(night: Night, lake_name: str) -> list[Published]:
 def decoded_as(night: Night) -> str:
     """What the rows of a segment depend on besides the containers themselves."""
     places = sorted((storage.name, storage.location) for storage in night.config.storages)
-    return hashlib.sha256(json.dumps([__version__, places]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, places]).encode()).hexdigest()
 
 
 def segment_paths(published: list[Published], side: str | None = None) -> list[str]:
@@ -226,7 +226,8 @@ class _Decode:
             "storage": storage,
             "key": key,
         }
-        return pa.RecordBatch.from_arrays([columns[name] for name in MANIFEST_ENTRIES.schema.names], schema=MANIFEST_ENTRIES.schema)
+        arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in MANIFEST_ENTRIES.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=MANIFEST_ENTRIES.schema)
 
 
 def _ahead(pool: ThreadPoolExecutor, read: Any, tasks: list[dict[str, Any]], depth: int) -> Iterator[tuple[dict[str, Any], Any]]:
