@@ -11,10 +11,12 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
-from gc_assets.config import GRACE_FLOOR, LAKE_KINDS, Config, IcebergLakeConfig, IcechunkLakeConfig
+from gc_assets.config import GRACE_FLOOR, LAKE_KINDS, Config, IcebergLakeConfig, IcechunkLakeConfig, LakeFsLakeConfig
 from gc_assets.config_text import ConfigText, read_config_text
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration
+
+AnyLake = IcebergLakeConfig | IcechunkLakeConfig | LakeFsLakeConfig
 
 
 def load_config(path: Path, environment: Mapping[str, str], grace_floor: timedelta = GRACE_FLOOR) -> Config:
@@ -58,7 +60,10 @@ def _path(steps: tuple[str | int, ...]) -> str:
 
 
 def _anchored(config: Config, folder: Path) -> Config:
-    def lake(item: IcebergLakeConfig | IcechunkLakeConfig, where: str) -> IcebergLakeConfig | IcechunkLakeConfig:
+    def lake(item: AnyLake, where: str) -> AnyLake:
+        if isinstance(item, LakeFsLakeConfig):
+            location = None if item.location is None else _absolute(item.location, folder, f"{where}.location")
+            return item.model_copy(update={"location": location})
         if isinstance(item, IcechunkLakeConfig):
             return item.model_copy(update={"location": _absolute(item.location, folder, f"{where}.location")})
         return item.model_copy(update={"catalog": _anchored_catalog(item.catalog, folder, f"{where}.catalog")})

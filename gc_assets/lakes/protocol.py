@@ -45,6 +45,10 @@ class Kind:
     CONFIG = "config"
 
 
+# Lake kinds whose history nobody edits: what the policy does not keep is released at once, not once history lets go of it.
+RELEASED_BY_POLICY = frozenset({"lakefs"})
+
+
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
     """A metadata object that a commit (or a table) points at directly.
@@ -109,6 +113,8 @@ class FrozenRefs:
     `pinned` holds files that belong to the present state and not to a commit: the current metadata.json with its log,
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
+    `min_age_seconds`: nothing younger is ever a candidate here, whatever the storage's grace, because the system itself may still
+    take the file up (a lakeFS address that may yet be linked).
     """
 
     lake: str
@@ -118,6 +124,7 @@ class FrozenRefs:
     claims: tuple[Claim, ...]
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
+    min_age_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig
+from collections.abc import Sequence
+
+from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, LakeFsLakeConfig
 from gc_assets.lakes.protocol import Lake, Objects
 
 
-def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig, objects: Objects) -> Lake:
-    """The lake of a configuration entry. Raises `UsageError` where the kind's extra is not installed."""
+def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig | LakeFsLakeConfig, objects: Objects, storages: Sequence[str] = ()) -> Lake:
+    """The lake of a configuration entry. Raises `UsageError` where the kind's extra is not installed.
+
+    `storages` are the configured storages' locations, among which a lakeFS server's own word for its storage is looked up.
+    """
     if isinstance(config, IcebergLakeConfig):
         from gc_assets.lakes.iceberg.lake import IcebergLake
 
         return IcebergLake(config, objects)
+    if isinstance(config, LakeFsLakeConfig):
+        from gc_assets.lakes.lakefs.lake import LakeFsLake
+
+        return LakeFsLake(config, objects, storages)
     from gc_assets.lakes.icechunk.lake import IcechunkLake
 
     return IcechunkLake(config, objects)

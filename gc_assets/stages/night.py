@@ -60,7 +60,7 @@ class Night:
         return [(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages]
 
     def lake(self, name: str) -> Lake:
-        return open_lake(self.config.lake(name), LocalObjects())
+        return open_lake(self.config.lake(name), LocalObjects(), [storage.location for storage in self.config.storages])
 
     def storage(self, name: str) -> StorageConfig:
         return self.config.storage(name)

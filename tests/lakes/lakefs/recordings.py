@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import tarfile
@@ -47,6 +48,13 @@ class Recording:
         with tarfile.open(archive) as tar:
             tar.extractall(target, filter="tar")
         return target
+
+    def files(self) -> list[dict[str, Any]]:
+        """The truth about every file: key, path, size, last_modified, staged_on, ..."""
+        if "objects" in self.expected:
+            return self.expected["objects"]
+        with gzip.open(DATA / self.name / "objects.csv.gz", "rt", newline="") as lines:
+            return [{**row, "staged_on": row["staged_on"].split()} for row in csv.DictReader(lines)]
 
     def exchanges(self, subject: str) -> list[dict[str, Any]]:
         """Recorded requests with their answers."""
