@@ -275,7 +275,7 @@ class LakeFsLakeConfig(_Model):
     name: Name
     kind: Literal["lakefs"]
     endpoint: Annotated[str, BeforeValidator(_endpoint)] = Field(description="The server's address, such as http://localhost:8000.")
-    repository: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{2,62}$", description="The repository's id.")
+    repository: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="The repository's id.")
     access_key_id: SecretStr
     secret_access_key: SecretStr
     retention: LakeFsRetention = Field(default_factory=lambda: LakeFsRetention())

@@ -44,7 +44,7 @@ def _explained(item: Any, text: ConfigText) -> str:
     if item["type"] == "extra_forbidden":
         return f"  {path}: no such key"
     if item["type"].startswith("union_tag"):
-        path, message, found = f"{path}.kind", f"this release knows {' and '.join(LAKE_KINDS)}", item.get("ctx", {}).get("tag")
+        path, message, found = f"{path}.kind", f"this release knows {', '.join(LAKE_KINDS)}", item.get("ctx", {}).get("tag")
     shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) and "secret" not in path else ""
     return f"  {path or 'the document'}: {text.hidden(message + shown)}"
 

@@ -218,6 +218,7 @@ ORPHAN_FILES = _table(
     _field("etag", STRING, "Identity of the bytes."),
     _field("version_id", STRING, "Object version."),
     _field("reason", STRING, "`expired`, `unreferenced`, `uncommitted` or `lifecycle`."),
+    _field("held_for_expiry", BOOL, "True: history that a ref reaches still names it, so it is not planned until that history is expired."),
     _field("lake", STRING, "Lake that claims the file."),
     _field("last_commit_id", STRING, "For `expired`: one expired commit that needs it."),
     _field("last_container", STRING, "For `expired`: the container that names it."),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
 
 from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, LakeFsLakeConfig
 from gc_assets.lakes.protocol import Lake, Objects
@@ -24,3 +26,12 @@ def open_lake(config: IcebergLakeConfig | IcechunkLakeConfig | LakeFsLakeConfig,
     from gc_assets.lakes.icechunk.lake import IcechunkLake
 
     return IcechunkLake(config, objects)
+
+
+def named_times(kind: str) -> Callable[[pa.Array], pa.Array] | None:
+    """How a kind's object names tell when they were handed out (keys to UTC timestamps, null where one tells none); null where none do."""
+    if kind == "lakefs":
+        from gc_assets.lakes.lakefs import xids
+
+        return xids.named_times
+    return None

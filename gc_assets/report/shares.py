@@ -13,8 +13,8 @@ Amounts = Mapping[str, Mapping[str, int]]
 def steps_of(orphans: Mapping[str, Any]) -> list[Step]:
     """The waterfall of a storage, from the facts of its `orphan_files`."""
     shares: Amounts = orphans["waterfall"]
-    held = _sum({name: amount for name, amount in orphans["by_reason"].items() if name.startswith("expired/")})
-    garbage = _sum({name: amount for name, amount in orphans["by_reason"].items() if not name.startswith("expired/")})
+    held, found = _sum(orphans["held_for_expiry"]), _sum(orphans["by_reason"])
+    garbage = {unit: found[unit] - held[unit] for unit in found}
     nothing = {"files": 0, "bytes": 0}
     total, live, unowned, young = _sum(shares), *(shares.get(name, nothing) for name in ("live", "unowned", "young"))
     return [

@@ -17,7 +17,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RELEASED_BY_POLICY, RETAINED
 from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, PINNED, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
@@ -41,13 +41,17 @@ ROOTS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RootTables:
-    """Where the tables that content roots come from were published; pickles."""
+    """Where the tables that content roots come from were published; pickles.
+
+    `released`: history is never edited, so that what the policy does not keep is held by nothing.
+    """
 
     files: Files
     graph: tuple[str, ...]
     reachable: tuple[str, ...]
     expiry: tuple[str, ...]
     pinned: tuple[str, ...]
+    released: bool = False
 
 
 def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
@@ -63,6 +67,7 @@ def root_tables(night: Night, inputs: dict[str, Published]) -> RootTables:
         tuple(inputs[REACHABLE_SNAPSHOTS.name].paths()),
         tuple(inputs[EXPIRY_PLAN.name].paths()),
         tuple(inputs[LAKE_REFS.name].paths(PINNED_SIDE)),
+        inputs[LAKE_REFS.name].receipt.facts["kind"] in RELEASED_BY_POLICY,
     )
 
 
@@ -83,7 +88,7 @@ def content_roots(tables: RootTables) -> pa.Table:
     state, refs = reachable.column("state").take(at), reachable.column("refs_count").take(at)
     _refuse_unjudged(graph.filter(pc.invert(pc.is_in(state, pa.array([RETAINED, EXPIRED, DANGLING])))))
     live = pc.if_else(pc.greater(refs, 0), REACHED, SPARED)
-    held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _identity(removed, "snapshot_id")))
+    held = pc.or_(pc.and_(pc.equal(state, EXPIRED), not tables.released), pc.is_in(ids, _identity(removed, "snapshot_id")))
     rank = pc.if_else(pc.equal(state, RETAINED), live, pc.if_else(held, HELD, DEAD)).cast(pa.int8())
 
     lists = graph.column("content_roots").combine_chunks()

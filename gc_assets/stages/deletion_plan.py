@@ -73,7 +73,7 @@ def _rows(
 ) -> DataFrame:
     """Planned keys; keys that wait in quarantine, or whose name was taken meanwhile, are routed aside."""
     state, storage = night.state, night.storage(storage_name)
-    found = read_table(spark, state, ORPHAN_FILES, orphans).filter("reason <> 'expired'")
+    found = read_table(spark, state, ORPHAN_FILES, orphans).filter("not held_for_expiry")
     nothing = F.lit(None).cast("string")
     fresh = found.select(
         "key",
@@ -150,9 +150,8 @@ def _header(
         if action == QUARANTINE:
             reasons[reason] = reasons.get(reason, Totals()) + amount
     held = Totals()
-    for name, amount in found["by_reason"].items():
-        if name.startswith("expired/"):
-            held += Totals(amount["files"], amount["bytes"])
+    for amount in found["held_for_expiry"].values():
+        held += Totals(amount["files"], amount["bytes"])
     expiry = [night.state.require(lake.name, EXPIRY_PLAN.name, night.run_date) for lake in night.config.lakes]
     return sealed(
         storage=storage_name,

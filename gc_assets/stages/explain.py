@@ -105,7 +105,7 @@ def _not_live(night: Night, storage: str, key: str, facts: dict[str, Any], histo
         refused = facts["plan_refused_by"]
         sentence = f"No live commit needs it ({plan['reason']}): plan {facts['plan_id'][:12]} would {plan['action']} it."
         return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
-    if orphan is not None and orphan["reason"] == "expired":
+    if orphan is not None and orphan["held_for_expiry"]:
         commit = orphan["last_commit_id"]
         return "expired", f"Only expired history needs it, last commit {commit}: held out of the plan until that history is expired."
     if orphan is not None:

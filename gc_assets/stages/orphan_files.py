@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -20,7 +20,9 @@ from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
+from gc_assets.lakes.protocol import RELEASED_BY_POLICY
 from gc_assets.schemas import CLAIMS, COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.stages.ages import Ages
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
@@ -79,7 +81,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         ProbeFilter(state.files, tuple(bloom.paths())),
         claims_of(night, storage_name, refs),
         LiveMetadata(state.files, tuple(path for table in live for path in table.paths(METADATA_SIDE)), storage_name),
-        cutoff,
+        Ages.of(cutoff, refs),
         state.files,
         run,
     )
@@ -100,7 +102,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     if unlisted > MAX_UNLISTED * live_count(live, storage_name):
         unlisted, unlisted_samples = _unlisted(keys, listed, quarantine_ledger(spark, state, storage_name))
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
-    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
+    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake", "held_for_expiry"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
     waterfall = {key[0]: value for key, value in probed.totals.items()}
@@ -109,9 +111,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         "grace_cutoff": cutoff.isoformat(),
         "historical": any(table.receipt.facts["historical"] for table in refs),
         "waterfall": {name: {"files": total.rows, "bytes": total.size_bytes} for name, total in sorted(waterfall.items())},
-        "by_reason": {
-            f"{reason}/{lake}": {"files": total.rows, "bytes": total.size_bytes} for (reason, lake), total in sorted(written.totals.items())
-        },
+        "by_reason": _amounts(written, lambda reason, lake, _: f"{reason}/{lake}"),
+        "held_for_expiry": _amounts(written, lambda _, lake, held: lake if held == "true" else None),
         "live_keys": live_count(live, storage_name),
         "missing_metadata": missing[:MAX_SAMPLES],
         "missing_metadata_count": len(missing),
@@ -139,6 +140,16 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         facts=facts,
         unsafe=night.unsafe,
     )
+
+
+def _amounts(written: Written, name: Callable[[str, str, str], str | None]) -> dict[str, dict[str, int]]:
+    """Files and bytes of the orphans, grouped by what `name` makes of (reason, lake, held_for_expiry); null leaves a group out."""
+    grouped: dict[str, Totals] = {}
+    for (reason, lake, held), total in sorted(written.totals.items()):
+        group = name(reason, lake, held)
+        if group is not None:
+            grouped[group] = grouped.get(group, Totals()) + total
+    return {group: {"files": total.rows, "bytes": total.size_bytes} for group, total in sorted(grouped.items())}
 
 
 def claims_of(night: Night, storage_name: str, refs: list[Published]) -> Claims:
@@ -221,15 +232,23 @@ def _orphans(
     if _any_hit(night, keys, candidate_paths):
         judged = candidates.join(_hits(candidates, keys), "key", "left")
     joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
-    expired = F.col("w").isNotNull() & ~F.col("w.dead")
+    held = F.coalesce(~F.col("w.dead"), F.lit(False))
+    # Nobody edits these lakes' history: whatever commit still names the file, the policy has let it go.
+    released = F.col("w").isNotNull() & F.col("lake").isin(_names(night, RELEASED_BY_POLICY))
+    never_committed = F.col("lake").isin(_names(night, {"lakefs"}))
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
-        F.when(expired, "expired").otherwise("unreferenced").alias("reason"),
+        F.when(held | released, "expired").when(never_committed, "uncommitted").otherwise("unreferenced").alias("reason"),
+        held.alias("held_for_expiry"),
         F.col("w.commit_id").alias("last_commit_id"),
         F.col("w.container").alias("last_container"),
         F.col("w.kind").alias("kind"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _names(night: Night, kinds: Collection[str]) -> list[str]:
+    return [lake.name for lake in night.config.lakes if lake.kind in kinds]
 
 
 def _any_hit(night: Night, keys: DataFrame, candidate_paths: list[str]) -> bool:
@@ -284,7 +303,7 @@ class _Probe:
     live: ProbeFilter
     claims: Claims
     metadata: LiveMetadata
-    cutoff: datetime
+    ages: Ages
     files: Files
     run: Run
 
@@ -292,7 +311,6 @@ class _Probe:
         writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
         suspects = PartWriter(self.files, self.run.path, CANDIDATES, SUSPECTS_SIDE)
         totals: dict[tuple[str, ...], Totals] = {}
-        cutoff = pa.scalar(self.cutoff, pa.timestamp("us", "UTC"))
 
         def count(name: str, rows: pa.RecordBatch) -> None:
             size = pc.sum(rows.column("size_bytes")).as_py() or 0
@@ -309,7 +327,7 @@ class _Probe:
             count(UNOWNED, owned.filter(pc.is_null(lake)))
             owned = owned.filter(pc.is_valid(lake))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), SUSPECT)).select(CANDIDATES.names))
-            old = pc.less(owned.column("last_modified"), cutoff)
+            old = self.ages.old(owned)
             count(YOUNG, owned.filter(pc.invert(old)))
             candidates = owned.filter(old)
             count(CANDIDATE, candidates)

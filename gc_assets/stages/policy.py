@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, RefRule
+from gc_assets.config import IcechunkLakeConfig, LakeConfig, LakeFsLakeConfig, RefRule
 from gc_assets.core.receipts import Published
 from gc_assets.core.units import Cutoff
 from gc_assets.schemas import CURRENT_RULES, POLICY_TABLE
@@ -69,8 +69,11 @@ def finished_dates(night: Night) -> set[date]:
     return done - open_
 
 
-def _rules(lake: IcebergLakeConfig | IcechunkLakeConfig, as_of: datetime) -> list[dict[str, Any]]:
-    if isinstance(lake, IcechunkLakeConfig):
+def _rules(lake: LakeConfig, as_of: datetime) -> list[dict[str, Any]]:
+    if isinstance(lake, LakeFsLakeConfig) and lake.retention.source == "server":
+        # The server's rules are read with the refs that they are about, and frozen there.
+        return [_rule("retention.source=server", None, Cutoff(forever=True), as_of)]
+    if isinstance(lake, IcechunkLakeConfig | LakeFsLakeConfig):
         default = _rule("retention.default", None, lake.retention.default.as_cutoff(), as_of)
         return [default, *_ref_rules(lake.retention.refs, as_of)]
     retention = lake.retention
