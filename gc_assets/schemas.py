@@ -137,10 +137,51 @@ EXPIRY_PLAN = _table(
     TABLE_UUID,
     _field("snapshot_id", STRING, "Snapshot that is edited or removed, or the head of the deleted ref."),
     _field("action", STRING, "`edit_parent`, `remove_snapshot` or `delete_ref`."),
-    _field("ref_name", STRING, "Ref whose walk led to the action; null for removals."),
+    _field("ref_name", STRING, "Ref whose walk led to the action, or the ref that is deleted; null for removals."),
+    _field("ref_type", STRING, "`branch` or `tag`; null for removals."),
+    _field("old_parent_id", STRING, "For `edit_parent`: the parent before, for the same-object check and for undoing."),
     _field("new_parent_id", STRING, "For `edit_parent`: the parent afterwards."),
     _field("reason", STRING, "One sentence: the rule that decided."),
     TABLE_NAME,
+)
+
+EXPIRY_LOG = _table(
+    "expiry_log",
+    "lake",
+    "What happened to each planned edit of history.",
+    ("table_uuid", "snapshot_id", "action", "ref_name", "plan_id"),
+    TABLE_UUID,
+    _field("snapshot_id", STRING, "As in `expiry_plan`."),
+    _field("action", STRING, "As in `expiry_plan`."),
+    _field("ref_name", STRING, "As in `expiry_plan`."),
+    _field("ref_type", STRING, "As in `expiry_plan`."),
+    _field("old_parent_id", STRING, "As in `expiry_plan`."),
+    _field("new_parent_id", STRING, "As in `expiry_plan`."),
+    _field("outcome", STRING, "`done`, `absent` (the lake was so already), `changed` (the lake no longer asks for it) or `failed`."),
+    _field("error", STRING, "Why the outcome is not `done`."),
+    _field("at", TIMESTAMP, "When the outcome was known."),
+    _field("plan_id", STRING, "Plan that was executed."),
+    TABLE_NAME,
+)
+
+SNAPSHOT_HISTORY = _table(
+    "snapshot_history",
+    "lake",
+    "Every snapshot that Iceberg metadata lists, and every expired one for as long as `history.keep` says.",
+    ("table_uuid", "snapshot_id"),
+    TABLE_UUID,
+    _field("snapshot_id", STRING, "Snapshot id in decimal."),
+    TABLE_NAME,
+    _field("parent_id", STRING, "Parent snapshot; null for the first."),
+    _field("committed_at", TIMESTAMP, "When the writer says the snapshot was committed."),
+    _field("operation", STRING, "`append`, `overwrite`, `replace` or `delete`."),
+    _field("summary", pa.map_(STRING, STRING), "Iceberg's snapshot summary, with `sequence-number` and `schema-id`."),
+    _field("manifest_list", STRING, "Address of the manifest list; of an expired snapshot it may be gone."),
+    _field("refs", STRINGS, "Refs that reached it when it was last seen, 100 at most."),
+    _field("expired", BOOL, "True once the table's metadata no longer lists it."),
+    _field("expired_at", TIMESTAMP, "When it was removed, by the plan named beside; null while it is listed."),
+    _field("reason", STRING, "The rule by which it was removed; null while it is listed."),
+    _field("plan_id", STRING, "The plan that removed it; null while it is listed, or where another tool removed it."),
 )
 
 MANIFEST_ENTRIES = _table(

@@ -6,7 +6,7 @@ pointers); `commits` and `decode` run in executors, on values that pickle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
@@ -45,6 +45,7 @@ class Kind:
     CONFIG = "config"
 
 
+KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 # Lake kinds whose history nobody edits: what the policy does not keep is released at once, not once history lets go of it.
 RELEASED_BY_POLICY = frozenset({"lakefs"})
 
@@ -206,6 +207,44 @@ class Retention:
     notes: tuple[str, ...] = ()
 
 
+Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
+EDIT_PARENT: Action = "edit_parent"
+REMOVE_SNAPSHOT: Action = "remove_snapshot"
+DELETE_REF: Action = "delete_ref"
+ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryAction:
+    """One edit of history, as planned: a row of `expiry_plan`.
+
+    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and
+    for undoing.
+    """
+
+    action: Action
+    snapshot_id: str
+    reason: str
+    ref_type: RefType | None = None
+    ref_name: str | None = None
+    old_parent_id: str | None = None
+    new_parent_id: str | None = None
+    table_uuid: str | None = None
+    table_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryOutcome:
+    """What became of an action, and for all but the first two why.
+
+    `done` by this call, `absent` (the lake was so already), `changed` (the lake no longer asks for it: left alone), or `failed`.
+    """
+
+    action: ExpiryAction
+    verdict: ExpiryVerdict
+    error: str | None = None
+
+
 @runtime_checkable
 class Lake(Protocol):
     """One catalog or repository. Instances pickle."""
@@ -230,6 +269,23 @@ class Lake(Protocol):
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """The policy over the whole graph (columns of `commit_graph`), pure."""
+        ...
+
+
+@runtime_checkable
+class ExpiringLake(Lake, Protocol):
+    """A lake whose history is edited: files of its expired commits are free only once history has let go of them.
+
+    In all other lakes the files that only expired commits name are free at once.
+    """
+
+    def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
+        """Makes the edits, one outcome per action as it is known.
+
+        Refs and metadata are read afresh; only what the policy asks for now too is done, the rest is `changed`. Each edit is atomic and
+        conditional on what was read; a killed call leaves a valid lake, and calling again does the rest. Whatever a catalog or store
+        raises becomes `failed` for the actions it concerns, and the others go on.
+        """
         ...
 
 

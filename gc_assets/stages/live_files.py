@@ -16,6 +16,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published, Run
+from gc_assets.lakes.protocol import KINDS
 from gc_assets.schemas import CONTAINERS, EDGES, LIVE_FILES, MANIFEST_ENTRIES, UNREADABLE
 from gc_assets.stages.content_roots import DEAD, HELD, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE, segment_paths, segments
@@ -111,18 +112,24 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
     children = named.join(expanding, "container").withColumn("container_size_bytes", F.lit(None).cast("long"))
     everything = direct.unionByName(children.select(*DIRECT.names))
     placed = everything.withColumn("key", F.coalesce("key", "address"))
-    grouped = placed.groupBy("storage", "key").agg(
-        F.min("witness").alias("witness"),
-        F.min_by("kind", "witness").alias("kind"),
-        F.max("size_bytes").alias("size_bytes"),
-        F.max("must_exist").alias("must_exist"),
-        F.max("container_size_bytes").alias("container_size_bytes"),
+    # Witness and kind as one number: Spark aggregates numbers by hashing, text only by sorting.
+    strongest = (F.col("witness") * len(KINDS) + _kind_number()).alias("strongest")
+    grouped = (
+        placed.select(*DIRECT.names, strongest)
+        .groupBy("storage", "key")
+        .agg(
+            F.min("strongest").alias("strongest"),
+            F.max("size_bytes").alias("size_bytes"),
+            F.max("must_exist").alias("must_exist"),
+            F.max("container_size_bytes").alias("container_size_bytes"),
+        )
     )
-    return grouped.join(witnesses, "witness").select(
+    named_by = grouped.withColumn("witness", F.expr(f"strongest div {len(KINDS)}"))
+    return named_by.join(witnesses, "witness").select(
         "storage",
         "key",
         F.xxhash64("key").alias("key_hash"),
-        "kind",
+        F.array(*map(F.lit, KINDS))[(F.col("strongest") % len(KINDS)).cast("int")].alias("kind"),
         F.coalesce("size_bytes", "container_size_bytes").alias("size_bytes"),
         F.lit(lake_name).alias("lake"),
         "commit_id",
@@ -132,6 +139,13 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
         "container_size_bytes",
         _route().alias(ROUTE),
     )
+
+
+def _kind_number() -> Column:
+    """The kind's place in `KINDS`. A kind that is not there stops the run: its file must not fall out of the live set."""
+    unknown = F.raise_error(F.concat(F.lit("live_files: unknown file kind "), F.coalesce("kind", F.lit("null")))).cast("long")
+    place = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+    return F.when(place > 0, place - 1).otherwise(unknown)
 
 
 def _route() -> Column:
