@@ -279,6 +279,10 @@ class LakeFsLakeConfig(_Model):
     access_key_id: SecretStr
     secret_access_key: SecretStr
     retention: LakeFsRetention = Field(default_factory=lambda: LakeFsRetention())
+    rules: str | None = Field(default=None, description="A JSON file with lifecycle rules by path prefix, read afresh every run.")
+    recheck_deduplicated: bool = Field(
+        default=True, description="Look again at objects that other paths once kept from a lifecycle rule; the proposal never does."
+    )
     location: str | None = Field(
         default=None, description="Where the storage namespace is, if the server's own words for it do not name a configured storage."
     )

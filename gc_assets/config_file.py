@@ -63,7 +63,8 @@ def _anchored(config: Config, folder: Path) -> Config:
     def lake(item: AnyLake, where: str) -> AnyLake:
         if isinstance(item, LakeFsLakeConfig):
             location = None if item.location is None else _absolute(item.location, folder, f"{where}.location")
-            return item.model_copy(update={"location": location})
+            rules = None if item.rules is None else _absolute(item.rules, folder, f"{where}.rules")
+            return item.model_copy(update={"location": location, "rules": rules})
         if isinstance(item, IcechunkLakeConfig):
             return item.model_copy(update={"location": _absolute(item.location, folder, f"{where}.location")})
         return item.model_copy(update={"catalog": _anchored_catalog(item.catalog, folder, f"{where}.catalog")})

@@ -83,6 +83,7 @@ CURRENT_RULES = _table(
     _field("branch", STRING, "As in `policy_table`."),
     _field("date_to_be_deleted", TIMESTAMP, "This run's bound."),
     _field("last_deleted", TIMESTAMP, "The bound of the newest run whose deletion finished in full; null = never."),
+    _field("scope", STRING, "As in `policy_table`."),
 )
 
 LAKE_REFS = _table(
