@@ -33,7 +33,8 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [config.StorageConfig, config.Gates, config.IcebergRetention, config.IcechunkRetention, config.IcechunkExpiry]
+    "model",
+    [config.StorageConfig, config.Gates, config.IcebergRetention, config.IcechunkRetention, config.IcechunkExpiry, config.LakeFsRetention],
 )
 def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()

@@ -38,6 +38,9 @@ class Kind:
     CHUNK_MANIFEST = "chunk_manifest"
     CHUNK = "chunk"
     VIRTUAL_CHUNK = "virtual_chunk"
+    METARANGE = "metarange"
+    RANGE = "range"
+    OBJECT = "object"
     REF = "ref"
     CONFIG = "config"
     VIEW_METADATA = "view_metadata"
@@ -149,6 +152,8 @@ class FrozenRefs:
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
     `edits` are those that plans of ours made in earlier nights: what they let go of is no rolled-back history, which a rule may keep.
+    `min_age_seconds`: nothing younger is ever a candidate here, whatever the storage's grace, because the system itself may still
+    take the file up (a lakeFS address that may yet be linked).
     """
 
     lake: str
@@ -159,6 +164,7 @@ class FrozenRefs:
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
     edits: tuple[ExpiryAction, ...] = ()
+    min_age_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +213,9 @@ ENTRY_SCHEMA = pa.schema(
         pa.field("must_exist", pa.bool_(), nullable=False),
     ]
 )
+
+# Where a lake names its objects by paths of its own (lakeFS): the logical path, and the time the entry was written.
+LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])
 
 
 class Objects(Protocol):
@@ -290,7 +299,10 @@ class Lake(Protocol):
         ...
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """A container's bytes as rows of `ENTRY_SCHEMA`, counts verified. Raises `FormatError` naming the container."""
+        """A container's bytes as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`, counts verified.
+
+        Raises `FormatError` naming the container.
+        """
         ...
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:

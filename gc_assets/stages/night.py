@@ -60,7 +60,7 @@ class Night:
         return [(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages]
 
     def lake(self, name: str) -> Lake:
-        return open_lake(self.config.lake(name), EditableLocalObjects())
+        return open_lake(self.config.lake(name), EditableLocalObjects(), [storage.location for storage in self.config.storages])
 
     def expiring_lake(self, name: str) -> ExpiringLake:
         """Raises `UsageError` for a lake whose history is never edited."""
