@@ -130,6 +130,31 @@ REACHABLE_SNAPSHOTS = _table(
     TABLE_NAME,
 )
 
+POTENTIAL_COMMITS = _table(
+    "potential_commits",
+    "lake",
+    "lakeFS: commits that may hold objects which the lifecycle rules release and no finished run has handled yet.",
+    ("commit_id",),
+    _field("commit_id", STRING, "Commit id."),
+    _field("branches", STRINGS, "Branches that a rule names and that reach it; an empty name stands for all other branches together."),
+    _field("last_deleted", TIMESTAMP, "The bound used: the latest over the branches of the minimum; null = from the beginning."),
+)
+
+LIFECYCLE_OBJECTS = _table(
+    "lifecycle_objects",
+    "lake",
+    "lakeFS: objects that a lifecycle rule releases under at least one path, and whether another reference keeps them.",
+    ("storage", "key"),
+    _field("storage", STRING, "Storage the object lies in."),
+    _field("key", STRING, "Canonical key."),
+    _field("paths", STRINGS, "Logical paths that name it, 100 at most, in alphabetical order."),
+    _field("matched_rules", STRINGS, "Ids of the rules that release it."),
+    _field("deduplicated", BOOL, "True: it is kept, because another path, branch, tag or staging area needs it, or once did."),
+    _field("size_bytes", LONG, "Size where the entries record it."),
+    _field("commits", LONG, "Retained commits that will hold a dangling path once it is gone, by the path that most of them hold."),
+    _field("potential", BOOL, "True: one of `potential_commits` holds it."),
+)
+
 EXPIRY_PLAN = _table(
     "expiry_plan",
     "lake",
@@ -265,6 +290,7 @@ ORPHAN_FILES = _table(
     _field("last_commit_id", STRING, "For `expired`: one expired commit that needs it."),
     _field("last_container", STRING, "For `expired`: the container that names it."),
     _field("kind", STRING, "For `expired`: the file kind; null where nothing names the file."),
+    _field("dangling_commits", LONG, "For `lifecycle`: retained commits that will hold a path to nothing."),
     _field("table_uuid", STRING, "Iceberg table that claims the file."),
 )
 
@@ -280,6 +306,7 @@ DELETION_PLAN = _table(
     _field("version_id", STRING, "Object version."),
     _field("reason", STRING, "As in `orphan_files`; for `restore` why it is live again."),
     _field("lake", STRING, "Lake that claims the file."),
+    _field("dangling_commits", LONG, "For `lifecycle`: retained commits that will hold a path to nothing."),
     _field("after_expiry", BOOL, "True: only once the plan's own expiry actions are done and a fresh mark agrees."),
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
     _field("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
@@ -386,6 +413,8 @@ TABLES: Final[dict[str, Table]] = {
         LAKE_REFS,
         COMMIT_GRAPH,
         REACHABLE_SNAPSHOTS,
+        POTENTIAL_COMMITS,
+        LIFECYCLE_OBJECTS,
         EXPIRY_PLAN,
         MANIFEST_ENTRIES,
         LIVE_FILES,

@@ -10,6 +10,7 @@ from gc_assets.assets.commit_graph import commit_graph
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.deletion_plan import deletion_plan
 from gc_assets.assets.lake_refs import lake_refs
+from gc_assets.assets.lifecycle import has_rules, lifecycle_objects, potential_commits
 from gc_assets.assets.live_files import live_files
 from gc_assets.assets.live_filter import live_filter
 from gc_assets.assets.manifest_entries import manifest_entries
@@ -30,6 +31,7 @@ def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefiniti
         commit_graph(lake, run_dates),
         reachable_snapshots(lake, run_dates),
         manifest_entries(lake, run_dates),
+        *([potential_commits(lake, run_dates), lifecycle_objects(lake, run_dates)] if has_rules(lake) else []),
         live_files(lake, run_dates),
     ]
 

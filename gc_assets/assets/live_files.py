@@ -4,11 +4,12 @@ import dagster as dg
 
 from gc_assets.assets.checks import LIVE_WHILE_REFS, RECEIPT
 from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.lifecycle import has_rules
 from gc_assets.assets.results import Figures, materialized
 from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.core.receipts import Published
-from gc_assets.schemas import LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
+from gc_assets.schemas import LIFECYCLE_OBJECTS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.stages import live_files as stage
 from resources.collector import Collector
 
@@ -16,7 +17,8 @@ CHECKS = [RECEIPT, LIVE_WHILE_REFS]
 
 
 def live_files(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
-    spec = lake_spec(lake, LIVE_FILES, run_dates, [key_of(lake, REACHABLE_SNAPSHOTS), key_of(lake, MANIFEST_ENTRIES)])
+    lifecycle = [key_of(lake, LIFECYCLE_OBJECTS)] if has_rules(lake) else []
+    spec = lake_spec(lake, LIVE_FILES, run_dates, [key_of(lake, REACHABLE_SNAPSHOTS), key_of(lake, MANIFEST_ENTRIES), *lifecycle])
 
     @box([spec], CHECKS)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> dg.MaterializeResult:

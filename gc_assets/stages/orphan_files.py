@@ -21,11 +21,21 @@ from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
 from gc_assets.lakes.protocol import RELEASED_BY_POLICY
-from gc_assets.schemas import CLAIMS, COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.schemas import (
+    CLAIMS,
+    COMMIT_GRAPH,
+    LAKE_REFS,
+    LIFECYCLE_OBJECTS,
+    LIVE_FILES,
+    LIVE_FILTER,
+    ORPHAN_FILES,
+    PROBLEMS,
+    STORAGE_INVENTORY,
+)
 from gc_assets.stages.ages import Ages
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
+from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE, METADATA, METADATA_SIDE, released_by_lifecycle
 from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
 from gc_assets.stages.night import Night
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
@@ -51,7 +61,7 @@ CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates beyond this many compressed bytes (some millions) are compared by a join instead of in every worker's memory.
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
-WITNESS_DDL: Final = "key string, w struct<dead: boolean, commit_id: string, container: string, kind: string>"
+WITNESS_DDL: Final = "key string, w struct<dead: boolean, lifecycle: boolean, commit_id: string, container: string, kind: string>"
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A gate names a few and counts the rest, up to here.
@@ -232,19 +242,38 @@ def _orphans(
     if _any_hit(night, keys, candidate_paths):
         judged = candidates.join(_hits(candidates, keys), "key", "left")
     joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
+    joined = joined.join(_dangling_commits(spark, night, storage_name), "key", "left")
     held = F.coalesce(~F.col("w.dead"), F.lit(False))
     # Nobody edits these lakes' history: whatever commit still names the file, the policy has let it go.
     released = F.col("w").isNotNull() & F.col("lake").isin(_names(night, RELEASED_BY_POLICY))
     never_committed = F.col("lake").isin(_names(night, {"lakefs"}))
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
-        F.when(held | released, "expired").when(never_committed, "uncommitted").otherwise("unreferenced").alias("reason"),
+        F.when(F.col("w.lifecycle"), "lifecycle")
+        .when(held | released, "expired")
+        .when(never_committed, "uncommitted")
+        .otherwise("unreferenced")
+        .alias("reason"),
         held.alias("held_for_expiry"),
         F.col("w.commit_id").alias("last_commit_id"),
         F.col("w.container").alias("last_container"),
         F.col("w.kind").alias("kind"),
+        F.when(F.col("w.lifecycle"), F.col("dangling_commits")).alias("dangling_commits"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+    """How many retained commits will hold a path to nothing, by key, for what lifecycle rules release."""
+    tables = [released_by_lifecycle(night, lake.name) for lake in night.config.lakes]
+    frames = [read_table(spark, night.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
+    if not frames:
+        return spark.createDataFrame([], "key string, dangling_commits long")
+    everything = frames[0]
+    for frame in frames[1:]:
+        everything = everything.unionByName(frame)
+    mine = everything.filter((F.col("storage") == storage_name) & ~F.col("deduplicated"))
+    return mine.groupBy("key").agg(F.sum("commits").alias("dangling_commits"))
 
 
 def _names(night: Night, kinds: Collection[str]) -> list[str]:
@@ -270,11 +299,20 @@ def _hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
 
 def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
     """The strongest expired or dangling commit behind each released key (columns key, w)."""
-    parts = [(table, side) for table in live for side in (EXPIRED_SIDE, DANGLING_SIDE) if table.paths(side)]
+    parts = [(table, side) for table in live for side in (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE) if table.paths(side)]
     frames = [
         read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
         .filter(F.col("storage") == storage_name)
-        .select("key", F.struct(F.lit(side == DANGLING_SIDE).alias("dead"), "commit_id", "container", "kind").alias("w"))
+        .select(
+            "key",
+            F.struct(
+                F.lit(side != EXPIRED_SIDE).alias("dead"),
+                F.lit(side == LIFECYCLE_SIDE).alias("lifecycle"),
+                "commit_id",
+                "container",
+                "kind",
+            ).alias("w"),
+        )
         for table, side in parts
     ]
     if not frames:

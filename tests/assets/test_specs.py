@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import dagster as dg
 import pytest
 import yaml
 
+from gc_assets.config import LakeFsLakeConfig
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.partitions import run_dates
-from gc_assets.schemas import TABLES
+from gc_assets.schemas import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, TABLES
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
 
@@ -35,8 +37,21 @@ def test_the_assets_are_those_of_the_snapshot() -> None:
 
 def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Definitions) -> None:
     lakes, storages = ("sales", "weather"), ("warehouse",)
-    wanted = {f"{group}/{table.name}" for table in TABLES.values() for group in (lakes if table.scope == "lake" else storages)}
+    of_lakefs = {POTENTIAL_COMMITS.name, LIFECYCLE_OBJECTS.name}  # with lifecycle rules only
+    tables = [table for table in TABLES.values() if table.name not in of_lakefs]
+    wanted = {f"{group}/{table.name}" for table in tables for group in (lakes if table.scope == "lake" else storages)}
     assert set(specs(definitions)) == wanted
+
+
+def test_a_lakefs_lake_with_lifecycle_rules_has_their_two_assets_before_its_live_files(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    secrets = {"access_key_id": "k", "secret_access_key": "s"}
+    lake = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost:8000", "repository": "ml", "rules": "/rules.json", **secrets}
+    config = at.config.model_copy(update={"lakes": (LakeFsLakeConfig.model_validate(lake),)})
+    found = specs(build_definitions(replace(at, config=config)))
+    assert "ml/lifecycle_objects" in found["ml/live_files"]["deps"]
+    assert found["ml/lifecycle_objects"]["deps"] == ["ml/potential_commits"]
+    assert found["ml/potential_commits"]["deps"] == ["ml/current_rules", "ml/manifest_entries"]
 
 
 def test_every_asset_that_another_reads_exists(definitions: dg.Definitions) -> None:
