@@ -130,6 +130,18 @@ REACHABLE_SNAPSHOTS = _table(
     TABLE_NAME,
 )
 
+UNCOMMITTED_OBJECTS = _table(
+    "uncommitted_objects",
+    "lake",
+    "lakeFS: objects that staging areas name and no commit needs to; they are live.",
+    ("storage", "key", "branch", "path"),
+    _field("storage", STRING, "Storage the object lies in; null for an external address."),
+    _field("key", STRING, "Canonical key in that storage, or the address of an external object."),
+    _field("branch", STRING, "Branch that has it staged; null where only the server's own list names it."),
+    _field("path", STRING, "Logical path; null where only the server's own list names it."),
+    _field("created_at", TIMESTAMP, "When the entry was written."),
+)
+
 POTENTIAL_COMMITS = _table(
     "potential_commits",
     "lake",
@@ -405,6 +417,24 @@ PROBLEMS: Final = pa.schema(
     ]
 )
 
+UNCOMMITTED: Final = pa.schema(
+    [
+        _field("address", STRING, "Address of a staged object, as the lake spells it."),
+        _field("branch", STRING, "As in `uncommitted_objects`."),
+        _field("path", STRING, "As in `uncommitted_objects`."),
+        _field("created_at", TIMESTAMP, "As in `uncommitted_objects`."),
+        _field("storage", STRING, "Storage the file lies in; null for an external address."),
+        _field("key", STRING, "Canonical key."),
+    ]
+)
+
+DIRECTORIES: Final = pa.schema(
+    [
+        _field("key", STRING, "A directory that holds objects and no directories, ending in `/`."),
+        _field("modified_ns", LONG, "Its own time of modification before it was read, in nanoseconds."),
+    ]
+)
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
@@ -413,6 +443,7 @@ TABLES: Final[dict[str, Table]] = {
         LAKE_REFS,
         COMMIT_GRAPH,
         REACHABLE_SNAPSHOTS,
+        UNCOMMITTED_OBJECTS,
         POTENTIAL_COMMITS,
         LIFECYCLE_OBJECTS,
         EXPIRY_PLAN,

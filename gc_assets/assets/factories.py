@@ -19,6 +19,7 @@ from gc_assets.assets.policy import current_rules, policy_table
 from gc_assets.assets.reachable_snapshots import reachable_snapshots
 from gc_assets.assets.spec import LakeConfig, RunDates
 from gc_assets.assets.storage_inventory import storage_inventory
+from gc_assets.assets.uncommitted_objects import uncommitted_objects
 from gc_assets.config import StorageConfig
 
 
@@ -31,6 +32,7 @@ def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefiniti
         commit_graph(lake, run_dates),
         reachable_snapshots(lake, run_dates),
         manifest_entries(lake, run_dates),
+        *([uncommitted_objects(lake, run_dates)] if lake.kind == "lakefs" else []),
         *([potential_commits(lake, run_dates), lifecycle_objects(lake, run_dates)] if has_rules(lake) else []),
         live_files(lake, run_dates),
     ]

@@ -108,12 +108,23 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """An object that a branch's staging area names and its head does not. `branch` and `path` are null where the system does not say."""
+
+    address: str
+    branch: str | None
+    path: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """All that a run believes of a lake: refs, where its commits are read, what it claims, and files live whatever commits say.
 
     `pinned` holds files that belong to the present state and not to a commit: the current metadata.json with its log,
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
+    `uncommitted` is what is staged (lakeFS), each under one address; all its names are `pinned` too.
     `min_age_seconds`: nothing younger is ever a candidate here, whatever the storage's grace, because the system itself may still
     take the file up (a lakeFS address that may yet be linked).
     """
@@ -126,6 +137,7 @@ class FrozenRefs:
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
     min_age_seconds: int = 0
+    uncommitted: tuple[Uncommitted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

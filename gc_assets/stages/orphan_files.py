@@ -66,6 +66,7 @@ CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.fi
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A gate names a few and counts the rest, up to here.
 MAX_NAMED: Final = 1_000
+LAKEFS_METADATA: Final = r"(^|/)_lakefs/[0-9a-f]{64}$"
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
 
 
@@ -122,6 +123,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         "historical": any(table.receipt.facts["historical"] for table in refs),
         "waterfall": {name: {"files": total.rows, "bytes": total.size_bytes} for name, total in sorted(waterfall.items())},
         "by_reason": _amounts(written, lambda reason, lake, _: f"{reason}/{lake}"),
+        # Ranges and metaranges that no retained commit needs: nobody deletes them, so that at least they are counted.
+        "unneeded_metadata": {"files": probed.facts.get("unneeded_files", 0), "bytes": probed.facts.get("unneeded_bytes", 0)},
         "held_for_expiry": _amounts(written, lambda _, lake, held: lake if held == "true" else None),
         "live_keys": live_count(live, storage_name),
         "missing_metadata": missing[:MAX_SAMPLES],
@@ -355,6 +358,7 @@ class _Probe:
             totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
 
         found = 0
+        unneeded = Totals()
         for batch in batches:
             found += self.metadata.found(batch)
             hits = self.live.contains(batch.column("key_hash").to_numpy())
@@ -362,7 +366,10 @@ class _Probe:
             rest = batch.filter(pa.array(np.logical_not(hits)))
             lake, table_uuid = self.claims.resolve(rest.column("key"))
             owned = rest.append_column("lake", lake).append_column("table_uuid", table_uuid)
-            count(UNOWNED, owned.filter(pc.is_null(lake)))
+            unowned = owned.filter(pc.is_null(lake))
+            count(UNOWNED, unowned)
+            metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), LAKEFS_METADATA))
+            unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             owned = owned.filter(pc.is_valid(lake))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), SUSPECT)).select(CANDIDATES.names))
             old = self.ages.old(owned)
@@ -370,7 +377,11 @@ class _Probe:
             candidates = owned.filter(old)
             count(CANDIDATE, candidates)
             writer.write(candidates.select(CANDIDATES.names))
-        yield report_parts([*writer.close(), *suspects.close()], totals=totals, facts={"metadata_found": found})
+        yield report_parts(
+            [*writer.close(), *suspects.close()],
+            totals=totals,
+            facts={"metadata_found": found, "unneeded_files": unneeded.rows, "unneeded_bytes": unneeded.size_bytes},
+        )
 
 
 @dataclass(frozen=True)

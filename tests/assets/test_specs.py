@@ -14,7 +14,7 @@ from gc_assets.config import LakeFsLakeConfig
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.partitions import run_dates
-from gc_assets.schemas import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, TABLES
+from gc_assets.schemas import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, TABLES, UNCOMMITTED_OBJECTS
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
 
@@ -37,7 +37,7 @@ def test_the_assets_are_those_of_the_snapshot() -> None:
 
 def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Definitions) -> None:
     lakes, storages = ("sales", "weather"), ("warehouse",)
-    of_lakefs = {POTENTIAL_COMMITS.name, LIFECYCLE_OBJECTS.name}  # with lifecycle rules only
+    of_lakefs = {UNCOMMITTED_OBJECTS.name, POTENTIAL_COMMITS.name, LIFECYCLE_OBJECTS.name}
     tables = [table for table in TABLES.values() if table.name not in of_lakefs]
     wanted = {f"{group}/{table.name}" for table in tables for group in (lakes if table.scope == "lake" else storages)}
     assert set(specs(definitions)) == wanted
@@ -52,6 +52,7 @@ def test_a_lakefs_lake_with_lifecycle_rules_has_their_two_assets_before_its_live
     assert "ml/lifecycle_objects" in found["ml/live_files"]["deps"]
     assert found["ml/lifecycle_objects"]["deps"] == ["ml/potential_commits"]
     assert found["ml/potential_commits"]["deps"] == ["ml/current_rules", "ml/manifest_entries"]
+    assert found["ml/uncommitted_objects"]["deps"] == ["ml/lake_refs"]
 
 
 def test_every_asset_that_another_reads_exists(definitions: dg.Definitions) -> None:
