@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.approvals import find_plan
+from gc_assets.stages.explain import explain
 from gc_assets.stages.restore import restore
 from gc_assets.stages.storage_inventory import storage_inventory
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
@@ -104,6 +105,20 @@ def test_the_plan_holds_what_the_rules_let_go_and_what_nobody_committed(story: S
 
 def test_all_else_is_kept(story: Story) -> None:
     assert story.builder.files() == story.kept | story.dead.keys()
+
+
+def test_explain_says_why_a_file_is_kept_or_goes(story: Story) -> None:
+    def verdict(key: str) -> tuple[str, str]:
+        (found,) = explain(story.house.tonight(), f"ml-data/{key}")
+        return found.verdict, found.sentence
+
+    said = {key: verdict(key) for key in story.kept | story.dead.keys()}
+    assert {said[key][0] for key in story.dead} == {"planned"}
+    young = sorted(sentence for kind, sentence in said.values() if kind == "young")
+    assert len(young) == 2
+    assert "by its name it was handed out so lately that lake ml may yet link it" in young[0]
+    assert "younger than the grace period" in young[1]
+    assert {kind for key, (kind, _) in said.items() if key in story.kept} == {"live", "young"}
 
 
 def test_the_credentials_are_in_no_table_receipt_or_plan(story: Story) -> None:
