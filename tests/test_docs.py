@@ -34,11 +34,24 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [config.StorageConfig, config.Gates, config.IcebergRetention, config.IcechunkRetention, config.IcechunkExpiry, config.LakeFsRetention],
+    [
+        config.StorageConfig,
+        config.Gates,
+        config.IcebergRetention,
+        config.IcechunkRetention,
+        config.IcechunkExpiry,
+        config.LakeFsRetention,
+        config.LakeFsLakeConfig,
+    ],
 )
 def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
-    assert {name for name in model.model_fields if f"{name}`" not in page and f"{name}[]`" not in page} <= {"gates", "money"}
+    assert {name for name in model.model_fields if f"{name}`" not in page and f"{name}[]`" not in page} <= {
+        "gates",
+        "money",
+        "kind",
+        "retention",
+    }
 
 
 def test_every_gate_is_documented() -> None:
