@@ -12,6 +12,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -36,6 +37,13 @@ def _duration(value: Any) -> timedelta:
     return value if isinstance(value, timedelta) else parse_duration(str(value))
 
 
+def _some(value: timedelta) -> timedelta:
+    # Iceberg refuses such an age too: by it every ref but main would lapse, whatever it points at.
+    if not value:
+        raise ValueError("an age of 0 would keep nothing; write one above 0")
+    return value
+
+
 def _number(value: Any) -> Any:
     # To Python `true` is 1: `max_delete_share: yes` would allow everything, `keep_last: yes` would keep one commit.
     if isinstance(value, bool):
@@ -55,6 +63,7 @@ Duration = Annotated[
     BeforeValidator(_duration),
     PlainSerializer(format_duration, return_type=str),
 ]
+Age = Annotated[Duration, AfterValidator(_some)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
 CutoffValue = Annotated[str | int | datetime | None, BeforeValidator(_cutoff_value)]
 # At least one, or nothing is kept; at most what the int32 columns of the tables hold.
@@ -207,15 +216,22 @@ class IcebergRetention(_Model):
     """
 
     source: Literal["table"] = "table"
-    max_snapshot_age: Duration | None = None
+    max_snapshot_age: Age | None = None
     min_snapshots_to_keep: Count | None = None
-    max_ref_age: Duration | None = None
+    max_ref_age: Age | None = None
     refs: tuple[RefRule, ...] = Field(
         default=(), description="Refs that match are retained by this cut-off instead of the table's settings."
     )
     tags: Literal["keep", "policy"] = Field(
         default="policy", description="`policy`: Iceberg's own meaning, a tag lives by its max-ref-age; `keep`: no tag ever lapses."
     )
+
+    @model_validator(mode="after")
+    def _keeps_something(self) -> IcebergRetention:
+        for rule in self.refs:
+            if (cutoff := rule.as_cutoff()).max_age is not None and cutoff.keep_last is None:
+                _some(cutoff.max_age)
+        return self
 
 
 class History(_Model):

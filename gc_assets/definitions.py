@@ -14,7 +14,7 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.approved_plans import approved_plans
-from gc_assets.assets.factories import lake_assets, storage_assets
+from gc_assets.assets.factories import lake_assets, logs_of, storage_assets
 from gc_assets.partitions import run_dates
 from gc_assets.schemas import DELETION_LOG
 from resources.collector import Collector
@@ -38,8 +38,9 @@ def build_definitions(platform: Platform, as_of: datetime | None = None) -> dg.D
     night = dg.define_asset_job("night", dg.AssetSelection.assets(*planning, *restoring), description=NIGHT)
     apply = dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY)
 
+    logs = [spec for lake in config.lakes for spec in logs_of(lake, days)]
     return dg.Definitions(
-        assets=assets,
+        assets=[*assets, *logs],
         jobs=[night, apply],
         schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0)],
         sensors=[approved_plans(apply)],

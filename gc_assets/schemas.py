@@ -33,13 +33,21 @@ CONTENT_ROOT = pa.struct(
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A published table. `key` names the columns that identify a row; `scope` says whether a lake or a storage owns it."""
+    """A published table. `key` names the columns that identify a row; `scope` says whether a lake or a storage owns it.
+
+    `kinds` are the lake kinds that have it (empty: all); `by_apply` is true for what only the execution of a plan writes.
+    """
 
     name: str
     doc: str
     scope: str
     key: tuple[str, ...]
     schema: pa.Schema
+    kinds: tuple[str, ...] = ()
+    by_apply: bool = False
+
+    def is_of(self, kind: str) -> bool:
+        return not self.kinds or kind in self.kinds
 
     def column_doc(self, name: str) -> str:
         return (self.schema.field(name).metadata or {}).get(b"doc", b"").decode()
@@ -53,8 +61,10 @@ TABLE_UUID = _field("table_uuid", STRING, "Iceberg table uuid; null outside Iceb
 TABLE_NAME = _field("table_name", STRING, "Iceberg table identifier `namespace.table`; null outside Iceberg lakes.")
 
 
-def _table(name: str, scope: str, doc: str, key: tuple[str, ...], *fields: pa.Field) -> Table:
-    return Table(name, doc, scope, key, pa.schema(fields))
+def _table(
+    name: str, scope: str, doc: str, key: tuple[str, ...], *fields: pa.Field, kinds: tuple[str, ...] = (), by_apply: bool = False
+) -> Table:
+    return Table(name, doc, scope, key, pa.schema(fields), kinds, by_apply)
 
 
 POLICY_TABLE = _table(
@@ -157,11 +167,16 @@ EXPIRY_LOG = _table(
     _field("ref_type", STRING, "As in `expiry_plan`."),
     _field("old_parent_id", STRING, "As in `expiry_plan`."),
     _field("new_parent_id", STRING, "As in `expiry_plan`."),
-    _field("outcome", STRING, "`done`, `absent` (the lake was so already), `changed` (the lake no longer asks for it) or `failed`."),
+    _field(
+        "outcome", STRING, "`done`, `absent` (the lake was so already), `changed` (the lake no longer asks for it), `failed`, or `undone`."
+    ),
     _field("error", STRING, "Why the outcome is not `done`."),
+    _field("reason", STRING, "As in `expiry_plan`."),
     _field("at", TIMESTAMP, "When the outcome was known."),
     _field("plan_id", STRING, "Plan that was executed."),
     TABLE_NAME,
+    kinds=("iceberg", "icechunk"),
+    by_apply=True,
 )
 
 SNAPSHOT_HISTORY = _table(
@@ -182,12 +197,13 @@ SNAPSHOT_HISTORY = _table(
     _field("expired_at", TIMESTAMP, "When it was removed, by the plan named beside; null while it is listed."),
     _field("reason", STRING, "The rule by which it was removed; null while it is listed."),
     _field("plan_id", STRING, "The plan that removed it; null while it is listed, or where another tool removed it."),
+    kinds=("iceberg",),
 )
 
 LIVE_CONTENTS = _table(
     "live_contents",
     "lake",
-    "Nessie lakes only: every content that a kept commit put, or that is in the whole state of the last kept commit of a ref.",
+    "Every content that a kept commit put, or that is in the whole state of the last kept commit of a ref.",
     ("content_id", "metadata_location", "snapshot_id"),
     _field("content_id", STRING, "Nessie's content id: one table or view, under whatever key."),
     _field("metadata_location", STRING, "Metadata file as the content spells it."),
@@ -197,6 +213,7 @@ LIVE_CONTENTS = _table(
     _field("ref_name", STRING, "One ref that shows it; null for a commit that no ref reaches."),
     _field("commit_id", STRING, "One kept commit that put it, or in whose state it is."),
     _field("at_head", BOOL, "True: some ref shows it now, so its metadata must exist."),
+    kinds=("nessie",),
 )
 
 MANIFEST_ENTRIES = _table(
@@ -275,6 +292,7 @@ ORPHAN_FILES = _table(
     _field("lake", STRING, "Lake that claims the file."),
     _field("last_commit_id", STRING, "For `expired`: one expired commit that needs it."),
     _field("last_container", STRING, "For `expired`: the container that names it."),
+    _field("held_by", STRING, "For `expired`: the lake whose history must let go of the file first; null where nothing must."),
     _field("kind", STRING, "For `expired`: the file kind; null where nothing names the file."),
     _field("table_uuid", STRING, "Iceberg table that claims the file."),
 )
@@ -311,7 +329,11 @@ DELETION_LOG = _table(
     _field("etag", STRING, "Identity of the planned object."),
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
     _field("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
+    by_apply=True,
 )
+
+# The edits of history that one approval would execute, beside `deletion_plan`: of every lake that claims a part of the storage.
+EXPIRY_ACTIONS: Final = pa.schema([_field("lake", STRING, "Lake whose history is edited."), *EXPIRY_PLAN.schema])
 
 # Side tables: beside a published table, in a directory whose leading underscore hides it from plain readers.
 
@@ -408,6 +430,8 @@ TABLES: Final[dict[str, Table]] = {
         COMMIT_GRAPH,
         REACHABLE_SNAPSHOTS,
         EXPIRY_PLAN,
+        SNAPSHOT_HISTORY,
+        EXPIRY_LOG,
         LIVE_CONTENTS,
         MANIFEST_ENTRIES,
         LIVE_FILES,

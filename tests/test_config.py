@@ -198,10 +198,14 @@ def test_yes_is_no_number(load: Load, where: tuple[str | int, ...]) -> None:
         (("lakes", 0, "retention", "refs", 0, "keep"), "0"),
         (("lakes", 1, "retention", "min_snapshots_to_keep"), 0),
         (("lakes", 1, "retention", "refs"), [{"match": "main", "keep_last": 0}]),
+        (("lakes", 1, "retention", "refs"), [{"match": "v.*", "keep": "0d"}]),
+        (("lakes", 1, "retention", "refs"), [{"match": "v.*", "max_age": "0s"}]),
+        (("lakes", 1, "retention", "max_snapshot_age"), "0d"),
+        (("lakes", 1, "retention", "max_ref_age"), "0h"),
     ],
 )
 def test_an_override_that_would_keep_nothing_is_refused(load: Load, where: tuple[str | int, ...], value: Any) -> None:
-    with pytest.raises(UsageError, match=r"0 would keep nothing|greater than or equal to 1"):
+    with pytest.raises(UsageError, match=r"0 would keep nothing|an age of 0|greater than or equal to 1"):
         load(where, value)
 
 

@@ -96,8 +96,11 @@ def test_the_night_changes_nothing_in_the_lakes(night: Night) -> None:
     assert contents(night.lake) == night.before
 
 
-def test_the_plan_is_what_crashed_writers_left_and_nothing_else(night: Night) -> None:
-    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
+def test_the_plan_is_what_crashed_writers_left_and_what_its_edits_of_history_free(night: Night) -> None:
+    rows = night.rows("lake", DELETION_PLAN)
+    freed = {row["key"].split("/")[0] for row in rows if row["after_expiry"]}
+    assert freed == {"shop", "weather"}
+    planned = {row["key"] for row in rows if not row["after_expiry"]}
     iceberg = {key for key in planned if key.startswith("shop/")}
     assert len(iceberg) == 8  # four and two data files, and a manifest of each of the two writers
     catalog = SqlCatalog("demo", uri=f"sqlite:///{night.config.parent / 'catalog.db'}")
@@ -142,8 +145,11 @@ def test_every_printed_command_can_be_typed_in_that_order(night: Night, monkeypa
     typed(commands["approve"])
     typed(commands["apply"])
     assert set(night.before) - set(contents(night.lake)) == planned
+    assert "--history" in commands["restore"]
     typed(commands["restore"])
-    assert contents(night.lake) == night.before
+    after = contents(night.lake)
+    assert {key: after[key] for key in night.before} == night.before
+    assert all(key.startswith("shop/") and key.endswith(".metadata.json") for key in after.keys() - night.before.keys())
 
 
 def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads(

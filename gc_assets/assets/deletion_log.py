@@ -3,6 +3,7 @@
 Checks of earlier steps guard their own run only, so the stage refuses, marks anew and compares by itself (design 6.4).
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Final
@@ -12,14 +13,14 @@ import dagster as dg
 from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.results import Figures, materialized
-from gc_assets.assets.spec import DELETE_POOL, RunDates, box, key_of, storage_spec
+from gc_assets.assets.spec import DELETE_POOL, LakeConfig, RunDates, box, key_of, storage_spec
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config import StorageConfig
 from gc_assets.core.errors import UsageError
 from gc_assets.core.receipts import Published
-from gc_assets.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
 from gc_assets.stages.approvals import StoredPlan, find_plan, load
-from gc_assets.stages.deletion_log import PHASES, Applied, apply_plan
+from gc_assets.stages.deletion_log import EXPIRE, PHASES, Applied, apply_plan
 from gc_assets.stages.deletion_plan import RESTORE
 from gc_assets.stages.night import Night
 from resources.collector import Collector
@@ -42,8 +43,9 @@ class ApplyPlan(dg.Config):
     mode: Mode = Mode.configured
 
 
-def deletion_log(storage: StorageConfig, run_dates: RunDates) -> dg.AssetsDefinition:
-    spec = storage_spec(storage, DELETION_LOG, run_dates, [key_of(storage, DELETION_PLAN)])
+def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates: RunDates) -> dg.AssetsDefinition:
+    deps = [key_of(storage, DELETION_PLAN), *(key_of(lake, EXPIRY_LOG) for lake in lakes if EXPIRY_LOG.is_of(lake.kind))]
+    spec = storage_spec(storage, DELETION_LOG, run_dates, deps)
 
     @box([spec], CHECKS, pool=DELETE_POOL)
     def run(context: dg.AssetExecutionContext, config: ApplyPlan, collector: dg.ResourceParam[Collector]) -> dg.MaterializeResult:
@@ -51,9 +53,21 @@ def deletion_log(storage: StorageConfig, run_dates: RunDates) -> dg.AssetsDefini
             night = in_mode(collector.night(context.partition_key), storage, config.mode)
             plan, phases, why_not = chosen(night, storage.name, config.plan_id)
             applied = apply_plan(collector.spark(), night, plan, phases) if plan is not None else Applied(None, {}, why_not)
+            if plan is not None and applied.nothing_to_do is None and EXPIRE in phases:
+                for event in _edits(night, plan, context.partition_key):
+                    context.log_event(event)
             return _result(night, spec, plan, applied)
 
     return run
+
+
+def _edits(night: Night, plan: StoredPlan, partition: str) -> Iterator[dg.AssetMaterialization]:
+    """`expiry_log` of each lake whose history the plan edited."""
+    for lake in plan.header.expiry_actions:
+        receipt = night.state.require(lake, EXPIRY_LOG.name, night.run_date).receipt
+        figures = {f"{verdict}_edits": count for verdict, count in receipt.facts["books"].items()}
+        metadata = {"plan_id": plan.header.plan_id, **figures, "dagster/row_count": receipt.rows}
+        yield dg.AssetMaterialization([lake, EXPIRY_LOG.name], partition=partition, metadata=metadata)
 
 
 def in_mode(night: Night, storage: StorageConfig, mode: Mode) -> Night:
@@ -106,7 +120,8 @@ def _figures(published: Published) -> Figures:
 
 
 def _amounts(books: dict[str, dict[str, int]]) -> dict[str, int]:
-    figures = {f"{phase}d_{unit}": books.get(f"{phase}/done", {}).get(unit, 0) for phase in PHASES for unit in ("files", "bytes")}
+    of_files = [phase for phase in PHASES if phase != EXPIRE]
+    figures = {f"{phase}d_{unit}": books.get(f"{phase}/done", {}).get(unit, 0) for phase in of_files for unit in ("files", "bytes")}
     other = {name: amount for name, amount in books.items() if not name.endswith("/done")}
     return figures | {
         f"{outcome}_files": sum(amount["files"] for name, amount in other.items() if name.endswith(f"/{outcome}"))

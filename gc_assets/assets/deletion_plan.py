@@ -37,10 +37,12 @@ def _figures(published: Published) -> Figures:
     figures = {
         "planned_files": header.rows,
         "planned_bytes": sum(amount.bytes for amount in header.totals.values()),
+        "after_expiry_files": header.after_expiry.files,
+        "after_expiry_bytes": header.after_expiry.bytes,
         "held_for_expiry_files": header.held_for_expiry.files,
         "held_for_expiry_bytes": header.held_for_expiry.bytes,
         "waiting_in_quarantine_files": header.quarantined.files,
-        "expiry_actions": header.expiry_actions,
+        "expiry_actions": sum(header.expiry_actions.values()),
         "live_files": header.live_files,
         "live_bytes": header.live_bytes,
         "gates_failed": len(header.failed_gates),
@@ -75,6 +77,6 @@ def _report(published: Published) -> str:
 def _next_step(header: PlanHeader) -> str:
     if header.historical:
         return "**Historical**: this date was never frozen on its day. The plan can be shown and never applied."
-    if not header.rows:
+    if not header.has_work:
         return "Nothing to approve."
     return f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z: `gc-assets approve {header.plan_id[:12]} --by WHO`"

@@ -16,9 +16,11 @@ from gc_assets.assets.manifest_entries import manifest_entries
 from gc_assets.assets.orphan_files import orphan_files
 from gc_assets.assets.policy import current_rules, policy_table
 from gc_assets.assets.reachable_snapshots import reachable_snapshots
-from gc_assets.assets.spec import LakeConfig, RunDates
+from gc_assets.assets.snapshot_history import snapshot_history
+from gc_assets.assets.spec import LakeConfig, RunDates, key_of, lake_spec
 from gc_assets.assets.storage_inventory import storage_inventory
 from gc_assets.config import StorageConfig
+from gc_assets.schemas import EXPIRY_LOG, EXPIRY_PLAN, SNAPSHOT_HISTORY
 
 
 def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
@@ -29,9 +31,15 @@ def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefiniti
         lake_refs(lake, run_dates),
         commit_graph(lake, run_dates),
         reachable_snapshots(lake, run_dates),
+        *([snapshot_history(lake, run_dates)] if SNAPSHOT_HISTORY.is_of(lake.kind) else []),
         manifest_entries(lake, run_dates),
         live_files(lake, run_dates),
     ]
+
+
+def logs_of(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetSpec]:
+    """What no step of its own writes: the edits of a lake's history, which `deletion_log` makes and reports."""
+    return [lake_spec(lake, EXPIRY_LOG, run_dates, [key_of(lake, EXPIRY_PLAN)], spark=False)] if EXPIRY_LOG.is_of(lake.kind) else []
 
 
 def storage_assets(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates: RunDates) -> list[dg.AssetsDefinition]:
@@ -41,5 +49,5 @@ def storage_assets(storage: StorageConfig, lakes: Sequence[LakeConfig], run_date
         storage_inventory(storage, lakes, run_dates),
         orphan_files(storage, lakes, run_dates),
         deletion_plan(storage, lakes, run_dates),
-        deletion_log(storage, run_dates),
+        deletion_log(storage, lakes, run_dates),
     ]

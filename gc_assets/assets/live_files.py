@@ -8,7 +8,6 @@ from gc_assets.assets.results import Figures, materialized
 from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import KINDS_WITH_CONTENTS
 from gc_assets.schemas import LIVE_CONTENTS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.stages import live_files as stage
 from resources.collector import Collector
@@ -18,7 +17,7 @@ CHECKS = [RECEIPT, LIVE_WHILE_REFS]
 
 def live_files(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
     deps = [key_of(lake, table) for table in (REACHABLE_SNAPSHOTS, MANIFEST_ENTRIES)]
-    if lake.kind in KINDS_WITH_CONTENTS:
+    if LIVE_CONTENTS.is_of(lake.kind):
         deps.append(key_of(lake, LIVE_CONTENTS))
     spec = lake_spec(lake, LIVE_FILES, run_dates, deps)
 

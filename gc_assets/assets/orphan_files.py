@@ -34,14 +34,14 @@ def orphan_files(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
 
 def _figures(published: Published) -> Figures:
     steps = {step.label: step for step in steps_of(published.receipt.facts)}
-    held, garbage = steps["held by expired history"], steps["garbage"]
+    expired, garbage = steps["expired history"], steps["garbage"]
     return {
         "orphan_files": published.receipt.rows,
-        "orphan_bytes": held.size_bytes + garbage.size_bytes,
+        "orphan_bytes": expired.size_bytes + garbage.size_bytes,
         "reclaimable_files": garbage.files,
         "reclaimable_bytes": garbage.size_bytes,
-        "held_for_expiry_files": held.files,
-        "held_for_expiry_bytes": held.size_bytes,
+        "expired_files": expired.files,
+        "expired_bytes": expired.size_bytes,
         "unowned_files": steps["unowned"].files,
         "within_grace_files": steps["within the grace period"].files,
     }

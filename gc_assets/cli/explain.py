@@ -25,7 +25,7 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
     """Says what the tables of a run date know of KEY: a canonical key, or an address in any spelling.
 
     A live file is traced from the ref through the commit and its metadata down to the file; any other file to the reason
-    it was planned, held back, quarantined or never looked at.
+    it was planned, quarantined or never looked at.
 
     \b
     Examples:

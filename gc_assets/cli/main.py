@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "demo": ("demo", "Build real sample lakes and run one night on them."),
     "run": ("run", "Work out one run date: what is live, what is garbage, the plan. Deletes nothing."),
     "show": ("show", "Print a table of a run date."),
+    "history": ("history", "Draw commit histories now and after the edits that the policy asks for."),
     "report": ("report", "Write a run date as one HTML page."),
     "explain": ("explain", "Say why a file is kept, planned or gone."),
     "plans": ("plans", "List the plans and what may be done with each."),

@@ -99,7 +99,9 @@ def selection(platform: Platform, lakes: Collection[str], storages: Collection[s
     if through is not None and TABLES[through].scope == "storage" and not chosen_storages:
         raise UsageError(f"--through {through}: it is a table of a storage, and --lake alone runs none; name the storage with --storage")
     until = names if through is None else names[: names.index(through) + 1]
-    keys = [(lake, name) for lake in chosen_lakes for name in until if TABLES[name].scope == "lake"]
+    kinds = {lake.name: lake.kind for lake in config.lakes}
+    of_lakes = [table for table in map(TABLES.__getitem__, until) if table.scope == "lake" and not table.by_apply]
+    keys = [(lake, table.name) for lake in chosen_lakes for table in of_lakes if table.is_of(kinds[lake])]
     return keys + [
         (storage.name, name)
         for storage in chosen_storages

@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     from resources.platform import Platform
 
 PHASES: Final = ("restore", "expire", "quarantine", "purge")
-PLAN_COLUMNS: Final = ("plan_id", "storage", "run_date", "status", "files", "bytes", "actions", "refused_by", "approved_by", "until")
+PLAN_COLUMNS: Final = (
+    "plan_id",
+    "storage",
+    "run_date",
+    "status",
+    "files",
+    "bytes",
+    "actions",
+    "edits",
+    "refused_by",
+    "approved_by",
+    "until",
+)
 
 
 @click.command("plans", short_help="List the plans.")
@@ -56,6 +68,7 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
                 "plan_id": row["plan_id"][:12],
                 "bytes": format_bytes(row["bytes"]),
                 "actions": ", ".join(f"{name} {files:,}" for name, files in row["actions"].items()),
+                "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
                 "refused_by": ", ".join(row["refused_by"]),
                 "until": row["until"] and row["until"].replace(microsecond=0),
             }
@@ -101,10 +114,10 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 @format_option()
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
-    """Executes an approved plan, and nothing but its rows: restore first, then quarantine, then purge.
+    """Executes an approved plan, and nothing but its rows: restore, then expire (edits of history), then quarantine, then purge.
 
-    Marks the lakes afresh before it touches a file; what came back to life is left alone. Stopped in the middle, the
-    same command goes on from its log.
+    Marks the lakes afresh before it touches a file, and again after it edited a history; what a lake needs is left alone.
+    Stopped in the middle, the same command goes on from its log.
 
     \b
     Examples:
@@ -112,17 +125,14 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
     """
-    if "expire" in phases:
-        raise UsageError("--phase expire: this release plans the expiry of snapshots and does not execute it")
     from gc_assets.stages.approvals import find_plan
-    from gc_assets.stages.deletion_log import PHASES as EXECUTED
-    from gc_assets.stages.deletion_log import apply_plan, nothing_to_do, refuse_apply
+    from gc_assets.stages.deletion_log import apply_plan, nothing_to_do, phases_of, refuse_apply
 
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
     night = platform.night(platform.clock.today())
-    chosen = tuple(phase for phase in EXECUTED if phase in plan.header.totals and (not phases or phase in phases))
-    already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(plan.header.totals)} only")
+    chosen = tuple(phases_of(plan.header, phases or PHASES))
+    already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(phases_of(plan.header, PHASES))} only")
     if already is not None:
         _print_books({}, None, format_)
         say(f"Nothing to do: {already}.")
@@ -133,8 +143,11 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
     _print_books(books, plan.header.plan_id, format_)
     if any(outcome == "failed" for _, outcome in applied.books):
-        say(f"Some files failed; see `gc-assets show deletion_log --run-date {plan.header.run_date}`, then apply again: it resumes.")
+        where = "`gc-assets show deletion_log` and `show expiry_log`"
+        say(f"Not everything was done; see {where} with --run-date {plan.header.run_date}, then apply again: it resumes.")
         raise click.exceptions.Exit(1)
+    if ("expire", "done") in applied.books:
+        say("History was edited: `gc-assets show expiry_log` lists the edits.")
     if ("quarantine", "done") in applied.books:
         say(f"To undo: gc-assets restore --plan {plan.header.plan_id[:12]}")
 
@@ -144,16 +157,20 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 @click.option("--prefix", metavar="X", help="Everything below this canonical prefix.")
 @click.option("--key", metavar="K", help="This file, by canonical key or address.")
 @click.option("--storage", metavar="N", help="The storage; needed where there are several and no plan or address says it.")
+@click.option("--history", is_flag=True, help="Then undo the plan's edits of Icechunk histories too (with --plan).")
 @format_option()
 @common_options
 def restore_command(
-    settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, format_: str
+    settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, history: bool, format_: str
 ) -> None:
     """Puts quarantined files back where they were. Needs no approval, and never replaces a file that stands there now.
+
+    History stays edited unless --history asks for the old one: Icechunk's comes back, an Iceberg snapshot that expired does not.
 
     \b
     Examples:
       gc-assets restore --plan 3f9c2a71d004
+      gc-assets restore --plan 3f9c2a71d004 --history
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
@@ -162,6 +179,8 @@ def restore_command(
 
     if plan_id is None and prefix is None and key is None:
         raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
+    if history and plan_id is None:
+        raise UsageError("--history undoes the edits of one plan: name it with --plan P")
     platform = settings.platform()
     plan = find_plan(platform.config, plan_id) if plan_id is not None else None
     named, key = (None, None) if key is None else _place(platform, key)
@@ -172,10 +191,21 @@ def restore_command(
     source = plan.header.plan_id if plan is not None else None
     night = platform.night(platform.clock.today())
     _, books = restore(spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
-    _print_books({f"restore/{outcome}": total for outcome, total in books.items()}, source, format_)
-    if not books:
+    shown = {f"restore/{outcome}": total for outcome, total in books.items()}
+    whole = not set(books) - {"done"}
+    if history and plan is not None and whole:
+        from gc_assets.stages.expiry import undo_expiry
+        from gc_assets.stages.tables import Totals
+
+        undone = undo_expiry(night, plan)
+        shown |= {f"history/{outcome}": Totals(count) for outcome, count in undone.items()}
+        whole = not set(undone) - {"undone"}
+    _print_books(shown, source, format_)
+    if not shown:
         say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
-    if set(books) - {"done"}:
+    elif plan is not None and plan.header.expiry_actions and not history:
+        say("The plan's edits of history stay. --history undoes those of Icechunk; relax the retention first, or they come again.")
+    if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)
 
@@ -212,6 +242,7 @@ def _summary(plan: StoredPlan, now: datetime) -> dict[str, Any]:
         "files": sum(total.files for total in header.totals.values()),
         "bytes": sum(total.bytes for total in header.totals.values()),
         "actions": {name: total.files for name, total in header.totals.items()},
+        "expiry_actions": header.expiry_actions,
         "refused_by": [gate.name for gate in header.failed_gates],
         "approved_by": plan.approval.by if plan.approval is not None else None,
         "overrides": list(plan.approval.overrides) if plan.approval is not None else [],

@@ -22,10 +22,10 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
       gc-assets prune --keep-days 90
     """
     from gc_assets.core.receipts import State
-    from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, MANIFEST_ENTRIES, POLICY_TABLE
+    from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE
 
     platform = settings.platform()
-    protected = [table.name for table in (MANIFEST_ENTRIES, DELETION_LOG, DELETION_PLAN, POLICY_TABLE)]
+    protected = [table.name for table in (MANIFEST_ENTRIES, DELETION_LOG, EXPIRY_LOG, DELETION_PLAN, POLICY_TABLE)]
     removed = State.at(platform.config.state).prune(keep_days, platform.clock, protected)
     if format_ == "json":
         write_json({"removed": path} for path in removed)

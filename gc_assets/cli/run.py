@@ -63,7 +63,7 @@ def run_command(
         on_step=print_step,
         verbose=settings.verbose,
     )
-    shown = [header for header in plans if header.rows or header.failed_gates]
+    shown = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
         write_json(plan_summary(header) for header in shown)
     else:
@@ -100,9 +100,11 @@ def plan_line(header: PlanHeader) -> str:
     size = sum(total.bytes for total in header.totals.values())
     gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
     actions = ", ".join(f"{name} {total.files:,}" for name, total in header.totals.items())
+    edits = sum(header.expiry_actions.values())
+    frees = f"; {edits:,} edits of history free {header.after_expiry.files:,} of them" if edits else ""
     held = header.held_for_expiry
-    waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for snapshot expiry" if held.files else ""
-    return f"{header.storage}: plan {header.plan_id}, {files:,} files, {format_bytes(size)} ({actions}), {gates}{waits}"
+    waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for another plan's edits of history" if held.files else ""
+    return f"{header.storage}: plan {header.plan_id}, {files:,} files, {format_bytes(size)} ({actions}), {gates}{frees}{waits}"
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:

@@ -30,6 +30,7 @@ TABLE_ROWS = 100
 @run_date_option
 @click.option("--lake", metavar="N", help="For the tables of a lake; needed where there are several.")
 @click.option("--storage", metavar="N", help="For the tables of a storage; needed where there are several.")
+@click.option("--table", "only", metavar="T", help="Only rows of this Iceberg table, `namespace.table`.")
 @click.option("--format", "format_", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Write to this file.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows; default {TABLE_ROWS} for `table`, else all.")
@@ -40,6 +41,7 @@ def show_command(
     run_date: date | None,
     lake: str | None,
     storage: str | None,
+    only: str | None,
     format_: str,
     output: str | None,
     limit: int | None,
@@ -49,12 +51,13 @@ def show_command(
     \b
     Examples:
       gc-assets show lake_refs --lake sales
+      gc-assets show snapshot_history --lake sales --table shop.orders
       gc-assets show orphan_files --run-date 2026-11-21 --limit 20
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
     from gc_assets.core.receipts import State
-    from gc_assets.schemas import TABLES
-    from gc_assets.stages.browse import batches, runs_of
+    from gc_assets.schemas import TABLE_NAME, TABLES
+    from gc_assets.stages.browse import batches, rows_where, runs_of
 
     if asset not in TABLES:
         raise UsageError(f"there is no asset {asset!r}; there are {', '.join(TABLES)}")
@@ -62,6 +65,8 @@ def show_command(
         raise UsageError("--format parquet writes a file: name it with -o FILE")
     platform = settings.platform()
     table = TABLES[asset]
+    if only is not None and TABLE_NAME.name not in table.schema.names:
+        raise UsageError(f"--table {only}: {asset} has no column {TABLE_NAME.name}")
     group = _group(platform.config, table, lake, storage)
     day = run_date or platform.clock.today()
     platform.night(day)
@@ -69,7 +74,12 @@ def show_command(
     runs = runs_of(state, table, group, day)
     total = sum(run.receipt.rows for run in runs)
     wanted = TABLE_ROWS if limit is None and format_ == "table" else limit
-    rows = batches(state, table.schema, [path for run in runs for path in run.paths()], limit=wanted)
+    paths = [path for run in runs for path in run.paths()]
+    if only is None:
+        rows = batches(state, table.schema, paths, limit=wanted)
+    else:
+        of_table = rows_where(state, table.schema, paths, TABLE_NAME.name, [only])
+        rows, total = iter(of_table.slice(0, wanted).to_batches()), of_table.num_rows
     if format_ == "parquet":
         _parquet(rows, table.schema, Path(str(output)))
     elif output is None:
@@ -83,13 +93,16 @@ def show_command(
 
 def _group(config: Config, table: Table, lake: str | None, storage: str | None) -> str:
     given, other = (lake, storage) if table.scope == "lake" else (storage, lake)
-    names = [item.name for item in (config.lakes if table.scope == "lake" else config.storages)]
+    lakes = [item.name for item in config.lakes if table.is_of(item.kind)]
+    names = lakes if table.scope == "lake" else [item.name for item in config.storages]
+    if not names:
+        raise UsageError(f"{table.name} is a table of lakes of kind {' or '.join(table.kinds)}, and the configuration has none")
     if other is not None:
         raise UsageError(f"{table.name} is a table of a {table.scope}: name it with --{table.scope} ({', '.join(names)})")
     if given is None and len(names) == 1:
         return names[0]
     if given not in names:
-        found = "is missing" if given is None else f"{given}: there is no such {table.scope}"
+        found = "is missing" if given is None else f"{given}: there is no such {table.scope} with this table"
         raise UsageError(f"--{table.scope} {found}; the configuration has {', '.join(names)}")
     return given
 

@@ -34,5 +34,9 @@ class StoreError(GcError):
     """A storage did not answer as a storage must (unreadable directory, a key that cannot be represented)."""
 
 
+class ObjectChanged(StoreError):
+    """An object is not the one any more that a change was to be made to. Nothing was changed."""
+
+
 class StateError(GcError):
     """A published table or receipt in the state is missing, half written, unbalanced or of a newer schema."""

@@ -38,7 +38,11 @@ class GateResult(_Model):
 
 
 class PlanHeader(_Model):
-    """Everything about a plan but its rows, which `rows_digest` stands for: the sum of their hashes, proved again before acting."""
+    """Everything about a plan but its rows and its edits of history: `rows_digest` and `expiry_digest` stand for those.
+
+    Both are the sum of the rows' hashes, proved again before acting. `expiry_actions` counts the edits per lake. Files that are
+    planned `after_expiry` count in `totals`; those `held_for_expiry` wait for a lake whose history this plan does not edit.
+    """
 
     plan_id: str
     storage: str
@@ -60,12 +64,18 @@ class PlanHeader(_Model):
     live_bytes: int
     totals: dict[str, Amount]
     by_reason: dict[str, Amount]
+    after_expiry: Amount
     held_for_expiry: Amount
     quarantined: Amount
-    expiry_actions: int
+    expiry_actions: dict[str, int]
+    expiry_digest: str
     gates: tuple[GateResult, ...]
     rows: int
     rows_digest: str
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.rows or self.expiry_actions)
 
     @property
     def failed_gates(self) -> list[GateResult]:

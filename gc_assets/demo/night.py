@@ -39,7 +39,7 @@ REASON_MEANING = {
     "expired": "only expired snapshots need it",
 }
 MOST_REASONS = 4
-WAITS = "held back: history has to let go of them first"
+WAITS = "planned after the edits of history that let go of them"
 
 
 def run_demo(directory: Path, echo: Echo = click.echo, *, verbose: bool = False) -> None:
@@ -113,8 +113,10 @@ def _storage(night: Night, header: PlanHeader) -> Iterator[str]:
     yield f"  {header.plan_id}"
     for action, amount in header.totals.items():
         yield f"  {action} {amount.files:,} files, {format_bytes(amount.bytes)}"
-    held = header.held_for_expiry
-    yield f"  hold {held.files:,} files, {format_bytes(held.bytes)}, until their snapshots are expired"
+    freed = header.after_expiry
+    for lake, edits in header.expiry_actions.items():
+        yield f"  expire: {edits:,} edits of the history of lake {lake}, made first"
+    yield f"  {freed.files:,} of the files, {format_bytes(freed.bytes)}, go only once a fresh mark finds that history has let go of them"
     passed = sum(gate.passed for gate in header.gates)
     yield f"  {passed} of {len(header.gates)} safety gates passed"
     yield from (f"  refused by {gate.name}: {gate.message}" for gate in header.failed_gates)
@@ -130,14 +132,14 @@ def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iter
     yield "\nWHAT TO TYPE NEXT"
     yield f"  {command} report -o report.html      the night as one page"
     for header in plans:
-        if not header.rows:
+        if not header.has_work:
             yield f"  Nothing: storage {header.storage} has no file to plan."
             continue
         plan, quarantine_days = header.plan_id[:12], platform.config.storage(header.storage).quarantine_days
         later = platform.clock.now().replace(microsecond=0) + timedelta(days=quarantine_days + 1)
         yield f"  {command} approve {plan} --by YOUR_NAME"
-        yield f"  {command} apply {plan}      its files go to quarantine, {_shown(path.parent)}/lake/.gc-assets/trash/"
-        yield f"  {command} restore --plan {plan}      undo: every file is back, byte for byte"
+        yield f"  {command} apply {plan}      edits histories, then moves its files to quarantine, {_shown(path.parent)}/lake/.gc-assets/"
+        yield f"  {command} restore --plan {plan} --history      undo: every file is back, byte for byte, and Icechunk's history"
         yield f"  A restored plan is used up. To purge instead of restoring, let {quarantine_days + 1} days pass, or pretend they have:"
         yield f"  export {NOW_VARIABLE}={later.isoformat()}"
         yield f"  {command} run      the next night: its plan proposes to purge what is still dead"

@@ -48,11 +48,8 @@ class Kind:
     TABLE_UUID = "table_uuid"
 
 
-# What `manifest_entries` and content roots hold beside files.
-PLACES = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
-# Lake kinds whose live set is `live_contents` and not what their retained commits put. Nobody edits their history, so what the
-# policy does not keep is released at once.
-KINDS_WITH_CONTENTS = frozenset({"nessie"})
+# Kinds that are no files: they stand beside `manifest_entries` and content roots, never in a live set.
+PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
 
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
@@ -115,6 +112,32 @@ class Claim:
     collect: bool = True
 
 
+Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
+EDIT_PARENT: Action = "edit_parent"
+REMOVE_SNAPSHOT: Action = "remove_snapshot"
+DELETE_REF: Action = "delete_ref"
+ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryAction:
+    """One edit of history, as planned: a row of `expiry_plan`.
+
+    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and
+    for undoing.
+    """
+
+    action: Action
+    snapshot_id: str
+    reason: str
+    ref_type: RefType | None = None
+    ref_name: str | None = None
+    old_parent_id: str | None = None
+    new_parent_id: str | None = None
+    table_uuid: str | None = None
+    table_name: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """All that a run believes of a lake: refs, where its commits are read, what it claims, and files live whatever commits say.
@@ -122,6 +145,7 @@ class FrozenRefs:
     `pinned` holds files that belong to the present state and not to a commit: the current metadata.json with its log,
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
+    `edits` are those that plans of ours made in earlier nights: what they let go of is no rolled-back history, which a rule may keep.
     """
 
     lake: str
@@ -131,6 +155,7 @@ class FrozenRefs:
     claims: tuple[Claim, ...]
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
+    edits: tuple[ExpiryAction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +222,29 @@ class Objects(Protocol):
         ...
 
 
+class EditableObjects(Objects, Protocol):
+    """Objects that a lake may change: each change is atomic, durable when the call returns, and conditional.
+
+    Besides the errors of `Objects`, `ObjectChanged` says that the condition did not hold, so nothing was changed.
+    """
+
+    def read_with_etag(self, address: str) -> tuple[bytes, str]:
+        """The object's bytes, and the identity that a later change is conditional on."""
+        ...
+
+    def replace(self, address: str, content: bytes, etag: str) -> None:
+        """The object has other bytes, if it is still the one of that identity. Readers meet the old or the new ones, nothing else."""
+        ...
+
+    def create(self, address: str, content: bytes) -> None:
+        """There is an object of these bytes. Raises `FileExistsError` where there was one already, whatever its bytes."""
+        ...
+
+    def remove(self, address: str, etag: str) -> None:
+        """There is no object, if it was still the one of that identity."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """What the policy says of every commit, and the edits of history that would make it so.
@@ -209,32 +257,6 @@ class Retention:
     expiry: pa.Table
     notes: tuple[str, ...] = ()
     contents: pa.Table | None = None
-
-
-Action = Literal["edit_parent", "remove_snapshot", "delete_ref"]
-EDIT_PARENT: Action = "edit_parent"
-REMOVE_SNAPSHOT: Action = "remove_snapshot"
-DELETE_REF: Action = "delete_ref"
-ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiryAction:
-    """One edit of history, as planned: a row of `expiry_plan`.
-
-    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and
-    for undoing.
-    """
-
-    action: Action
-    snapshot_id: str
-    reason: str
-    ref_type: RefType | None = None
-    ref_name: str | None = None
-    old_parent_id: str | None = None
-    new_parent_id: str | None = None
-    table_uuid: str | None = None
-    table_name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +318,15 @@ class GrowingLake(Lake, Protocol):
 
     def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
         """`commits` without those whose id is `known` and what lies behind them. Raises `LakeUnreadable`."""
+        ...
+
+
+@runtime_checkable
+class UndoableLake(ExpiringLake, Protocol):
+    """A lake whose edits of history can be taken back."""
+
+    def undo(self, actions: Sequence[ExpiryAction], as_of: datetime) -> Iterator[ExpiryOutcome]:
+        """Puts back what `actions`, once made, changed; one outcome per action, conditional on the lake being as they left it."""
         ...
 
 

@@ -22,7 +22,7 @@ def steps_of(orphans: Mapping[str, Any]) -> list[Step]:
         Step("live", live["bytes"], live["files"], "kept"),
         Step("unowned", unowned["bytes"], unowned["files"], "kept"),
         Step("within the grace period", young["bytes"], young["files"], "kept"),
-        Step("held by expired history", held["bytes"], held["files"], "held"),
+        Step("expired history", held["bytes"], held["files"], "held"),
         Step("garbage", garbage["bytes"], garbage["files"], "garbage"),
     ]
 

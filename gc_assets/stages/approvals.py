@@ -55,7 +55,7 @@ def plans(config: Config, storage_name: str | None = None, *, empty: bool = Fals
         if storage_name in {None, storage.name}:
             stored = {_header(state, published).plan_id: published for published in state.runs(storage.name, DELETION_PLAN.name)}
             for published in sorted(stored.values(), key=lambda item: item.receipt.run_id, reverse=True):
-                if published.receipt.rows or empty:
+                if empty or _header(state, published).has_work:
                     yield load(state, published)
 
 
@@ -124,7 +124,7 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
     if plan.finished is not None or plan.restored_at is not None:
         raise GateRefused(f"plan {header.plan_id} is {plan.status_at(now)}; a plan is used once. Make a new one with `gc-assets run`.")
     refuse_historical(header)
-    if not header.rows:
+    if not header.has_work:
         raise UsageError(f"plan {header.plan_id} has nothing to do, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(

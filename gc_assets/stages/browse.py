@@ -14,23 +14,23 @@ import pyarrow.parquet as pq
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.receipts import Published, State
-from gc_assets.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
+from gc_assets.schemas import MANIFEST_ENTRIES, Table
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> list[Published]:
     """The runs whose rows are the table as of a run date: its current one, but for tables that every run adds to.
 
-    Those are `manifest_entries` (all segments up to the date) and `deletion_log` (all executions of the date's plans).
+    Those are `manifest_entries` (all segments up to the date), `deletion_log` and `expiry_log` (all executions of the date's plans).
     Raises `StateError` where nothing is published for the date.
     """
     if table is MANIFEST_ENTRIES:
         found = [run for run in state.runs(group, table.name) if run.receipt.run_date <= run_date]
-    elif table is DELETION_LOG:
+    elif table.by_apply:
         found = [run for run in state.runs(group, table.name) if run.receipt.run_date == run_date]
     else:
         return [state.require(group, table.name, run_date)]
     if not found:
-        how = "`gc-assets apply PLAN_ID` writes it" if table is DELETION_LOG else f"run `gc-assets run --run-date {run_date}` first"
+        how = "`gc-assets apply PLAN_ID` writes it" if table.by_apply else f"run `gc-assets run --run-date {run_date}` first"
         raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
     return found
 

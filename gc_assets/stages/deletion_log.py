@@ -1,4 +1,4 @@
-"""Executes one approved plan: lease, fresh mark, then restore, quarantine and purge, with intents and outcomes on record.
+"""Executes one approved plan: lease, fresh mark, then restore, expire, quarantine and purge, with intents and outcomes on record.
 
 Acts and never decides: the rows are the plan's, less what the fresh mark found live again.
 """
@@ -7,42 +7,45 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
-from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.paths import overlapping
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance, Published, State
-from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, LIVE_FILES
+from gc_assets.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.stages.acting import ACT_COLUMNS, Act
 from gc_assets.stages.approvals import StoredPlan, execution_directory, refuse_gates, refuse_historical
 from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
-from gc_assets.stages.live_files import EXPIRED_SIDE
+from gc_assets.stages.expiry import expire_lakes, is_over
+from gc_assets.stages.live_filter import expired_keys, live_count, live_keys
 from gc_assets.stages.mark import mark
 from gc_assets.stages.night import RECHECK, Night
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
+from gc_assets.stages.snapshot_history import snapshot_history
 from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
-from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows
+from gc_assets.stores.execution import balance
 from gc_assets.stores.lease import LocalLease, acquire
-from gc_assets.stores.protocol import ABSENT, CHANGED, DENIED, DONE, FAILED, Planned, Quarantine, Result
-from gc_assets.stores.quarantine import open_quarantine
+from gc_assets.stores.protocol import FAILED
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
-ACT_COLUMNS: Final = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "quarantine", "live_in", "in_quarantine")
-# The order of design 6.4; `expire` comes between restore and quarantine where a plan has expiry actions.
-PHASES: Final = (RESTORE, QUARANTINE, PURGE)
+EXPIRE: Final = "expire"
+# The order of design 6.4.
+PHASES: Final = (RESTORE, EXPIRE, QUARANTINE, PURGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The published log and the books: outcomes to rows and bytes, per phase. `nothing_to_do` says why where nothing was."""
+    """The published log (null where no file was to be touched) and the books: outcomes to rows and bytes, per phase.
+
+    The rows of phase `expire` are edits of history. `nothing_to_do` says why where nothing was.
+    """
 
     published: Published | None
     books: dict[tuple[str, str], Totals]
@@ -60,18 +63,28 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     if already is not None:
         return Applied(None, {}, already)
     refuse_apply(night, plan, phases)
+    chosen = phases_of(header, phases)
     stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
     stale = stale or night.storage(header.storage).quarantine != header.quarantine
     owner = plan.approval.by if plan.approval is not None else getpass.getuser()
     lease = acquire(header.location, header.plan_id, owner, night.clock)
     recheck = f"{header.plan_id}-{lease.token}"
     try:
-        live = _protected(spark, night, plan, recheck, only_ending=stale)
+        needed = _needed(spark, night, plan, recheck, only_ending=stale)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
         _same_rows(rows, plan)
-        return _execute(spark, night, plan, rows, live, log, lease, phases, only_interrupted=stale and tuple(phases) != (RESTORE,))
+        execution = _Execution(spark, night, plan, rows, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
+        for phase in chosen:
+            if phase != EXPIRE:
+                execution.act(phase, needed)
+                continue
+            if execution.expire():
+                needed = _needed(spark, night, plan, recheck, only_ending=stale)
+            execution.remember(recheck)
+            lease.renew()
+        return execution.publish(chosen)
     finally:
         _forget(state, recheck)
         lease.release()
@@ -113,6 +126,11 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
     refuse_gates(header, plan.approval.overrides)
     if header.policy_digest != night.config.policy_digest() and not begun:
         raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
+    if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_over(night, plan):
+        raise GateRefused(
+            f"plan {header.plan_id} frees {header.after_expiry.files:,} files by editing history, which is not done yet; "
+            f"apply it whole, or `gc-assets apply {header.plan_id[:12]} --phase expire` first"
+        )
     if too_late and not begun:
         raise GateRefused(
             f"plan {header.plan_id} could be applied until {header.apply_before.isoformat()}; make a new one with `gc-assets run`"
@@ -135,15 +153,25 @@ def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
     return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
 
 
-def _protected(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> DataFrame:
-    """Keys of the storage that a lake needs as of now, live or in history that a ref reaches, from refs read under the lease.
+def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
+    """Those of `phases` in which the plan has something to do, in their order."""
+    return [phase for phase in PHASES if phase in phases and (header.expiry_actions if phase == EXPIRE else phase in header.totals)]
 
-    Gates that can change are checked again, with the approval's overrides; a plan that is only brought to its end passes them.
+
+def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
+    return replace(night, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
+
+
+def _needed(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> DataFrame:
+    """Keys of the storage that a lake needs as of now, from refs read under the lease (columns key, needed, is_live).
+
+    `is_live` is false for what only history needs that a ref reaches. Gates that can change are checked again, with the
+    approval's overrides; a plan that is only brought to its end passes them.
     """
     header = plan.header
-    again = replace(night, recheck=recheck, run_date=header.run_date, as_of=header.as_of)
+    again = _again(night, plan, recheck)
     tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
-    count = sum(table.receipt.facts["by_storage"].get(header.storage, {"files": 0})["files"] for table in tables)
+    count = live_count(tables, header.storage)
     checks = [
         gates.live_set(count, 1),
         gates.live_drop(count, header.live_files, night.storage(header.storage).gates.max_live_drop),
@@ -154,67 +182,111 @@ def _protected(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str
     if failed and not only_ending:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
-    frames = [read_table(spark, night.state, LIVE_FILES, table, side) for table in tables for side in (None, EXPIRED_SIDE)]
-    everything = frames[0]
-    for frame in frames[1:]:
-        everything = everything.unionByName(frame)
-    return everything.filter(F.col("storage") == header.storage).groupBy("key").agg(F.max("lake").alias("live_in"))
+    live = live_keys(spark, again, header.storage, tables).select("key", "lake", F.lit(True).alias("is_live"))
+    held = expired_keys(spark, again, header.storage, tables).select("key", "lake", F.lit(False).alias("is_live"))
+    once = live.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
+    live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
+    in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
+    return once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
 
 
-def _execute(
-    spark: SparkSession,
-    night: Night,
-    plan: StoredPlan,
-    rows: DataFrame,
-    live: DataFrame,
-    log: WriteAheadLog,
-    lease: LocalLease,
-    phases: Sequence[str],
-    *,
-    only_interrupted: bool,
-) -> Applied:
-    header, state = plan.header, night.state
-    books: dict[tuple[str, str], Totals] = {}
-    written: list[Written] = []
-    run = state.start(header.storage, DELETION_LOG.name, header.run_date, night.clock)
-    ledger = quarantine_ledger(spark, state, header.storage)
-    waiting = ledger.select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
-    chosen = [phase for phase in PHASES if phase in phases and phase in header.totals]
-    for phase in chosen:
-        task = Act(header.location, log, lease, night.clock, header.plan_id, only_interrupted)
-        share = F.pmod(F.xxhash64("key"), F.lit(log.shares))
+@dataclass
+class _Execution:
+    """One run of `apply`: what it did, phase by phase, and the log that it publishes."""
+
+    spark: SparkSession
+    night: Night
+    plan: StoredPlan
+    rows: DataFrame
+    log: WriteAheadLog
+    lease: LocalLease
+    only_interrupted: bool
+    books: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
+    written: list[Written] = field(default_factory=list[Written])
+
+    def __post_init__(self) -> None:
+        header = self.plan.header
+        self.run = self.night.state.start(header.storage, DELETION_LOG.name, header.run_date, self.night.clock)
+
+    def act(self, phase: str, needed: DataFrame) -> None:
+        """Executes the plan's rows of a phase, in executors."""
+        header, state = self.plan.header, self.night.state
+        waiting = quarantine_ledger(self.spark, state, header.storage).select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
+        task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
+        share = F.pmod(F.xxhash64("key"), F.lit(self.log.shares))
+        retry = F.lit(self._failed(EXPIRE) > 0) & F.col("after_expiry") & ~F.coalesce("is_live", F.lit(False))
         ordered = (
-            rows.filter(F.col("action") == phase)
-            .join(live, "key", "left")
+            self.rows.filter(F.col("action") == phase)
+            .join(needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
+            .withColumn("retry", retry)
             .select(*ACT_COLUMNS)
-            .repartition(min(parallelism(spark), log.shares), share)
+            .repartition(min(parallelism(self.spark), self.log.shares), share)
             .sortWithinPartitions(share, "key")
         )
-        part = write_frame(ordered.mapInArrow(task, spark_schema(DELETION_LOG.schema)), DELETION_LOG, run, state, ["phase", "outcome"])
-        for key, total in part.totals.items():
-            books[(key[0], key[1])] = total
-        balance(header.totals[phase].files, {key[1]: total.rows for key, total in part.totals.items()})
-        written.append(part)
-    together = Written(tuple(item for part in written for item in part.parts), sum(part.digest for part in written) % 2**64)
-    planned = sum(header.totals[phase].files for phase in chosen)
-    facts = {
-        "plan_id": header.plan_id,
-        "phases": chosen,
-        "approved_by": plan.approval.by if plan.approval is not None else None,
-        "overrides": list(plan.approval.overrides) if plan.approval is not None else [],
-        "books": {
-            f"{phase}/{outcome}": {"files": total.rows, "bytes": total.size_bytes} for (phase, outcome), total in sorted(books.items())
-        },
+        acted = ordered.mapInArrow(task, spark_schema(DELETION_LOG.schema))
+        part = write_frame(acted, DELETION_LOG, self.run, state, ["phase", "outcome"])
+        outcomes = {outcome: total for (_, outcome), total in part.totals.items()}
+        self.books |= {(phase, outcome): total for outcome, total in outcomes.items()}
+        balance(header.totals[phase].files, {outcome: total.rows for outcome, total in outcomes.items()})
+        self.written.append(part)
+
+    def expire(self) -> bool:
+        """Makes the plan's edits of history; true where any was left to be made, so that what was marked before is out of date."""
+        counts, edited = expire_lakes(self.spark, self.night, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in counts.items()}
+        return edited
+
+    def remember(self, recheck: str) -> None:
+        """The histories of the edited lakes say what is expired now, from the fresh mark."""
+        for lake in self.plan.header.expiry_actions:
+            if self.night.config.lake(lake).kind == "iceberg":
+                snapshot_history(self.spark, _again(self.night, self.plan, recheck), lake)
+
+    def publish(self, chosen: Sequence[str]) -> Applied:
+        """The log, with balanced books; the plan is finished where every phase was executed and nothing failed."""
+        header, state, approval = self.plan.header, self.night.state, self.plan.approval
+        of_files = [phase for phase in chosen if phase != EXPIRE]
+        facts = {
+            "plan_id": header.plan_id,
+            "phases": list(chosen),
+            "approved_by": approval.by if approval is not None else None,
+            "overrides": list(approval.overrides) if approval is not None else [],
+            "books": _amounts(self.books, of_files),
+            "edits": {verdict: total.rows for (phase, verdict), total in sorted(self.books.items()) if phase == EXPIRE},
+        }
+        published = None
+        if of_files:
+            together = Written(
+                tuple(item for part in self.written for item in part.parts), sum(part.digest for part in self.written) % 2**64
+            )
+            planned = sum(header.totals[phase].files for phase in of_files)
+            published = publish(
+                state,
+                self.run,
+                together,
+                self.night.clock,
+                inputs=[self.plan.published],
+                balances=[Balance(name="planned keys with an outcome", expected=planned, found=together.rows)],
+                facts=facts,
+                unsafe=self.night.unsafe,
+            )
+            _write_stats(state, header, self.books)
+        if not any(self._failed(phase) for phase in chosen) and list(chosen) == phases_of(header, PHASES):
+            finished = {"at": self.night.clock.now().isoformat(), "run_id": self.run.run_id, **facts}
+            state.files.replace(f"{execution_directory(header)}/finished.json", json.dumps(finished, indent=1).encode())
+        return Applied(published, self.books)
+
+    def _failed(self, phase: str) -> int:
+        return self.books.get((phase, FAILED), Totals()).rows
+
+
+def _amounts(books: dict[tuple[str, str], Totals], phases: Sequence[str]) -> dict[str, dict[str, int]]:
+    return {
+        f"{phase}/{outcome}": {"files": total.rows, "bytes": total.size_bytes}
+        for (phase, outcome), total in sorted(books.items())
+        if phase in phases
     }
-    balances = [Balance(name="planned keys with an outcome", expected=planned, found=together.rows)]
-    published = publish(state, run, together, night.clock, inputs=[plan.published], balances=balances, facts=facts, unsafe=night.unsafe)
-    _write_stats(state, header, books)
-    failed = sum(total.rows for (_, outcome), total in books.items() if outcome == "failed")
-    if not failed and set(chosen) == set(header.totals):
-        finished = {"at": night.clock.now().isoformat(), "run_id": run.run_id, **facts}
-        state.files.replace(f"{execution_directory(header)}/finished.json", json.dumps(finished, indent=1).encode())
-    return Applied(published, books)
 
 
 def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], Totals]) -> None:
@@ -227,74 +299,3 @@ def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], 
 def _forget(state: State, recheck: str) -> None:
     if recheck in state.files.directories(RECHECK):
         state.files.delete_directory(f"{RECHECK}/{recheck}")
-
-
-@dataclass(frozen=True)
-class _OnlyInterrupted:
-    """Past the plan's time, or under another policy, only what a crash left in the middle is brought to its end."""
-
-    inner: Quarantine
-
-    def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
-        ended = iter(self.inner.act([planned for planned in batch if planned.key in resumed], resumed))
-        late = Result(DENIED, "the plan was out of date before this key was reached")
-        return [next(ended) if planned.key in resumed else late for planned in batch]
-
-
-@dataclass(frozen=True)
-class _PutBack:
-    """For keys that came back to life: what an earlier run of the plan may have moved is put back, all else is left alone."""
-
-    inner: Quarantine
-    plan_id: str
-    why: Mapping[str, str]
-
-    def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
-        moved = [
-            replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in batch if row.key in resumed and row.action == QUARANTINE
-        ]
-        restored = dict(zip([row.key for row in moved], self.inner.act(moved), strict=True))
-        return [self._result(row, restored.get(row.key)) for row in batch]
-
-    def _result(self, row: Planned, restored: Result | None) -> Result:
-        if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
-            return Result(FAILED, f"{self.why[row.key]}, and putting it back failed: {restored.error}")
-        return Result(CHANGED, self.why[row.key])
-
-
-@dataclass(frozen=True)
-class Act:
-    """Executes the rows of a partition (columns `ACT_COLUMNS`) through the write-ahead log; runs in executors.
-
-    A row that the fresh mark found needed is never quarantined or purged, nor is one purged that is no longer in quarantine:
-    its outcome is `changed`, and what a killed run may have moved of it is put back. What an earlier run settled stays on record.
-    """
-
-    location: str
-    log: WriteAheadLog
-    lease: LocalLease
-    clock: Clock
-    plan_id: str
-    only_interrupted: bool = False
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            spared = dict(self._spared(batch))
-            modes = batch.column("quarantine").to_pylist()
-            rows = list(zip(planned_rows(batch), modes, strict=True))
-            for mode in sorted(set(modes)):
-                quarantine = open_quarantine(mode, self.location, self.plan_id)
-                mine = [row for row, its in rows if its == mode]
-                doing = _OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
-                wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
-                back = _PutBack(quarantine, self.plan_id, spared)
-                kept = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
-                yield outcome_rows([*wanted, *kept], self.plan_id, mode)
-
-    def _spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        columns = ("key", "action", "live_in", "in_quarantine")
-        for key, action, lake, in_quarantine in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
-            if action != RESTORE and lake is not None:
-                yield key, f"live again: lake {lake} needs it"
-            elif action == PURGE and not in_quarantine:
-                yield key, "no longer in quarantine"

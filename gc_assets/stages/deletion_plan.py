@@ -6,29 +6,46 @@ Decides and never acts. The same inputs give the same plan id, so planning twice
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
 from gc_assets.core.claims import Claims
+from gc_assets.core.files import Files
+from gc_assets.core.hashing import digest as digest_rows
+from gc_assets.core.parts import read_parts
 from gc_assets.core.paths import overlapping
 from gc_assets.core.plan import Amount, GateResult, PlanHeader, sealed
-from gc_assets.core.receipts import Published
-from gc_assets.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.core.receipts import Published, Run, State
+from gc_assets.schemas import CLAIMS, DELETION_PLAN, EXPIRY_ACTIONS, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.stages.approvals import unfinished
+from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.stages.night import Night
 from gc_assets.stages.orphan_files import claims_of
 from gc_assets.stages.quarantine_ledger import oldest_of_each_key, quarantine_ledger
-from gc_assets.stages.tables import ROUTE, Totals, Written, publish, read_table, write_frame
+from gc_assets.stages.tables import (
+    PARTS_DDL,
+    ROUTE,
+    Totals,
+    Written,
+    collect,
+    merge_written,
+    publish,
+    put,
+    read_table,
+    report_parts,
+    write_frame,
+)
 
 HEADER: Final = "_header.json"
-WAITING_SIDE: Final = "_waiting"
+WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"
 LEDGER_DDL: Final = (
     "key string, source_plan_id string, quarantined_at timestamp, size_bytes long, etag string, quarantine string, lake string"
 )
@@ -38,20 +55,65 @@ QUARANTINE, PURGE, RESTORE = "quarantine", "purge", "restore"
 def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Published:
     """`deletion_plan` of a run date; its header is in the receipt's facts and beside the table as `_header.json`.
 
-    Files of expired snapshots are held out (`held_for_expiry`): history must let go of them first.
+    The edits of history that the policy asks for are part of it (`planned_actions`), and so are the files that they free
+    (`after_expiry`). What a lake's history holds that claims nothing here is left out (`held_for_expiry`): another plan edits that.
     """
     state = night.state
     orphans = state.require(storage_name, ORPHAN_FILES.name, night.run_date)
     inventory = state.require(storage_name, STORAGE_INVENTORY.name, night.run_date)
     live, refs = live_tables(night), [state.require(lake.name, LAKE_REFS.name, night.run_date) for lake in night.config.lakes]
     run = state.start(storage_name, DELETION_PLAN.name, night.run_date, night.clock)
-    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs)
-    written = write_frame(rows, DELETION_PLAN, run, state, ["action", "reason"], [WAITING_SIDE])
-    header = _header(night, storage_name, orphans, inventory, live, refs, written)
+    expiry = _plan_expiry(spark, night, storage_name, refs, run)
+    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry)
+    totals_by = ["action", "reason", "after_expiry"]
+    written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
+    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry)
+    written = replace(written, side={**written.side, **expiry.side})
     header = _earlier_or(night, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
     facts = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
     return publish(state, run, written, night.clock, inputs=[orphans, inventory, *live, *refs], facts=facts, unsafe=night.unsafe)
+
+
+def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: list[Published], run: Run) -> Written:
+    """The edits of history of every lake, table by table, that claims a part of the storage; `facts` count them per lake."""
+    sources = [
+        (table.receipt.group, night.state.require(table.receipt.group, EXPIRY_PLAN.name, night.run_date), table.paths(CLAIMS_SIDE))
+        for table in refs
+    ]
+    copy = _CopyExpiry(
+        storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run
+    )
+    return merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(copy, PARTS_DDL)))
+
+
+def planned_actions(state: State, plan: Published) -> pa.Table:
+    """The plan's edits of history (columns `EXPIRY_ACTIONS`)."""
+    return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
+
+
+@dataclass(frozen=True)
+class _CopyExpiry:
+    """Copies rows of `expiry_plan` beside the plan, where nothing changes them any more; runs in one executor task."""
+
+    storage: str
+    sources: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+    files: Files
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            tables = [self._actions(*source) for source in self.sources]
+            rows = pa.concat_tables([EXPIRY_ACTIONS.empty_table(), *tables])
+            counts = {table.column("lake")[0].as_py(): table.num_rows for table in tables if table.num_rows}
+            yield report_parts(put(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), facts=counts)
+
+    def _actions(self, lake: str, plan: tuple[str, ...], claims: tuple[str, ...]) -> pa.Table:
+        rows = read_parts(self.files, list(plan), EXPIRY_PLAN.schema)
+        here = read_parts(self.files, list(claims), CLAIMS)
+        here = here.filter(pc.equal(here.column("storage"), self.storage))
+        mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(here.column("table_uuid"), "").unique()))
+        return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 
 def header_of(published: Published) -> PlanHeader:
@@ -70,11 +132,13 @@ def _rows(
     live: list[Published],
     inventory: Published,
     refs: list[Published],
+    expiry: Written,
 ) -> DataFrame:
-    """Planned keys; keys that wait in quarantine, or whose name was taken meanwhile, are routed aside."""
+    """Planned keys; keys that wait in quarantine or for another plan's expiry, or whose name was taken meanwhile, are routed aside."""
     state, storage = night.state, night.storage(storage_name)
-    found = read_table(spark, state, ORPHAN_FILES, orphans).filter("reason <> 'expired'")
+    found = read_table(spark, state, ORPHAN_FILES, orphans)
     nothing = F.lit(None).cast("string")
+    edited_here = F.array(*[F.lit(lake) for lake in expiry.facts]).cast("array<string>")
     fresh = found.select(
         "key",
         F.lit(QUARANTINE).alias("action"),
@@ -83,10 +147,10 @@ def _rows(
         "version_id",
         "reason",
         "lake",
-        F.lit(False).alias("after_expiry"),
+        F.col("held_by").isNotNull().alias("after_expiry"),
         nothing.alias("source_plan_id"),
         F.lit(storage.quarantine).alias("quarantine"),
-        F.lit("").alias(ROUTE),
+        F.when(F.col("held_by").isNull() | F.array_contains(edited_here, F.col("held_by")), "").otherwise(HELD_SIDE).alias(ROUTE),
     )
     if not any(True for _ in state.runs(storage_name, "deletion_log")):
         return fresh
@@ -141,19 +205,22 @@ def _header(
     live: list[Published],
     refs: list[Published],
     written: Written,
+    expiry: Written,
 ) -> PlanHeader:
     storage, found = night.storage(storage_name), orphans.receipt.facts
     totals: dict[str, Totals] = {}
     reasons: dict[str, Totals] = {}
-    for (action, reason), amount in written.totals.items():
+    freed = held = Totals()
+    for (action, reason, after_expiry), amount in written.totals.items():
         totals[action] = totals.get(action, Totals()) + amount
         if action == QUARANTINE:
             reasons[reason] = reasons.get(reason, Totals()) + amount
-    held = Totals()
-    for name, amount in found["by_reason"].items():
-        if name.startswith("expired/"):
-            held += Totals(amount["files"], amount["bytes"])
-    expiry = [night.state.require(lake.name, EXPIRY_PLAN.name, night.run_date) for lake in night.config.lakes]
+        if after_expiry == "true":
+            freed += amount
+    if HELD_SIDE in written.side:
+        expired = [Totals(amount["files"], amount["bytes"]) for name, amount in found["by_reason"].items() if name.startswith("expired/")]
+        planned = reasons.get("expired", Totals())
+        held = sum(expired, Totals(-planned.rows, -planned.size_bytes))
     return sealed(
         storage=storage_name,
         location=storage.location,
@@ -172,9 +239,11 @@ def _header(
         live_bytes=found["waterfall"].get("live", {"bytes": 0})["bytes"],
         totals={name: _amount(amount) for name, amount in sorted(totals.items())},
         by_reason={name: _amount(amount) for name, amount in sorted(reasons.items())},
+        after_expiry=_amount(freed),
         held_for_expiry=_amount(held),
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
-        expiry_actions=sum(table.receipt.rows for table in expiry),
+        expiry_actions=dict(sorted(expiry.facts.items())),
+        expiry_digest=f"{expiry.digest:016x}",
         gates=tuple(_gates(night, storage_name, orphans, inventory, live, refs, _amount(totals.get(QUARANTINE, Totals())))),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",

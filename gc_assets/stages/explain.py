@@ -103,11 +103,15 @@ def _not_live(night: Night, storage: str, key: str, facts: dict[str, Any], histo
         return _done(storage, key, last)
     if plan is not None:
         refused = facts["plan_refused_by"]
-        sentence = f"No live commit needs it ({plan['reason']}): plan {facts['plan_id'][:12]} would {plan['action']} it."
+        why = plan["reason"]
+        if orphan is not None and orphan["last_commit_id"] is not None:
+            why += f", last needed by commit {orphan['last_commit_id']}"
+        sentence = f"No live commit needs it ({why}): plan {facts['plan_id'][:12]} would {plan['action']} it"
+        sentence += f", once it has edited the history of lake {orphan['held_by']}." if plan["after_expiry"] and orphan else "."
         return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
     if orphan is not None and orphan["reason"] == "expired":
         commit = orphan["last_commit_id"]
-        return "expired", f"Only expired history needs it, last commit {commit}: held out of the plan until that history is expired."
+        return "expired", f"Only expired history of lake {orphan['held_by']} needs it, last commit {commit}: another plan edits that first."
     if orphan is not None:
         return "waiting", f"It is garbage ({orphan['reason']}) and in no plan of this date: it is quarantined already, or no plan was made."
     if listed is None:

@@ -13,7 +13,7 @@ from gc_assets.core.parts import read_parts
 from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Ref
-from gc_assets.schemas import CLAIMS, LAKE_REFS, PINNED, SOURCES
+from gc_assets.schemas import CLAIMS, EXPIRY_LOG, LAKE_REFS, PINNED, SOURCES
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import publish, read_rows, write_rows
 
@@ -23,14 +23,15 @@ SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE = "_sources", "_claims", "_pinned"
 def lake_refs(night: Night, lake_name: str) -> Published:
     """The frozen refs of a run date; what was frozen before is returned as it is, never overwritten (design 3.6).
 
-    What a rehearsal froze counts for rehearsals only, and a fresh mark (`recheck`) always reads anew.
+    What a rehearsal froze counts for rehearsals only, and a fresh mark (`recheck`) always reads anew. So does today's run once a
+    plan has edited the lake's history: what was frozen before names commits that are gone.
 
     The clock is read before the first ref. A date frozen on another day than its own is `historical`: its plan can be
     shown and never applied. Raises `LakeUnreadable` naming what could not be read.
     """
     state = night.state
     frozen = state.current(night.group(lake_name), LAKE_REFS.name, night.run_date)
-    if frozen is not None and night.recheck is None and frozen.receipt.facts["rehearsal"] == night.clock.is_rehearsal:
+    if frozen is not None and _still_counts(night, lake_name, frozen):
         return frozen
     run = state.start(night.group(lake_name), LAKE_REFS.name, night.run_date, night.clock)
     frozen_at = night.clock.now()
@@ -59,6 +60,15 @@ def lake_refs(night: Night, lake_name: str) -> Published:
     }
     written = write_rows(rows, LAKE_REFS, run, state.files, side)
     return publish(state, run, written, night.clock, facts=facts, unsafe=night.unsafe)
+
+
+def _still_counts(night: Night, lake_name: str, frozen: Published) -> bool:
+    if night.recheck is not None or frozen.receipt.facts["rehearsal"] != night.clock.is_rehearsal:
+        return False
+    if night.run_date != night.clock.today():
+        return True
+    logs = night.state.runs(lake_name, EXPIRY_LOG.name)
+    return not any({"done", "undone"} & log.receipt.facts["books"].keys() and log.receipt.run_id > frozen.receipt.run_id for log in logs)
 
 
 def refs_digest(refs: FrozenRefs) -> str:

@@ -19,9 +19,17 @@ from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.protocol import KINDS, Kind
 from gc_assets.schemas import CLAIMS, CONTAINERS, DELETION_LOG, EDGES, LIVE_CONTENTS, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
-from gc_assets.stages.content_roots import DEAD, HELD, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.manifest_entries import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE, segment_paths, segments
+from gc_assets.stages.manifest_entries import (
+    CONTAINERS_SIDE,
+    EDGES_SIDE,
+    PLACES_SIDE,
+    UNREADABLE_SIDE,
+    named_length,
+    segment_paths,
+    segments,
+)
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, put, read_paths, report_parts, write_frame
 
@@ -166,7 +174,7 @@ def _kind_number() -> Column:
 
 def _route() -> Column:
     rank = F.col("rank")
-    by_rank = F.when(rank <= SPARED, "").when(rank == HELD, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
+    by_rank = F.when(rank <= SPARED, "").when(rank <= RELEASED, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
     return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).otherwise(by_rank)
 
 
@@ -196,6 +204,7 @@ class _Close:
                 roots, edges = (_need_not_exist(rows, collected) for rows in (roots, edges))
                 found = closure(roots, edges)
             lengths, lost = self._lengths(files, found)
+            self._refuse_unlisted_snapshots(edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _metadata(found, lengths, leaves)
@@ -209,25 +218,48 @@ class _Close:
     def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
         """The decoded length of each container of `found`, and the containers that live contents need and may be without.
 
-        The length is null for one that only dangling commits need and nobody could read, and for one that is gone and need not exist.
+        The length is null for one that only freed commits need and nobody could read, and for one that is gone and need not exist.
 
+        An object whose parent tells its length counts at that length only: Icechunk's expiry writes a snapshot anew under its name.
         A snapshot that no ref reaches and whose metadata is gone cannot be read by anyone (icechunk.md 5, H12): what is left
         of it is kept while it is young, and it stops no plan. What could not be read tonight is undecoded even if an earlier
         object of that name once was decoded.
         """
         index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes"])
-        newest = index.group_by("container").aggregate([("container_size_bytes", "max")])
-        lengths = newest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), newest.column("container")))
+        longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
+        told = found.column("size_bytes")
+        any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
+        as_told = pc.is_in(named_length(found, "address", "size_bytes"), named_length(index, "container", "container_size_bytes"))
+        lengths = pc.if_else(pc.is_null(told), any_length, pc.if_else(as_told, told, pa.scalar(None, pa.int64())))
         failed = self._failed()
         lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
         absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
         optional = pc.or_(pc.equal(found.column("rank"), SPARED), pc.invert(found.column("must_exist")))
-        wanted = pc.and_(lost, pc.less(found.column("rank"), DEAD))
+        wanted = pc.and_(lost, pc.less(found.column("rank"), RELEASED))
         needed = found.filter(pc.and_not(wanted, pc.and_(absent, optional)))
         if needed.num_rows:
             raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
         gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
         return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone
+
+    def _refuse_unlisted_snapshots(self, edges: pa.Table, lost: pa.Table) -> None:
+        """The snapshot that a live content names must be among those that its metadata file keeps, or its files are in no live set."""
+        if self.roots.contents is None:
+            return
+        shown = read_parts(self.roots.files, list(self.roots.contents), LIVE_CONTENTS.schema)
+        shown = shown.filter(
+            pc.and_not(pc.is_valid(shown.column("snapshot_id")), pc.is_in(shown.column("metadata_location"), lost["address"]))
+        )
+        listed = pc.binary_join_element_wise(edges.column("container"), edges.column("snapshot_id"), "\x1f")
+        named = pc.binary_join_element_wise(shown.column("metadata_location"), shown.column("snapshot_id"), "\x1f")
+        missing = shown.filter(pc.invert(pc.is_in(named, listed))).slice(0, 1).to_pylist()
+        if missing:
+            row = missing[0]
+            raise LakeUnreadable(
+                f"lake {self.lake_name}: commit {row['commit_id']} shows {row['content_key']} at snapshot {row['snapshot_id']}, which its "
+                f"metadata file {row['metadata_location']} does not keep; commit the table anew, or set `keep_listed_snapshots: all` if it "
+                "is merely listed there"
+            )
 
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])

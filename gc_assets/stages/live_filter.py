@@ -19,6 +19,7 @@ from gc_assets.core.files import Files
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.receipts import Balance, Published, Run
+from gc_assets.lakes.registry import EDITED_HISTORIES
 from gc_assets.schemas import LIVE_FILES, LIVE_FILTER
 from gc_assets.stages.live_files import EXPIRED_SIDE
 from gc_assets.stages.night import Night
@@ -45,12 +46,17 @@ def live_keys(spark: SparkSession, night: Night, storage_name: str, live: list[P
 
 
 def expired_keys(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
-    """Rows of files that only history needs which a ref reaches and the policy no longer keeps, in the shape of `live_files`."""
-    frames = [read_table(spark, night.state, LIVE_FILES, table, EXPIRED_SIDE) for table in live]
-    everything = frames[0]
-    for frame in frames[1:]:
-        everything = everything.unionByName(frame)
+    """Rows of files that only history needs which the policy no longer keeps and which is not edited yet, in the shape of `live_files`."""
+    edited = [table for table in live if night.config.lake(_lake_of(table)).kind in EDITED_HISTORIES]
+    everything = spark.createDataFrame([], spark_schema(LIVE_FILES.schema))
+    for table in edited:
+        everything = everything.unionByName(read_table(spark, night.state, LIVE_FILES, table, EXPIRED_SIDE))
     return everything.filter(F.col("storage") == storage_name)
+
+
+def _lake_of(live: Published) -> str:
+    """A fresh mark's tables lie below other groups than the night's."""
+    return live.receipt.group.rpartition("/")[2]
 
 
 def live_count(live: list[Published], storage_name: str) -> int:

@@ -10,9 +10,9 @@ from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import KeyResolver, Location
 from gc_assets.core.receipts import State
-from gc_assets.lakes.protocol import Lake
+from gc_assets.lakes.protocol import ExpiringLake, Lake, UndoableLake
 from gc_assets.lakes.registry import open_lake
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.editing import EditableLocalObjects
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 RECHECK = "_recheck"
@@ -60,7 +60,21 @@ class Night:
         return [(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages]
 
     def lake(self, name: str) -> Lake:
-        return open_lake(self.config.lake(name), LocalObjects())
+        return open_lake(self.config.lake(name), EditableLocalObjects())
+
+    def expiring_lake(self, name: str) -> ExpiringLake:
+        """Raises `UsageError` for a lake whose history is never edited."""
+        lake = self.lake(name)
+        if not isinstance(lake, ExpiringLake):
+            raise UsageError(f"lake {name} is of kind {lake.kind}, whose history gc-assets never edits")
+        return lake
+
+    def undoable_lake(self, name: str) -> UndoableLake:
+        """Raises `UsageError` for a lake whose edits of history are final."""
+        lake = self.lake(name)
+        if not isinstance(lake, UndoableLake):
+            raise UsageError(f"lake {name} is of kind {lake.kind}, whose expired history cannot be put back")
+        return lake
 
     def storage(self, name: str) -> StorageConfig:
         return self.config.storage(name)

@@ -20,11 +20,13 @@ from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
-from gc_assets.lakes.protocol import KINDS_WITH_CONTENTS, Kind
+from gc_assets.lakes.protocol import Kind
+from gc_assets.lakes.registry import EDITED_HISTORIES
 from gc_assets.schemas import (
     CLAIMS,
     COMMIT_GRAPH,
     LAKE_REFS,
+    LIVE_CONTENTS,
     LIVE_FILES,
     LIVE_FILTER,
     ORPHAN_FILES,
@@ -61,7 +63,9 @@ CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates beyond this many compressed bytes (some millions) are compared by a join instead of in every worker's memory.
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
-WITNESS_DDL: Final = "key string, w struct<dead: boolean, commit_id: string, container: string, kind: string>"
+WITNESS_DDL: Final = "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string>"
+# Of several lakes that name a released file: one whose history must let go of it first, one that has let go, one that only mentions it.
+HELD, RELEASED, MENTIONED = 0, 1, 2
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A gate names a few and counts the rest, up to here.
@@ -207,7 +211,7 @@ def _known_tables(night: Night) -> dict[str, int]:
             if row["table_uuid"] is not None:
                 milliseconds = (row["committed_at_max"] - EPOCH) // timedelta(milliseconds=1)
                 known[row["table_uuid"]] = max(known.get(row["table_uuid"], 0), milliseconds)
-        if lake.kind in KINDS_WITH_CONTENTS:
+        if LIVE_CONTENTS.is_of(lake.kind):
             # Its tables have their uuids in their metadata, and a dropped branch's snapshots are no sign of a stale catalog: only
             # one newer than every commit of the server is.
             newest_of_all = max((row["committed_at_max"] for row in newest), default=EPOCH)
@@ -242,12 +246,13 @@ def _orphans(
     if _any_hit(night, keys, candidate_paths):
         judged = candidates.join(_hits(candidates, keys), "key", "left")
     joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
-    expired = F.col("w").isNotNull() & ~F.col("w.dead")
+    expired = F.col("w").isNotNull() & (F.col("w.strength") < MENTIONED)
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
         F.when(expired, "expired").otherwise("unreferenced").alias("reason"),
         F.col("w.commit_id").alias("last_commit_id"),
         F.col("w.container").alias("last_container"),
+        F.when(F.col("w.strength") == HELD, F.col("w.lake")).alias("held_by"),
         F.col("w.kind").alias("kind"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
@@ -276,7 +281,9 @@ def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[
     frames = [
         read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
         .filter(F.col("storage") == storage_name)
-        .select("key", F.struct(F.lit(side == DANGLING_SIDE).alias("dead"), "commit_id", "container", "kind").alias("w"))
+        .select(
+            "key", F.struct(F.lit(_strength(night, table, side)).alias("strength"), "commit_id", "container", "kind", "lake").alias("w")
+        )
         for table, side in parts
     ]
     if not frames:
@@ -287,6 +294,12 @@ def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[
     # A lake names a key once; only several lakes can name it twice.
     several = len({table.receipt.group for table, _ in parts}) > 1
     return everything.groupBy("key").agg(F.min("w").alias("w")) if several else everything
+
+
+def _strength(night: Night, live: Published, side: str) -> int:
+    if side == DANGLING_SIDE:
+        return MENTIONED
+    return HELD if night.config.lake(live.receipt.group).kind in EDITED_HISTORIES else RELEASED
 
 
 def _samples(night: Night, run: Run, written: Written) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -15,8 +15,8 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Balance, Published, Run
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, KINDS_WITH_CONTENTS, RETAINED, FrozenRefs, Lake
-from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake
+from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import frozen_refs
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, publish, report_parts, write_rows
@@ -35,11 +35,11 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     as_of = datetime.fromisoformat(refs.receipt.facts["as_of"])
     reachable_run = state.start(night.group(lake_name), REACHABLE_SNAPSHOTS.name, night.run_date, night.clock)
     expiry_run = state.start(night.group(lake_name), EXPIRY_PLAN.name, night.run_date, night.clock)
-    has_contents = refs.receipt.facts["kind"] in KINDS_WITH_CONTENTS
+    has_contents = LIVE_CONTENTS.is_of(refs.receipt.facts["kind"])
     contents_run = state.start(night.group(lake_name), LIVE_CONTENTS.name, night.run_date, night.clock) if has_contents else None
     task = _Retain(
         night.lake(lake_name),
-        frozen_refs(night, lake_name, refs),
+        replace(frozen_refs(night, lake_name, refs), edits=_edits(night, lake_name)),
         state.files,
         tuple(graph.paths()),
         as_of,
@@ -71,6 +71,14 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
             publish(state, contents_run, contents, night.clock, inputs=inputs, facts={"contents": contents.rows}, unsafe=night.unsafe)
         )
     return tuple(published)
+
+
+def _edits(night: Night, lake_name: str) -> tuple[ExpiryAction, ...]:
+    """What plans of ours changed of the histories that a lake keeps; removed Iceberg snapshots are in no graph any more."""
+    paths = [path for log in night.state.runs(lake_name, EXPIRY_LOG.name) for path in log.paths()]
+    rows = read_parts(night.state.files, paths, EXPIRY_LOG.schema)
+    made = pc.and_(pc.equal(rows.column("outcome"), "done"), pc.not_equal(rows.column("action"), REMOVE_SNAPSHOT))
+    return tuple(ExpiryAction(**row) for row in rows.filter(made).select(EXPIRY_PLAN.schema.names).to_pylist())
 
 
 @dataclass(frozen=True)

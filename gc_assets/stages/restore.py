@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.receipts import Balance, Published
 from gc_assets.schemas import DELETION_LOG
+from gc_assets.stages.acting import ACT_COLUMNS, Act
 from gc_assets.stages.approvals import unfinished
-from gc_assets.stages.deletion_log import ACT_COLUMNS, Act
 from gc_assets.stages.night import Night
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from gc_assets.stages.tables import Totals, publish, spark_schema, write_frame
@@ -57,7 +57,8 @@ def restore(
             F.lit(None).cast("string").alias("version_id"),
             "source_plan_id",
             "quarantine",
-            F.lit(None).cast("string").alias("live_in"),
+            F.lit(None).cast("string").alias("needed"),
+            F.lit(False).alias("retry"),
             F.lit(True).alias("in_quarantine"),
         ).select(*ACT_COLUMNS)
         ordered = rows.repartition(1).sortWithinPartitions("key")

@@ -233,11 +233,12 @@ class _WriteParts:
 
 
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
-    """Adds rows and bytes per distinct combination of `by` (nulls count as empty text)."""
+    """Adds rows, and bytes where the table has `size_bytes`, per distinct combination of `by` (nulls count as empty text)."""
     if not by or rows.num_rows == 0:
         return
     columns = {name: pc.fill_null(rows.column(name).cast(pa.string()), "") for name in by}
-    table = pa.table({**columns, "size_bytes": rows.column("size_bytes")})
+    sizes = rows.column("size_bytes") if "size_bytes" in rows.schema.names else pa.nulls(rows.num_rows, pa.int64())
+    table = pa.table({**columns, "size_bytes": sizes})
     grouped = table.group_by(list(by)).aggregate([([], "count_all"), ("size_bytes", "sum")]).to_pylist()
     for row in grouped:
         key = tuple(cast(str, row[name]) for name in by)

@@ -18,8 +18,9 @@ def specs(definitions: dg.Definitions) -> dict[str, Any]:
     """Every asset by its key, in order of the key."""
     assets: dict[str, Any] = {}
     for definition in definitions.assets or ():
-        assert isinstance(definition, dg.AssetsDefinition)
-        for spec in definition.specs:
+        assert isinstance(definition, dg.AssetsDefinition | dg.AssetSpec)
+        step = definition if isinstance(definition, dg.AssetsDefinition) else None  # a log that another asset's step writes has none
+        for spec in definition.specs if isinstance(definition, dg.AssetsDefinition) else [definition]:
             partitions = spec.partitions_def
             assert isinstance(partitions, dg.DailyPartitionsDefinition)
             assets[spec.key.to_user_string()] = {
@@ -30,10 +31,12 @@ def specs(definitions: dg.Definitions) -> dict[str, Any]:
                 "owners": list(spec.owners),
                 "partitions": f"daily from {partitions.start:%Y-%m-%d}, {partitions.timezone}",
                 "automation": spec.automation_condition,
-                "pool": definition.op.pool,
-                "retries": definition.op.retry_policy,
+                "pool": step.op.pool if step else None,
+                "retries": step.op.retry_policy if step else None,
                 "checks": {
-                    check.name: "blocking" if check.blocking else "warns" for check in definition.check_specs if check.asset_key == spec.key
+                    check.name: "blocking" if check.blocking else "warns"
+                    for check in (step.check_specs if step else ())
+                    if check.asset_key == spec.key
                 },
             }
     return dict(sorted(assets.items()))

@@ -65,5 +65,5 @@ def test_the_address_holds_the_whole_drawing() -> None:
 
 def test_the_table_beside_the_drawing_has_the_same_figures() -> None:
     text = waterfall_markdown(FACTS)
-    assert "| held by expired history | 20 | 2 kB |" in text
+    assert "| expired history | 20 | 2 kB |" in text
     assert "| garbage | 5 | 500 B |" in text

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
-from gc_assets.schemas import DELETION_LOG, TABLES
+from gc_assets.schemas import TABLES
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from resources.platform import load_platform
 from tests.cli.lakes import SmallLake, small_lake
@@ -63,14 +63,15 @@ def test_run_prints_one_object_a_storage_and_its_progress_on_standard_error(nigh
     assert result.exit_code == 0, result.stderr
     plan = plan_of(night)
     assert plan["storage"] == "warehouse"
-    assert plan["files"] == len(lake.leftovers)
-    assert plan["bytes"] == sum(path.stat().st_size for path in lake.leftovers)
+    assert plan["files"] - plan["after_expiry"]["files"] == len(lake.leftovers)
+    assert plan["bytes"] - plan["after_expiry"]["bytes"] == sum(path.stat().st_size for path in lake.leftovers)
+    assert plan["expiry_actions"] == {"sales": len(night[0].json("show", "expiry_plan"))}
     assert plan["passed"] is True
     assert "sales/live_files" in result.stderr
     assert f"gc-assets approve {plan['plan_id'][:12]}" in result.stderr
 
 
-@pytest.mark.parametrize("asset", [name for name in TABLES if name != DELETION_LOG.name])
+@pytest.mark.parametrize("asset", [table.name for table in TABLES.values() if table.is_of("iceberg") and not table.by_apply])
 def test_every_table_shows_in_every_format_with_the_same_rows(asset: str, night: tuple[Shell, Result], tmp_path: Path) -> None:
     shell = night[0]
     rows = shell.json("show", asset, "--run-date", TODAY)
@@ -122,8 +123,9 @@ def test_a_file_of_expired_history_names_the_commit_that_last_needed_it(night: t
     shell = night[0]
     orphan = next(row for row in shell.json("show", "orphan_files") if row["reason"] == "expired" and row["kind"] == "data")
     (found,) = shell.json("explain", orphan["key"])
-    assert found["verdict"] == "expired"
+    assert (found["verdict"], orphan["held_by"]) == ("planned", "sales")
     assert orphan["last_commit_id"] in found["sentence"]
+    assert "once it has edited the history of lake sales" in found["sentence"]
     assert [link["what"] for link in found["chain"]][-3:] == ["manifest_list", "manifest", "data"]
 
 
@@ -156,9 +158,24 @@ def test_doctor_finds_nothing_wrong(night: tuple[Shell, Result]) -> None:
     assert {"sales", "warehouse", "state", "storages", "spark"} <= {row["subject"] for row in rows}
 
 
+def test_the_history_is_drawn_as_it_is_and_as_it_would_be(night: tuple[Shell, Result]) -> None:
+    (found,) = [item for item in night[0].json("history") if item["history"] == "shop.orders"]
+    assert (len(found["now"]), len(found["after_expiry"])) == (3, 1)
+    assert "(main)" in found["after_expiry"][0]
+    assert "shop.orders, after expiry" in night[0]("history", "--table", "shop.orders").stdout
+    assert night[0]("history", "--table", "shop.nothing").exit_code == 2
+
+
+def test_the_snapshots_of_one_table_are_shown_alone(night: tuple[Shell, Result]) -> None:
+    rows = night[0].json("show", "snapshot_history", "--table", "shop.orders")
+    assert {row["table_name"] for row in rows} == {"shop.orders"}
+    assert 0 < len(rows) < len(night[0].json("show", "snapshot_history"))
+
+
 def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path) -> None:
     shell, plan_id = night[0], plan_of(night)["plan_id"]
-    before, gone = lake.keys(), {str(path.relative_to(lake.builder.warehouse)) for path in lake.leftovers}
+    before, gone = lake.keys(), {row["key"] for row in shell.json("show", "deletion_plan")}
+    assert gone > {str(path.relative_to(lake.builder.warehouse)) for path in lake.leftovers}
 
     unapproved = shell("apply", plan_id, "--mode", "apply")
     assert unapproved.exit_code == 3
@@ -172,8 +189,15 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     assert lake.keys() == before
 
     books = shell.json("apply", plan_id[:12], "--mode", "apply")
-    assert [(row["phase"], row["outcome"], row["files"]) for row in books] == [("quarantine", "done", len(gone))]
-    assert lake.keys() == before - gone
+    edits = len(shell.json("show", "expiry_plan"))
+    assert [(row["phase"], row["outcome"], row["files"]) for row in books] == [("expire", "done", edits), ("quarantine", "done", len(gone))]
+    assert [row["outcome"] for row in shell.json("show", "expiry_log")] == ["done"] * edits
+    assert sum(row["expired"] for row in shell.json("show", "snapshot_history")) == edits
+    written = lake.keys() - before
+    assert written
+    assert all(key.endswith(".metadata.json") for key in written)
+    assert lake.keys() == (before - gone) | written
+    before |= written
     assert len(shell.json("show", "deletion_log")) == len(gone)
     again = shell("apply", plan_id, "--mode", "apply", "--format", "json")
     assert (again.exit_code, json.loads(again.stdout)) == (0, [])

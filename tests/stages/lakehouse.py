@@ -21,6 +21,7 @@ from gc_assets.stages.live_filter import live_filter
 from gc_assets.stages.mark import mark
 from gc_assets.stages.night import Night
 from gc_assets.stages.orphan_files import orphan_files
+from gc_assets.stages.snapshot_history import snapshot_history
 from gc_assets.stages.storage_inventory import storage_inventory
 from gc_assets.stages.tables import read_rows
 
@@ -63,6 +64,8 @@ class Lakehouse:
     def mark(self) -> None:
         for lake in self.config.lakes:
             mark(self.spark, self.tonight(), lake.name)
+            if lake.kind == "iceberg":
+                snapshot_history(self.spark, self.tonight(), lake.name)
 
     def plan(self) -> PlanHeader:
         """A whole night up to its plan."""
@@ -87,6 +90,10 @@ class Lakehouse:
 
     def keys(self, asset: str, group: str = STORAGE) -> set[str]:
         return {row["key"] for row in self.rows(asset, group)}
+
+    def leftovers(self) -> set[str]:
+        """Planned keys that no commit names, whatever histories the plan edits."""
+        return {row["key"] for row in self.rows("deletion_plan") if row["reason"] == "unreferenced"}
 
     def live(self) -> set[str]:
         return {row["key"] for lake in self.config.lakes for row in self.rows("live_files", lake.name) if row["storage"] == STORAGE}

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.spark
 class Twice:
     """One lake, planned in a classic session, then the whole story over Connect; the state of each its own."""
 
-    garbage: set[str]
+    leftovers: set[str]
+    planned: set[str]
     before: dict[str, tuple[str, int]]
     classic: PlanHeader
     classic_live: set[str]
@@ -47,7 +48,7 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twic
     lost += document_tree(house.warehouse / "weather", days_ago(40)).builder.abandon_writer("main", days_ago(15), numbers("gone", range(4)))
     weather = {"name": "weather", "kind": "icechunk", "location": f"file://{house.warehouse}/weather/", "retention": {"default": "10d"}}
     house.lakes = [iceberg.config("sales"), IcechunkLakeConfig.model_validate(weather)]
-    before, header, live = house.files(), house.plan(), house.live()
+    before, header, live, planned = house.files(), house.plan(), house.live(), house.keys("deletion_plan")
     shutil.move(house.root / "state", house.root / "state-classic")
     server = {"SPARK_LOCAL_CONNECT_DISCOVERY": str(house.root / "server" / "connect-local.json")}
     process = start(house, "connect", "story", **server)
@@ -58,7 +59,7 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twic
         stop = [sys.executable, "-m", "pyspark.sql.connect.local_server", "--stop"]
         subprocess.run(stop, cwd=CHECKOUT, env={**os.environ, **server}, check=True, capture_output=True)
     assert process.returncode == 0, errors[-4000:]
-    return Twice({house.key(path) for path in lost}, before, header, live, json.loads(output.splitlines()[-1]))
+    return Twice({house.key(path) for path in lost}, planned, before, header, live, json.loads(output.splitlines()[-1]))
 
 
 def test_both_modes_make_the_same_plan(twice: Twice) -> None:
@@ -68,12 +69,17 @@ def test_both_modes_make_the_same_plan(twice: Twice) -> None:
 
 
 def test_apply_over_connect_moves_exactly_the_planned_files(twice: Twice) -> None:
-    assert twice.connect["applied"] == {"quarantine/done": len(twice.garbage)}
-    kept = {key: list(value) for key, value in twice.before.items() if key not in twice.garbage}
-    assert twice.connect["after_apply"] == kept
+    assert twice.leftovers < twice.planned
+    edits = sum(twice.classic.expiry_actions.values())
+    assert twice.connect["applied"] == {"expire/done": edits, "quarantine/done": len(twice.planned)}
+    after = twice.connect["after_apply"]
+    assert set(twice.before) - set(after) == twice.planned
+    changed = {key for key, value in after.items() if value != list(twice.before.get(key, ()))}
+    assert changed
+    assert all(key.endswith(".metadata.json") for key in changed)
 
 
 def test_restore_over_connect_puts_everything_back_byte_for_byte(twice: Twice) -> None:
-    assert twice.connect["restored"] == {"done": len(twice.garbage)}
-    assert twice.connect["after_restore"] == {key: list(value) for key, value in twice.before.items()}
+    assert twice.connect["restored"] == {"done": len(twice.planned)}
+    assert {key: twice.connect["after_restore"][key] for key in twice.before} == {key: list(value) for key, value in twice.before.items()}
     assert twice.connect["status"] == "restored"

@@ -17,7 +17,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import PartWriter
 from gc_assets.schemas import COMMIT_GRAPH, EDGES, EXPIRY_PLAN, PINNED, REACHABLE_SNAPSHOTS
-from gc_assets.stages.content_roots import DEAD, HELD, REACHED, ROOTS, SPARED, RootTables, closure, content_roots
+from gc_assets.stages.content_roots import DEAD, HELD, REACHED, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots
 
 NOW = Clock().now()
 
@@ -131,6 +131,8 @@ def tables(
     states: list[dict[str, Any]],
     expiry: Sequence[dict[str, Any]] = (),
     pinned: Sequence[dict[str, Any]] = (),
+    *,
+    edited: bool = True,
 ) -> RootTables:
     files = Files(str(folder))
 
@@ -146,6 +148,7 @@ def tables(
         put("reachable", REACHABLE_SNAPSHOTS.schema, states),
         put("expiry", EXPIRY_PLAN.schema, expiry),
         put("pinned", PINNED, pinned),
+        edited,
     )
 
 
@@ -177,6 +180,12 @@ def test_a_root_is_as_strong_as_what_the_policy_makes_of_its_commit(tmp_path: Pa
     expiry = [{"snapshot_id": "listed", "action": "remove_snapshot"}, {"snapshot_id": "gone", "action": "edit_parent"}]
     found = by_address(content_roots(tables(tmp_path, commits, states, expiry)))
     assert found == {"/head": REACHED, "/young": SPARED, "/old": HELD, "/listed": HELD, "/gone": DEAD}
+
+
+def test_in_a_lake_whose_history_is_never_edited_expired_commits_hold_nothing(tmp_path: Path) -> None:
+    states = [state("head", "retained", 1), state("old", "expired", 1)]
+    found = by_address(content_roots(tables(tmp_path, [commit("head", "/head"), commit("old", "/old")], states, edited=False)))
+    assert found == {"/head": REACHED, "/old": RELEASED}
 
 
 def test_files_of_the_present_state_are_live_and_name_no_commit(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(
 ) -> None:
     house = Lakehouse(spark, tmp_path_factory.mktemp("killed"))
     iceberg = LakeBuilder(house.root)
-    orders = iceberg.table("db.orders", days_ago(60))
+    orders = iceberg.table("db.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10**12)})
     for age in (50, 30, 20, 2):
         orders.append(days_ago(age))
     garbage = {house.key(path) for path in orders.leftovers(days_ago(10), LEFTOVERS)}

@@ -202,3 +202,45 @@ def test_deferred_quarantine_moves_nothing_and_does_not_purge_what_came_back_to_
     actions = {row["key"]: row["action"] for row in house.rows("deletion_plan")}
     assert actions[house.key(old["metadataLocation"])] == "restore"
     assert "purge" in actions.values()
+
+
+def test_a_content_at_a_snapshot_that_its_metadata_does_not_list_stops_the_run(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    main.new("db.t")
+    known = builder.content(["db", "t"])
+    assert known is not None
+    builder.commit([put(["db", "t"], {**known, "snapshotId": 4711})])
+    house.lakes = [builder.config(retention=HEADS)]
+    with pytest.raises((GcError, PythonException), match=r"shows db\.t at snapshot 4711"):
+        house.mark()
+
+
+def test_expired_history_is_planned_with_the_commit_that_last_needed_it(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    main.new("db.t")
+    old, last = metadata_of(builder, "db.t"), builder.head()
+    main.append("db.t")
+    lost = main.at_hand("db.t").leftovers(LONG_AGO)
+    house.lakes = [builder.config(retention=HEADS)]
+    house.plan()
+    rows = {row["key"]: row for row in house.rows("orphan_files")}
+    assert (rows[house.key(old)]["reason"], rows[house.key(old)]["last_commit_id"]) == ("expired", last)
+    assert {rows[house.key(path)]["reason"] for path in lost} == {"unreferenced"}
+    assert set(rows) == house.keys("deletion_plan")
+
+
+def test_a_dropped_branch_is_remembered_until_the_default_cutoff_lets_it_go(house: Lakehouse, builder: NessieBuilder) -> None:
+    builder.on().new("db.t")
+    builder.branch("dev")
+    place = local(builder.on("dev").new("db.secret").table.location())
+    house.lakes = [builder.config(retention={"default": "30d"})]
+    house.mark()
+    builder.drop("dev")
+    mine = {house.key(path) for path in builder.on().files() if path.is_relative_to(place)}
+    house.now += timedelta(days=1)
+    house.plan()
+    assert not mine & house.keys("deletion_plan")
+    house.now += timedelta(days=60)
+    header = house.plan()
+    assert header.failed_gates == []
+    assert mine <= house.keys("deletion_plan")

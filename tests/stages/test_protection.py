@@ -132,7 +132,7 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
 
     house.lakes = [iceberg.config("sales"), other.config("archive"), weather]
     header = house.plan()
-    return Trapped(house, header, protected, {house.key(path) for path in garbage}, house.keys("deletion_plan"), house.live())
+    return Trapped(house, header, protected, {house.key(path) for path in garbage}, house.leftovers(), house.live())
 
 
 def test_all_gates_pass(trapped: Trapped) -> None:

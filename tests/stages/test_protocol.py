@@ -1,4 +1,4 @@
-"""The whole protocol on one storage with an Iceberg catalog and an Icechunk repository: plan, approve, apply, restore, purge.
+"""The whole protocol on one storage with an Iceberg catalog and an Icechunk repository: plan, approve, expire, apply, restore, purge.
 
 The tests of this module are one story in order; each stands on what the one before it did.
 """
@@ -33,7 +33,9 @@ class Story:
     garbage: set[str]
     young: set[str]
     before: dict[str, tuple[str, int]]
+    snapshots: set[str]
     header: PlanHeader
+    freed: set[str]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     orders.append(days_ago(2))
     lost = orders.leftovers(days_ago(10))
     young = orders.leftovers(days_ago(1))
-    tree = document_tree(house.warehouse / "weather", days_ago(40))
+    tree = document_tree(house.warehouse / "weather", days_ago(18))
     repository = tree.builder
     lost += repository.abandon_writer("main", days_ago(15), numbers("gone", range(4)))
     snapshot = repository.abandon_snapshot("main", days_ago(14), numbers("reset", range(3)))
@@ -57,7 +59,10 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
         {"name": "weather", "kind": "icechunk", "location": f"file://{house.warehouse}/weather/", "retention": {"default": "10d"}}
     )
     house.lakes = [iceberg.config("sales"), weather]
-    return Story(house, iceberg, repository, {house.key(p) for p in lost}, {house.key(p) for p in young}, house.files(), house.plan())
+    before, header = house.files(), house.plan()
+    snapshots = {str(snapshot.snapshot_id) for snapshot in iceberg.catalog.load_table("db.orders").metadata.snapshots}
+    freed = {row["key"] for row in house.rows("orphan_files") if row["reason"] == "expired"}
+    return Story(house, iceberg, repository, {house.key(p) for p in lost}, {house.key(p) for p in young}, before, snapshots, header, freed)
 
 
 def readable(story: Story) -> None:
@@ -75,9 +80,12 @@ def readable(story: Story) -> None:
                 assert array[...].shape == array.shape
 
 
-def test_a_plan_holds_exactly_the_old_unreferenced_files(story: Story) -> None:
-    assert story.house.keys("deletion_plan") == story.garbage
-    assert story.header.totals["quarantine"].files == len(story.garbage)
+def test_a_plan_holds_the_old_unreferenced_files_and_what_its_own_expiry_frees(story: Story) -> None:
+    rows = story.house.rows("deletion_plan")
+    assert {row["key"] for row in rows if not row["after_expiry"]} == story.garbage
+    assert {row["key"] for row in rows if row["after_expiry"]} == story.freed
+    assert story.header.totals["quarantine"].files == len(story.garbage | story.freed)
+    assert (story.header.after_expiry.files, story.header.held_for_expiry.files) == (len(story.freed), 0)
     assert story.header.failed_gates == []
 
 
@@ -85,13 +93,14 @@ def test_young_files_are_left_alone(story: Story) -> None:
     assert not story.young & story.house.keys("orphan_files")
 
 
-def test_files_of_expired_snapshots_stand_in_orphan_files_and_are_held_for_expiry(story: Story) -> None:
+def test_the_edits_of_history_are_part_of_the_plan(story: Story) -> None:
+    planned = {lake: len(story.house.rows("expiry_plan", lake)) for lake in ("sales", "weather")}
+    assert story.header.expiry_actions == planned
+    assert min(planned.values()) > 0
     expired = [row for row in story.house.rows("orphan_files") if row["reason"] == "expired"]
-    assert expired
-    assert story.header.held_for_expiry.files == len(expired)
-    gone = {row["commit_id"] for row in story.house.rows("reachable_snapshots", "sales") if row["state"] == "expired"}
-    assert {row["last_commit_id"] for row in expired} <= gone
-    assert not {row["key"] for row in expired} & story.house.keys("deletion_plan")
+    states = [row for lake in planned for row in story.house.rows("reachable_snapshots", lake)]
+    assert {row["last_commit_id"] for row in expired} <= {row["commit_id"] for row in states if row["state"] == "expired"}
+    assert {row["held_by"] for row in expired} == set(planned)
 
 
 def test_every_file_is_live_or_orphan_or_young_or_unowned(story: Story) -> None:
@@ -120,14 +129,40 @@ def test_a_plan_without_approval_is_refused_and_changes_nothing(story: Story) ->
     assert story.house.files() == story.before
 
 
-def test_apply_moves_exactly_the_planned_files_to_the_trash(story: Story) -> None:
+def test_files_that_expiry_frees_are_not_quarantined_before_it(story: Story) -> None:
     story.house.approved(story.header)
+    with pytest.raises(GateRefused, match="--phase expire"):
+        story.house.apply(story.header, ("quarantine",))
+    assert story.house.files() == story.before
+
+
+def test_apply_edits_the_histories_first_and_then_moves_exactly_the_planned_files_to_the_trash(story: Story) -> None:
     applied = story.house.apply(story.header)
-    assert {key: total.rows for key, total in applied.books.items()} == {("quarantine", "done"): len(story.garbage)}
-    assert story.house.files() == {key: value for key, value in story.before.items() if key not in story.garbage}
+    edits, planned = sum(story.header.expiry_actions.values()), story.garbage | story.freed
+    assert {key: total.rows for key, total in applied.books.items()} == {("expire", "done"): edits, ("quarantine", "done"): len(planned)}
+    after = story.house.files()
+    assert set(story.before) - set(after) == planned
+    changed = {key for key, value in after.items() if story.before.get(key) != value}
+    rewritten = {row["snapshot_id"] for row in story.house.rows("expiry_plan", "weather") if row["action"] == "edit_parent"}
+    assert {key for key in changed if key.startswith("weather/")} == {f"weather/snapshots/{name}" for name in rewritten}
+    assert all(key.endswith(".metadata.json") for key in changed if not key.startswith("weather/"))
     trash = story.house.warehouse / ".gc-assets" / "trash" / story.header.plan_id
-    assert {str(path.relative_to(trash)) for path in trash.rglob("*") if path.is_file()} == story.garbage
+    assert {str(path.relative_to(trash)) for path in trash.rglob("*") if path.is_file()} == planned
     readable(story)
+
+
+def test_the_log_has_an_outcome_for_every_edit_and_the_history_every_snapshot_ever_made(story: Story) -> None:
+    for lake, count in story.header.expiry_actions.items():
+        log = story.house.rows("expiry_log", lake)
+        assert [(row["outcome"], row["plan_id"]) for row in log] == [("done", story.header.plan_id)] * count
+    removed = {row["snapshot_id"]: row["reason"] for row in story.house.rows("expiry_log", "sales") if row["action"] == "remove_snapshot"}
+    history = {row["snapshot_id"]: row for row in story.house.rows("snapshot_history", "sales")}
+    assert set(history) == story.snapshots
+    assert {name: row["reason"] for name, row in history.items() if row["expired"]} == removed
+    assert {row["plan_id"] for row in history.values() if row["expired"]} == {story.header.plan_id}
+    listed = {str(snapshot.snapshot_id) for snapshot in story.iceberg.catalog.load_table("db.orders").metadata.snapshots}
+    assert {name for name, row in history.items() if not row["expired"]} == listed
+    assert all(row["operation"] and row["summary"]["sequence-number"] and row["manifest_list"] for row in history.values())
 
 
 def test_applying_twice_changes_nothing_and_says_so(story: Story) -> None:
@@ -139,8 +174,9 @@ def test_applying_twice_changes_nothing_and_says_so(story: Story) -> None:
 
 def test_restore_puts_everything_back_byte_for_byte(story: Story) -> None:
     _, books = restore(story.house.spark, story.house.tonight(), STORAGE, plan_id=story.header.plan_id)
-    assert {name: total.rows for name, total in books.items()} == {"done": len(story.garbage)}
-    assert story.house.files() == story.before
+    assert {name: total.rows for name, total in books.items()} == {"done": len(story.garbage | story.freed)}
+    after = story.house.files()
+    assert {key: after[key] for key in story.garbage | story.freed} == {key: story.before[key] for key in story.garbage | story.freed}
     assert find_plan(story.house.config, story.header.plan_id).status_at(NOW) == "restored"
 
 

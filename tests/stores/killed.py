@@ -39,7 +39,7 @@ def killed_before(step: int, root: Path, state: Path, rows: Sequence[Planned], m
     """Exits with 0 where the run has fewer steps."""
     numbers = count(1)
     for name in STEPS:
-        setattr(os, name, _counting(getattr(os, name), numbers, step))
+        setattr(os, name, counting(getattr(os, name), numbers, step))
     apply(root, state, rows, mode, clock)
 
 
@@ -52,7 +52,7 @@ def racing(start, root: Path, state: Path, rows: Sequence[Planned], mode: Quaran
         sys.exit(GateRefused.exit_code)
 
 
-def _counting(real, numbers, step: int):
+def counting(real, numbers, step: int):
     def call(*args, **kwargs):
         if next(numbers) == step:
             os.kill(os.getpid(), signal.SIGKILL)

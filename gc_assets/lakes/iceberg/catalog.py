@@ -1,4 +1,4 @@
-"""Every table of a pyiceberg catalog: its name and the metadata.json it stands at now.
+"""The tables of a pyiceberg catalog: their names, the metadata.json each stands at now, and commits to them.
 
 The only module of this lake kind that talks to a catalog. Secrets are unwrapped here and never leave in a message.
 """
@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import re
 import textwrap
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
-from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.errors import GcError, LakeUnreadable
+from gc_assets.lakes.iceberg.approved import Removal
+from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
 
 _SECRET_KEY = re.compile(r"secret|password|token|credential|key", re.IGNORECASE)
 _USER_INFO = re.compile(r"://[^/@\s]+@")
+
+
+class CommitRejected(GcError):
+    """The catalog says that a table is no longer as it was read; nothing of the commit took effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,41 +38,109 @@ class TablePointer:
     metadata_location: str
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table as loaded, to commit to. `handle` is pyiceberg's own."""
+
+    name: str
+    metadata_location: str
+    table_uuid: str
+    handle: Table
+
+
 def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> Iterator[TablePointer]:
     """Every table of every namespace, nested ones too, ordered by name; views are not tables.
 
     Raises `LakeUnreadable` naming the namespace or table that could not be read: nothing is ever left out.
     """
-    plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
+    tables = Tables(lake, catalog_name, properties)
+    for identifier in tables.identifiers():
+        name = ".".join(identifier)
+        table = tables.load(identifier)
+        if table is None:
+            raise tables.unreadable(f"table {name}", "it was dropped while the catalog was read")
+        yield TablePointer(name, table.metadata_location)
 
-    def unreadable(what: str, finding: str) -> LakeUnreadable:
+
+class Tables:
+    """The tables of one catalog. Threads may share it: each has a client of its own, because pyiceberg's are not made for sharing."""
+
+    def __init__(self, lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> None:
+        self._lake = lake
+        self._catalog_name = catalog_name
+        self._properties = properties
+        self._clients = threading.local()
+
+    # Errors are raised `from None`: a driver's traceback may carry the connection string.
+    def identifiers(self) -> list[Identifier]:
+        """Every table, ordered by name. Raises `LakeUnreadable`."""
+        try:
+            return sorted(_identifiers(self._client()))
+        except LakeUnreadable:
+            raise
+        except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does; it stops the run here
+            raise self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _named(error)) from None
+
+    def load(self, identifier: Identifier) -> CatalogTable | None:
+        """The table as the catalog has it now, null where there is none of that name. Raises `LakeUnreadable` naming it."""
+        name = ".".join(identifier)
+        try:
+            table = self._client().load_table(identifier)
+        except LakeUnreadable:
+            raise
+        except NoSuchTableError:
+            return None
+        except Exception as error:  # noqa: BLE001 - as above
+            raise self.unreadable(f"table {name}", _named(error)) from None
+        if not table.metadata_location:
+            raise self.unreadable(f"table {name}", "the catalog does not say where its metadata.json is")
+        return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
+
+    def commit(self, table: CatalogTable, removal: Removal) -> str:
+        """Address of the metadata.json that the removal's one commit wrote.
+
+        Raises `CommitRejected` where the catalog says that the table is no longer as it was read, and `GcError` for all else; then the
+        commit may have taken effect nevertheless.
+        """
+        try:
+            client = self._client()
+            updates, requirements = (applied_by_server if isinstance(client, RestCatalog) else applied_here)(removal)
+            return client.commit_table(table.handle, requirements, updates).metadata_location
+        except CommitFailedException as error:
+            raise CommitRejected(self._redacted(str(error))) from None
+        except NotImplementedError as error:
+            why = str(error) or f"{type(self._client()).__name__}.commit_table is not implemented"
+            raise GcError(f"pyiceberg cannot commit to this table: {self._redacted(why)}; expire it with an engine that can") from None
+        except Exception as error:  # noqa: BLE001 - as above
+            raise GcError(f"the catalog did not confirm the commit: {self._redacted(_named(error))}") from None
+
+    def unreadable(self, what: str, finding: str) -> LakeUnreadable:
         return LakeUnreadable(
-            f"lake {lake}: {what} could not be read ({textwrap.shorten(_redacted(finding, properties), 400)}); "
+            f"lake {self._lake}: {what} could not be read ({self._redacted(finding)}); "
             "repair it or drop it from the catalog, then run again: without it nothing can be called garbage"
         )
 
-    # The errors are raised `from None`: a driver's traceback may carry the connection string.
-    try:
-        catalog = load_catalog(catalog_name, **plain)
-        identifiers = sorted(_identifiers(catalog))
-    except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does; it stops the run here
-        raise unreadable(f"the list of tables of catalog {catalog_name!r}", f"{type(error).__name__}: {error}") from None
-    # Asked of the open catalog: a configuration file of pyiceberg's or the server may have set it too.
-    mode = catalog.properties.get("snapshot-loading-mode", "all")
-    if mode.lower() != "all":
-        raise LakeUnreadable(
-            f"lake {lake}: catalog property snapshot-loading-mode={mode} hides snapshots that no ref names, "
-            "whose files would look like garbage; set it to `all` or leave it out"
-        )
-    for identifier in identifiers:
-        name = ".".join(identifier)
-        try:
-            location = catalog.load_table(identifier).metadata_location
-        except Exception as error:  # noqa: BLE001 - as above
-            raise unreadable(f"table {name}", f"{type(error).__name__}: {error}") from None
-        if not location:
-            raise unreadable(f"table {name}", "the catalog does not say where its metadata.json is")
-        yield TablePointer(name, location)
+    def _client(self) -> Catalog:
+        client: Catalog | None = getattr(self._clients, "catalog", None)
+        if client is None:
+            plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
+            client = load_catalog(self._catalog_name, **plain)
+            # Asked of the open catalog: a configuration file of pyiceberg's or the server may have set it too.
+            mode = client.properties.get("snapshot-loading-mode", "all")
+            if mode.lower() != "all":
+                raise LakeUnreadable(
+                    f"lake {self._lake}: catalog property snapshot-loading-mode={mode} hides snapshots that no ref names, "
+                    "whose files would look like garbage; set it to `all` or leave it out"
+                )
+            self._clients.catalog = client
+        return client
+
+    def _redacted(self, message: str) -> str:
+        return textwrap.shorten(_redacted(message, self._properties), 400)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _identifiers(catalog: Catalog) -> set[Identifier]:

@@ -1,4 +1,4 @@
-"""The Iceberg lake kind: the tables of one pyiceberg catalog, behind `lakes.protocol.Lake`.
+"""The Iceberg lake kind: the tables of one pyiceberg catalog, behind `lakes.protocol.ExpiringLake`.
 
 A commit is a snapshot of a table, its content root the manifest list. Tables outside the `tables` patterns and tables
 with `gc.enabled=false` are read like all others, so that what they refer to is protected; only claims and policy pass them by.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 
@@ -17,34 +16,22 @@ import pyarrow as pa
 from gc_assets.config import IcebergLakeConfig
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.lakes.iceberg import manifests
-from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata, parse_metadata
-from gc_assets.lakes.iceberg.retention import COLLECT, retain
+from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata
+from gc_assets.lakes.iceberg.registrations import Registration, graph_of, refs_of, source_of
+from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.protocol import (
     Claim,
     Commit,
     CommitSource,
     Container,
     ContentRoot,
+    ExpiryAction,
+    ExpiryOutcome,
     FrozenRefs,
     Kind,
     Objects,
-    Ref,
     Retention,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Registration:
-    """A table under one name of the catalog. One table may be registered twice, at different metadata files."""
-
-    name: str
-    table: TableMetadata
-    size_bytes: int
-    matched: bool
-
-    @property
-    def collect(self) -> bool:
-        return self.matched and self.table.gc_enabled
 
 
 class IcebergLake:
@@ -70,8 +57,8 @@ class IcebergLake:
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
-            refs=tuple(ref for item in registrations for ref in _refs(item)),
-            sources=tuple(_source(item) for item in registrations),
+            refs=tuple(ref for item in registrations for ref in refs_of(item)),
+            sources=tuple(source_of(item) for item in registrations),
             claims=_claims(registrations, spared),
             pinned=_pinned(registrations),
             notes=tuple(_notes(self.name, registrations)),
@@ -101,10 +88,23 @@ class IcebergLake:
         """What the tables' own settings, with the configuration's overrides, keep at `as_of`."""
         return retain(refs, commits, as_of, grace_cutoff, self._config.retention)
 
-    def _registration(self, name: str, metadata_location: str) -> _Registration:
+    def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
+        """One commit per table that has something to lose, on what the table and its policy are now."""
+        from gc_assets.lakes.iceberg.catalog import Tables
+        from gc_assets.lakes.iceberg.expire import Expiry
+
+        def policy(registrations: Sequence[Registration]) -> Retention:
+            refs = tuple(ref for item in registrations for ref in refs_of(item))
+            frozen = FrozenRefs(self.name, self.kind, refs, tuple(map(source_of, registrations)), (), ())
+            return self.retain(frozen, graph_of(registrations), as_of, grace_cutoff)
+
+        tables = Tables(self.name, self._config.catalog_name, self._config.catalog)
+        yield from Expiry(tables, self._objects, self._registration, policy).run(actions)
+
+    def _registration(self, name: str, metadata_location: str) -> Registration:
         table, size_bytes = self._metadata(name, metadata_location)
         matched = any(fnmatchcase(name, pattern) for pattern in self._config.tables)
-        return _Registration(name, table, size_bytes, matched)
+        return Registration(name, table, size_bytes, matched)
 
     def _metadata(self, name: str, address: str) -> tuple[TableMetadata, int]:
         try:
@@ -117,20 +117,7 @@ class IcebergLake:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
 
 
-def _refs(item: _Registration) -> Iterator[Ref]:
-    for ref in item.table.refs:
-        yield Ref(ref.name, ref.ref_type, ref.snapshot_id, item.table.table_uuid, item.name, ref.settings)
-    if not item.table.refs:
-        yield Ref(MAIN, "branch", None, item.table.table_uuid, item.name)
-
-
-def _source(item: _Registration) -> CommitSource:
-    properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
-    collect = {COLLECT: "true" if item.collect else "false"}
-    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **collect})
-
-
-def _claims(registrations: Iterable[_Registration], spared: set[str]) -> tuple[Claim, ...]:
+def _claims(registrations: Iterable[Registration], spared: set[str]) -> tuple[Claim, ...]:
     """One claim per location. A table that is kept whole shields its locations, also inside another table's."""
     claims: dict[str, Claim] = {}
     for item in registrations:
@@ -142,7 +129,7 @@ def _claims(registrations: Iterable[_Registration], spared: set[str]) -> tuple[C
     return tuple(claims.values())
 
 
-def _pinned(registrations: Sequence[_Registration]) -> tuple[ContentRoot, ...]:
+def _pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
     """Each address once; a file that one registration needs must exist although another could do without it."""
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
@@ -157,7 +144,7 @@ def _pinned(registrations: Sequence[_Registration]) -> tuple[ContentRoot, ...]:
     return tuple(pinned.values())
 
 
-def _notes(lake: str, registrations: Sequence[_Registration]) -> Iterator[str]:
+def _notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
     if not registrations:
         yield f"lake {lake}: the catalog has no tables; nothing of it is claimed"
     uuids = Counter(item.table.table_uuid for item in registrations)

@@ -19,7 +19,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.iceberg.ancestry import NO_PARENT, Forest, Reach, forest_of, refs_reaching
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
 from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, micros
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, FrozenRefs, Ref, Retention, State
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, FrozenRefs, Ref, RefType, Retention, State
 from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
 
 COLLECT = "collect"
@@ -41,6 +41,12 @@ class _Passed:
     cutoff: float
     remaining: int
     until: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Lapse:
+    ref_type: RefType
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ class _Verdicts:
 
     keeps: dict[int, _Keep]
     gone_words: dict[str, str]
-    lapsed: dict[tuple[str, int], str]
+    lapsed: dict[tuple[str, int], _Lapse]
     staying: set[tuple[str, int]]
 
     def keep(self, index: int, keep: _Keep) -> None:
@@ -164,7 +170,8 @@ def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verd
                     else f"expired: older than {own.age.words} on branch {name} and not among its newest {own.keep_last}"
                 )
             else:
-                verdicts.lapsed[ref.ref_name, head] = f"lapsed: the head of {ref.ref_type} {name} is older than {own.ref_age.words}"
+                reason = f"lapsed: the head of {ref.ref_type} {name} is older than {own.ref_age.words}"
+                verdicts.lapsed[ref.ref_name, head] = _Lapse(ref.ref_type, reason)
                 verdicts.gone_words[name] = f"expired: only {ref.ref_type} {name} reaches it, which lapsed by {own.ref_age.words}"
         passed: dict[int, _Passed] = {}
         on_branches: set[int] = set()
@@ -251,7 +258,7 @@ def _state(verdicts: _Verdicts, reach: Reach, index: int) -> tuple[State, str]:
 
 
 def _lapsed_refs(table: _Table, verdicts: _Verdicts) -> Iterator[dict[str, Any]]:
-    for (name, head), reason in verdicts.lapsed.items():
+    for (name, head), lapse in verdicts.lapsed.items():
         if (name, head) not in verdicts.staying:
             yield {
                 "table_uuid": table.uuid,
@@ -259,7 +266,8 @@ def _lapsed_refs(table: _Table, verdicts: _Verdicts) -> Iterator[dict[str, Any]]
                 "snapshot_id": table.forest.ids[head],
                 "action": "delete_ref",
                 "ref_name": name,
-                "reason": reason,
+                "ref_type": lapse.ref_type,
+                "reason": lapse.reason,
             }
 
 

@@ -1,6 +1,6 @@
 """The envelope of every metadata file: a header of 39 bytes, then one zstd frame (spec.md, "Metadata files").
 
-Bytes in, payload out: knows nothing of what a payload means, neither fetches nor logs.
+Bytes in, payload out, and back: knows nothing of what a payload means, neither fetches nor logs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ SNAPSHOT, CHUNK_MANIFEST, TRANSACTION_LOG = 1, 2, 4
 _FILE_TYPES = {1: "snapshot", 2: "chunk manifest", 3: "attributes", 4: "transaction log", 5: "chunk", 6: "repository info"}
 _SPEC_AT, _FILE_TYPE_AT, _COMPRESSION_AT = 36, 37, 38
 _UNCOMPRESSED, _ZSTD = 0, 1
+# The library's default first, then the others that a repository's configuration may name, but for the three that take hundreds of MiB.
+_LEVELS = (3, 1, 2, *range(4, 20))
 
 
 class SpecVersionError(FormatError):
@@ -54,3 +56,25 @@ def unwrap(where: str, raw: bytes, file_type: int) -> bytes:
         found = f"{len(frame.unused_data):,} bytes after it" if frame.eof else "its end missing"
         raise FormatError(f"{where}: expected one whole zstd frame, found {found}; restore the file from a backup")
     return payload
+
+
+def rewrap(raw: bytes, payload: bytes) -> bytes:
+    """A whole file with another payload, under the header of `raw` and compressed as `raw` is.
+
+    The level is the one that makes `raw` of its own payload; where none does (another release of zstd wrote it), the library's default.
+    """
+    header, body = raw[:HEADER_BYTES], raw[HEADER_BYTES:]
+    if header[_COMPRESSION_AT] == _UNCOMPRESSED:
+        return header + payload
+    before = zstandard.ZstdDecompressor().decompressobj().decompress(body)
+    level = next((level for level in _LEVELS if _frame(before, body, level) == body), _LEVELS[0])
+    return header + _frame(payload, body, level)
+
+
+def _frame(payload: bytes, like: bytes, level: int) -> bytes:
+    """One zstd frame with the optional parts that the frame `like` has."""
+    settings = zstandard.get_frame_parameters(like)
+    size = len(payload) if settings.content_size != zstandard.CONTENTSIZE_UNKNOWN else -1
+    compressor = zstandard.ZstdCompressor(level, write_content_size=size >= 0, write_checksum=settings.has_checksum)
+    stream = compressor.compressobj(size=size)
+    return stream.compress(payload) + stream.flush()

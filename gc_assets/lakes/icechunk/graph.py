@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -13,8 +13,8 @@ from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.iceberg.ancestry import Reach, forest_of, refs_reaching
 from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule
-from gc_assets.lakes.protocol import FrozenRefs
-from gc_assets.schemas import TIMESTAMP
+from gc_assets.lakes.protocol import Commit, FrozenRefs
+from gc_assets.schemas import COMMIT_GRAPH, TIMESTAMP
 
 # Key of a commit's summary: why its snapshot object could not be read.
 UNREADABLE = "unreadable"
@@ -43,6 +43,15 @@ def micros(moment: datetime) -> int:
 
 def moment_micros(moment: datetime | None) -> int | None:
     return None if moment is None else micros(moment)
+
+
+def commit_table(commits: Iterable[Commit]) -> pa.Table:
+    """The columns of `commit_graph` that `read_graph` needs."""
+    names = ("commit_id", "parents", "committed_at", "summary")
+    rows = [(commit.commit_id, commit.parents, commit.committed_at, list(commit.summary.items())) for commit in commits]
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    schema = pa.schema([COMMIT_GRAPH.schema.field(name) for name in names])
+    return pa.Table.from_arrays([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema)
 
 
 def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: IcechunkLakeConfig) -> Graph:

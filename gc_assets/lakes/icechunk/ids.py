@@ -18,7 +18,8 @@ _ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 # 96 bits fill 19 characters and one bit; the four bits appended on the right are zero, so the last character is 0 or G.
 _SPELLED = re.compile("[0-9A-HJKMNP-TV-Z]{19}[0G]")
 # Both encodings cut the bits alike and differ in their letters.
-_FROM_RFC_4648 = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", _ALPHABET)
+_RFC_4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_FROM_RFC_4648, _TO_RFC_4648 = bytes.maketrans(_RFC_4648, _ALPHABET), bytes.maketrans(_ALPHABET, _RFC_4648)
 # Two characters for each value of ten bits, so that an id is ten look-ups.
 _PAIRS = np.frombuffer(b"".join(bytes((_ALPHABET[value >> 5], _ALPHABET[value & 31])) for value in range(1024)), "<u2")
 
@@ -45,6 +46,13 @@ def spell(ids: Ids) -> Ids:
 
 def spell_one(object_id: bytes) -> str:
     return base64.b32encode(object_id).rstrip(b"=").translate(_FROM_RFC_4648).decode()
+
+
+def unspell_one(name: str) -> bytes:
+    """The bytes of a spelled id. Raises `ValueError` for a name that is none."""
+    if not is_object_id(name):
+        raise ValueError(f"expected an object id of {ID_CHARS} characters, found {name!r}")
+    return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")
 
 
 def distinct(ids: Ids) -> Ids:

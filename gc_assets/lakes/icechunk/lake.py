@@ -7,19 +7,23 @@ reaches them or not: they are listed and read side by side, never by following p
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pyarrow as pa
 
 from gc_assets.config import IcechunkLakeConfig
-from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.lakes.icechunk import entries
+from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.envelope import SpecVersionError
-from gc_assets.lakes.icechunk.graph import UNREADABLE
+from gc_assets.lakes.icechunk.execution import execute
+from gc_assets.lakes.icechunk.graph import UNREADABLE, commit_table
 from gc_assets.lakes.icechunk.ids import is_object_id
+from gc_assets.lakes.icechunk.present import Present
 from gc_assets.lakes.icechunk.refs import read_refs
+from gc_assets.lakes.icechunk.restoring import restore
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
 from gc_assets.lakes.protocol import (
@@ -28,9 +32,11 @@ from gc_assets.lakes.protocol import (
     CommitSource,
     Container,
     ContentRoot,
+    EditableObjects,
+    ExpiryAction,
+    ExpiryOutcome,
     FrozenRefs,
     Kind,
-    Objects,
     Retention,
 )
 
@@ -41,11 +47,11 @@ _READERS = 16
 
 
 class IcechunkLake:
-    """One repository. `objects` reads everything, so instances pickle as it does."""
+    """One repository. `objects` reads and changes everything, so instances pickle as it does."""
 
     kind = "icechunk"
 
-    def __init__(self, config: IcechunkLakeConfig, objects: Objects) -> None:
+    def __init__(self, config: IcechunkLakeConfig, objects: EditableObjects) -> None:
         self.name = config.name
         self._config = config
         self._objects = objects
@@ -56,6 +62,64 @@ class IcechunkLake:
 
         Raises `LakeUnreadable` for a ref that cannot be read, a repository without refs, and one of spec version 2.
         """
+        return self._frozen()
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        """The snapshots whose name falls to the source's shard. A name that is no object id is no snapshot: nothing can refer to it.
+
+        A damaged snapshot is a commit that says so in its summary, because only `retain` can tell whether anything needs it.
+        Raises `LakeUnreadable` where the store does not answer, and for a snapshot under another one's name.
+        """
+        own = [
+            item
+            for item in self._snapshot_objects()
+            if is_object_id(name := item[0].rpartition("/")[2]) and zlib.crc32(name.encode()) % source.shards == source.shard
+        ]
+        with ThreadPoolExecutor(_READERS) as readers:
+            for commit in readers.map(lambda item: self._commit(*item), own):
+                if commit is not None:
+                    yield commit
+
+    def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
+        """The children of a snapshot or a chunk manifest. Raises `FormatError` naming it."""
+        return entries.decode(container, raw)
+
+    def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
+        """What the configured semantics and cut-offs keep at `as_of`, and the edits of history that they ask for."""
+        return retain(refs, commits, as_of, grace_cutoff, self._config)
+
+    def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
+        """As `ExpiringLake.expire` says. What cannot be read fails every action, because any of them may hang on it."""
+        try:
+            refs, commits = self._read_afresh()
+            asked = self.retain(refs, commit_table(commits), as_of, grace_cutoff).expiry
+        except (LakeUnreadable, StoreError) as error:
+            yield from _failed(actions, error)
+            return
+        yield from execute(actions, [ExpiryAction(**row) for row in asked.to_pylist()], Present.of(refs, commits), self._editor)
+
+    def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Puts back what `actions` of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
+
+        Conditional on the repository being as the actions left it, and on what they made unreachable being still there. A deleted tag
+        is `failed`: the format never gives its name again.
+        """
+        try:
+            refs, commits = self._read_afresh()
+        except (LakeUnreadable, StoreError) as error:
+            yield from _failed(actions, error)
+            return
+        yield from restore(actions, Present.of(refs, commits), self._editor)
+
+    @property
+    def _editor(self) -> Editor:
+        return Editor(self._objects, self._repository)
+
+    def _read_afresh(self) -> tuple[FrozenRefs, list[Commit]]:
+        refs = self._frozen()
+        return refs, [commit for source in refs.sources for commit in self.commits(source)]
+
+    def _frozen(self) -> FrozenRefs:
         at = self._repository
         if self._exists(f"{at}/repo"):
             raise LakeUnreadable(
@@ -81,30 +145,6 @@ class IcechunkLake:
             pinned=(*read.files, config),
             notes=_notes(self.name, strangers),
         )
-
-    def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """The snapshots whose name falls to the source's shard. A name that is no object id is no snapshot: nothing can refer to it.
-
-        A damaged snapshot is a commit that says so in its summary, because only `retain` can tell whether anything needs it.
-        Raises `LakeUnreadable` where the store does not answer, and for a snapshot under another one's name.
-        """
-        own = [
-            item
-            for item in self._snapshot_objects()
-            if is_object_id(name := item[0].rpartition("/")[2]) and zlib.crc32(name.encode()) % source.shards == source.shard
-        ]
-        with ThreadPoolExecutor(_READERS) as readers:
-            for commit in readers.map(lambda item: self._commit(*item), own):
-                if commit is not None:
-                    yield commit
-
-    def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """The children of a snapshot or a chunk manifest. Raises `FormatError` naming it."""
-        return entries.decode(container, raw)
-
-    def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """What the configured semantics and cut-offs keep at `as_of`, and the edits of history that they ask for."""
-        return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def _exists(self, address: str) -> bool:
         try:
@@ -150,6 +190,11 @@ def _commit(snapshot: Snapshot, address: str, size_bytes: int) -> Commit:
         content_roots=(ContentRoot(address, Kind.SNAPSHOT, is_container=True, size_bytes=size_bytes),),
         message=snapshot.message,
     )
+
+
+def _failed(actions: Sequence[ExpiryAction], error: Exception) -> Iterator[ExpiryOutcome]:
+    for action in actions:
+        yield ExpiryOutcome(action, "failed", str(error))
 
 
 def _notes(lake: str, strangers: list[str]) -> tuple[str, ...]:

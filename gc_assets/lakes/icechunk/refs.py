@@ -7,17 +7,21 @@ for a deleted one, and its collector then destroys the tag's data (reproduced wi
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.lakes.icechunk.ids import is_object_id
 from gc_assets.lakes.protocol import ContentRoot, Kind, Objects, Ref, RefType
 
-_POINTER = "ref.json"
-_TOMBSTONE = "ref.json.deleted"
+POINTER = "ref.json"
+TOMBSTONE = f"{POINTER}.deleted"
+# What a kill leaves of a branch whose making or removal was under way on a local disk. No object to the library either: it lists no name
+# that ends so. Tags are never removed, so a tag that has nothing else is a loss.
+_STAGED = re.compile(rf"{re.escape(POINTER)}#[0-9]+")
 _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 
@@ -53,15 +57,18 @@ def read_refs(lake: str, objects: Objects, repository: str) -> RefsRead:
                 f"lake {lake}: {at} is neither branch.<name> nor tag.<name>; "
                 "it may be a ref of a format that this release does not know, so nothing is collected"
             )
-        files += [at + name for name in sorted(held & {_POINTER, _TOMBSTONE})]
-        if _TYPES[ref_type] == "tag" and _TOMBSTONE in held:
+        files += [at + name for name in sorted(held & {POINTER, TOMBSTONE})]
+        if _TYPES[ref_type] == "tag" and TOMBSTONE in held:
             continue
-        if _POINTER not in held:
+        if _TYPES[ref_type] == "branch" and all(_STAGED.fullmatch(name) for name in held):
+            continue
+        if POINTER not in held:
             raise LakeUnreadable(
-                f"lake {lake}: {ref_type} {ref_name!r} has no {at}{_POINTER}, only {', '.join(sorted(held))}; "
+                f"lake {lake}: {ref_type} {ref_name!r} has no {at}{POINTER}, only {', '.join(sorted(held))}; "
                 "restore it, or remove what is left of the ref"
             )
-        refs.append(Ref(ref_name, _TYPES[ref_type], _head(lake, objects, at + _POINTER, f"{ref_type} {ref_name!r}")))
+        head = _head(lake, objects, ref_address(repository, _TYPES[ref_type], ref_name), f"{ref_type} {ref_name!r}")
+        refs.append(Ref(ref_name, _TYPES[ref_type], head))
     refs.sort(key=lambda ref: (ref.ref_type != "tag", ref.ref_name))
     return RefsRead(tuple(refs), tuple(_files(files, listed)))
 
@@ -73,17 +80,35 @@ def _head(lake: str, objects: Objects, address: str, name: str) -> str:
         )
 
     try:
-        raw = objects.read(address)
-    except OSError as error:
+        return parse_head(objects.read(address))
+    except (OSError, FormatError) as error:
         raise unreadable(str(error)) from error
+
+
+def parse_head(raw: bytes) -> str:
+    """The snapshot that a ref's object names. Raises `FormatError`, which names no object."""
     try:
         document: Any = json.loads(raw)
     except ValueError as error:
-        raise unreadable(f"expected JSON, found {raw[:40]!r} ({error})") from error
+        raise FormatError(f"expected JSON, found {raw[:40]!r} ({error})") from error
     head = document.get("snapshot") if isinstance(document, dict) else None
     if not isinstance(head, str) or not is_object_id(head):
-        raise unreadable(f'expected {{"snapshot": "<20 characters>"}}, found {raw[:80]!r}')
+        raise FormatError(f'expected {{"snapshot": "<20 characters>"}}, found {raw[:80]!r}')
     return head
+
+
+def head_document(snapshot_id: str) -> bytes:
+    """A ref's object as the library writes it."""
+    return json.dumps({"snapshot": snapshot_id}, separators=(",", ":")).encode()
+
+
+def ref_address(repository: str, ref_type: RefType, ref_name: str) -> str:
+    return f"{repository}/refs/{ref_type}.{ref_name}/{POINTER}"
+
+
+def tombstone_address(repository: str, tag_name: str) -> str:
+    """Where an empty object says that a tag is deleted. The tag's own object stays, and its name is never free again."""
+    return f"{repository}/refs/tag.{tag_name}/{TOMBSTONE}"
 
 
 def _files(addresses: Iterable[str], sizes: Mapping[str, int]) -> Iterable[ContentRoot]:

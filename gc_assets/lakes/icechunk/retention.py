@@ -18,7 +18,7 @@ from gc_assets.lakes.iceberg.ancestry import NO_PARENT
 from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Retention, State
+from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, RETAINED, FrozenRefs, Retention, State
 from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 # The library refuses to delete it, and so do we.
@@ -38,7 +38,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     outcome: dict[Semantics, Expiration] = {semantics: expire(graph.history, honoured, removable, semantics) for semantics in _SEMANTICS}
     chosen = outcome[config.expiry.semantics]
     lake_moment = moment_micros(config.retention.default.as_cutoff().moment(as_of))
-    protected = _protected(graph, chosen, honoured, micros(grace_cutoff), lake_moment, config)
+    loose = _unreached(graph, honoured) - _let_go(graph, refs)
+    protected = _protected(graph, chosen, loose, micros(grace_cutoff), lake_moment, config)
     _refuse_unreadable(refs.lake, graph, protected)
     reasons = Reasons(graph, chosen, config, honoured)
     rows = [_row(graph, chosen, protected, reasons, index) for index in range(len(graph.ids))]
@@ -65,14 +66,14 @@ def _removable(pointer: Pointer, config: IcechunkLakeConfig) -> bool:
 
 
 def _protected(
-    graph: Graph, chosen: Expiration, honoured: Sequence[Pointer], grace_cutoff: int, lake_moment: int | None, config: IcechunkLakeConfig
+    graph: Graph, chosen: Expiration, loose: set[int], grace_cutoff: int, lake_moment: int | None, config: IcechunkLakeConfig
 ) -> dict[int, str]:
     """Snapshots that stay although no ref reaches them after expiry, with the reason.
 
-    A young one stays whole, and with its ancestry: a tag made on it tomorrow would otherwise break every later walk of the library.
+    `loose` are those that a rule for what no ref reaches may keep. A young one stays whole, and with its ancestry: a tag made on it
+    tomorrow would otherwise break every later walk of the library.
     """
     protected = dict.fromkeys(graph.history.forest.cyclic, "kept: its parents form a cycle, so its history cannot be told")
-    loose = _unreached(graph, honoured)
     default = config.retention.default.as_cutoff()
     young: list[tuple[int, str]] = []
     for index, stamp in enumerate(graph.history.stamps):
@@ -104,6 +105,19 @@ def _unreached(graph: Graph, honoured: Sequence[Pointer]) -> set[int]:
             reached.add(index)
             index = graph.history.forest.parent[index]
     return set(range(len(graph.ids))).difference(reached)
+
+
+def _let_go(graph: Graph, refs: FrozenRefs) -> set[int]:
+    """What edits of ours cut off: they had an age of their own by their ref's rule, and no second one begins."""
+    parent, position = graph.history.forest.parent, graph.history.forest.position
+    let_go: set[int] = set()
+    for edit in refs.edits:
+        index = position.get((edit.snapshot_id if edit.action == DELETE_REF else edit.old_parent_id) or "", NO_PARENT)
+        end = position.get(edit.new_parent_id or "", NO_PARENT)
+        while index not in {NO_PARENT, end} and index not in let_go:
+            let_go.add(index)
+            index = parent[index]
+    return let_go
 
 
 def _refuse_unreadable(lake: str, graph: Graph, protected: Mapping[int, str]) -> None:
@@ -148,6 +162,8 @@ def _expiry(graph: Graph, chosen: Expiration, ambiguous: frozenset[str], config:
             "snapshot_id": ids[edit.snapshot],
             "action": "edit_parent",
             "ref_name": pointer.ref.ref_name,
+            "ref_type": pointer.ref.ref_type,
+            "old_parent_id": ids[graph.history.forest.parent[edit.snapshot]],
             "new_parent_id": ids[edit.new_parent],
             "reason": f"{config.expiry.semantics}: {what} by {pointer.rule} on {pointer.label}{others}; "
             "what lies between it and the first snapshot is abandoned",
@@ -163,7 +179,8 @@ def _expiry(graph: Graph, chosen: Expiration, ambiguous: frozenset[str], config:
 
 
 def _deletion(head: str, pointer: Pointer, reason: str) -> dict[str, Any]:
-    return {"snapshot_id": head, "action": "delete_ref", "ref_name": pointer.ref.ref_name, "reason": reason}
+    ref = pointer.ref
+    return {"snapshot_id": head, "action": "delete_ref", "ref_name": ref.ref_name, "ref_type": ref.ref_type, "reason": reason}
 
 
 def _notes(

@@ -1,19 +1,19 @@
-"""Snapshot files of spec v1: who they are, their parent, their time and their chunk manifests (`snapshot.fbs`).
+"""Snapshot files of spec v1: who they are, their parent, their time and their chunk manifests (`snapshot.fbs`); and another parent.
 
-Bytes in, values out. The nodes of a snapshot are not read: `manifest_files` lists every manifest they use.
+Bytes in, values or bytes out. The nodes of a snapshot are not read: `manifest_files` lists every manifest they use.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk import envelope
-from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer
-from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one
+from gc_assets.lakes.icechunk.flatbuffers import FlatBuffer, Table
+from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one, unspell_one
 
 _ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _METADATA, _MANIFEST_FILES = range(7)
 _FIELDS = 7
@@ -47,6 +47,7 @@ def parse_snapshot(where: str, raw: bytes) -> Snapshot:
     """The snapshot in a file's bytes. Raises `FormatError` naming `where`."""
     buffer = FlatBuffer(where, envelope.unwrap(where, raw, envelope.SNAPSHOT))
     root = buffer.root(_FIELDS)
+    parent = _parent_position(root)
     flushed_at = buffer.unsigned64(root.at(_FLUSHED_AT, "flushed_at"))
     if flushed_at > _END_OF_TIME_US:
         raise FormatError(f"{where}: expected flushed_at in microseconds since 1970, found {flushed_at}; restore the file from a backup")
@@ -59,8 +60,33 @@ def parse_snapshot(where: str, raw: bytes) -> Snapshot:
     listed = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start).tolist()
     return Snapshot(
         snapshot_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
-        parent_id=spell_one(buffer.take(root.at(_PARENT_ID, "parent_id"), ID_BYTES)) if root.has(_PARENT_ID) else None,
+        parent_id=None if parent is None else spell_one(buffer.take(parent, ID_BYTES)),
         flushed_at=_EPOCH + timedelta(microseconds=flushed_at),
         message=message,
         manifest_files=tuple(ManifestFile(spell_one(item[0]), item[2], item[3]) for item in listed),
     )
+
+
+def with_parent(where: str, raw: bytes, parent_id: str) -> bytes:
+    """The file with another parent: 12 bytes of the payload differ, header and codec settings are kept.
+
+    The library writes the same bytes when it expires a snapshot that it wrote itself (proved against 1.1.21). Raises `FormatError`
+    for a first snapshot, which has no place for a parent, and where the result does not read as the same snapshot with that parent.
+    """
+    payload = envelope.unwrap(where, raw, envelope.SNAPSHOT)
+    at = _parent_position(FlatBuffer(where, payload).root(_FIELDS))
+    if at is None:
+        raise FormatError(f"{where}: expected a snapshot with a parent, found the first of a history, which cannot be given one")
+    edited = payload[:at] + unspell_one(parent_id) + payload[at + ID_BYTES :]
+    rewritten = envelope.rewrap(raw, edited)
+    before, after = parse_snapshot(where, raw), parse_snapshot(where, rewritten)
+    if envelope.unwrap(where, rewritten, envelope.SNAPSHOT) != edited or after != replace(before, parent_id=parent_id):
+        raise FormatError(
+            f"{where}: expected the same snapshot with the parent {parent_id} after the rewrite, found {after}; nothing was written"
+        )
+    return rewritten
+
+
+def _parent_position(root: Table) -> int | None:
+    """Where the 12 bytes of the parent's id are; null for the first snapshot of a history."""
+    return root.at(_PARENT_ID, "parent_id") if root.has(_PARENT_ID) else None

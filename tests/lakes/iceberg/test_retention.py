@@ -53,6 +53,12 @@ def test_step_1_a_ref_without_any_max_ref_age_never_lapses() -> None:
     assert kept(result) == {"s0"}
 
 
+def test_step_1_a_lapsed_ref_is_planned_with_its_type() -> None:
+    result = retained(chain(10), [tag("v1", "s0", max_ref_age_ms=1), branch("dev", "s0", max_ref_age_ms=1)])
+    lapsed = [row for row in result.expiry.to_pylist() if row["action"] == "delete_ref"]
+    assert [(row["ref_name"], row["ref_type"]) for row in lapsed] == [("v1", "tag"), ("dev", "branch")]
+
+
 def test_step_2_the_head_of_a_kept_ref_is_kept_whatever_its_age() -> None:
     result = retained(chain(100, 99, 98), [branch("main", "s2")])
     assert kept(result) == {"s2"}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.lakes.iceberg.histories import AS_OF, DAY, DAY_MS, actions, branch, commit, retained, source, tag
 
 AGES = st.integers(0, 12)  # days: few values, so that stamps meet cut-offs and each other
+SOME_DAYS = st.integers(1, 12)  # an override of 0 is refused
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -42,7 +43,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         "snapshots": snapshots,
         "refs": refs,
         "table": {"min": draw(maybe(st.integers(1, 4))), "age": draw(maybe(AGES)), "ref_age": draw(maybe(AGES))},
-        "override": {"min": draw(maybe(st.integers(1, 4))), "age": draw(maybe(AGES)), "ref_age": draw(maybe(AGES))},
+        "override": {"min": draw(maybe(st.integers(1, 4))), "age": draw(maybe(SOME_DAYS)), "ref_age": draw(maybe(SOME_DAYS))},
         "rules": draw(st.lists(st.tuples(st.sampled_from(["main", "v.*", "dev|rel", "v1", "ma"]), rule), max_size=2)),
         "keep_tags": draw(st.booleans()),
         "grace": draw(st.sampled_from([None, None, None, 0, 3])),

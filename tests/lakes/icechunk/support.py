@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from gc_assets.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
-from gc_assets.lakes.protocol import Commit, Container, ContentRoot, FrozenRefs, Retention
+from gc_assets.lakes.protocol import Commit, Container, ContentRoot, ExpiryAction, ExpiryOutcome, FrozenRefs, Retention
 from gc_assets.schemas import COMMIT_GRAPH
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.editing import EditableLocalObjects
 
 FAR_FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
 def lake_at(path: Path, retention: dict[str, Any] | None = None, **expiry: Any) -> IcechunkLake:
     settings = {"name": "weather", "kind": "icechunk", "location": f"file://{path}", "retention": retention or {}, "expiry": expiry}
-    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), LocalObjects())
+    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), EditableLocalObjects())
 
 
 def commits_of(lake: IcechunkLake, refs: FrozenRefs) -> list[Commit]:
@@ -64,6 +64,30 @@ def edits(retention: Retention) -> dict[str, str]:
 
 def deleted_refs(retention: Retention) -> set[str]:
     return {row["ref_name"] for row in retention.expiry.to_pylist() if row["action"] == "delete_ref"}
+
+
+def planned(lake: IcechunkLake, as_of: datetime, grace_cutoff: datetime = FAR_FUTURE) -> list[ExpiryAction]:
+    """What an approved plan of now would hold."""
+    return [ExpiryAction(**row) for row in retention_of(lake, as_of, grace_cutoff).expiry.to_pylist()]
+
+
+def expire(lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction] | None = None) -> list[ExpiryOutcome]:
+    """Plans where no plan is given, and makes it."""
+    return list(lake.expire(planned(lake, as_of) if actions is None else actions, as_of, FAR_FUTURE))
+
+
+def verdicts(outcomes: Iterable[ExpiryOutcome]) -> set[str]:
+    return {outcome.verdict for outcome in outcomes}
+
+
+def parents_now(lake: IcechunkLake, as_of: datetime) -> dict[str, str | None]:
+    return {commit.commit_id: next(iter(commit.parents), None) for commit in commits_of(lake, lake.freeze(as_of))}
+
+
+def files_of(path: Path, *folders: str) -> dict[str, bytes]:
+    """Bytes by name of every file below the folders of a repository."""
+    files = (file for folder in folders for file in (path / folder).rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def container(root: ContentRoot) -> Container:

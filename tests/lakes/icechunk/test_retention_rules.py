@@ -10,7 +10,7 @@ import pytest
 from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.icechunk.retention import retain
-from gc_assets.lakes.protocol import Commit, FrozenRefs, Ref, Retention
+from gc_assets.lakes.protocol import Commit, ExpiryAction, FrozenRefs, Ref, Retention
 from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 from tests.lakes.icechunk.support import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, states
 
@@ -35,6 +35,7 @@ def decide(
     tags: dict[str, str] | None = None,
     retention: dict[str, Any] | None = None,
     grace_cutoff: datetime = FAR_FUTURE,
+    made: tuple[ExpiryAction, ...] = (),
     **expiry: Any,
 ) -> Retention:
     config = {
@@ -46,7 +47,7 @@ def decide(
     }
     refs = [Ref(name, "branch", head) for name, head in (branches or {}).items()]
     refs += [Ref(name, "tag", head) for name, head in (tags or {}).items()]
-    frozen = FrozenRefs("x", "icechunk", tuple(refs), (), (), ())
+    frozen = FrozenRefs("x", "icechunk", tuple(refs), (), (), (), edits=made)
     return retain(frozen, graph_of(commits), AS_OF, grace_cutoff, IcechunkLakeConfig.model_validate(config))
 
 
@@ -177,6 +178,16 @@ def test_a_default_that_keeps_for_ever_keeps_dangling_snapshots_and_says_so():
     assert states(retention)["x"] == "retained"
     assert any("1 snapshots that no ref reaches are kept" in note for note in retention.notes)
     assert not decide(LINE, {"main": "e"}, retention={"default": {"keep": "forever"}}).notes
+
+
+def test_what_a_refs_own_rule_let_go_of_is_not_kept_again_by_the_default():
+    policy = {"default": {"keep": "forever"}, "refs": [{"match": "main", "keep": "2026-01-10"}]}
+    planned = decide(LINE, {"main": "e"}, retention=policy)
+    assert in_state(planned, "expired") == {"b", "c"}
+    (edit,) = (ExpiryAction(**row) for row in planned.expiry.to_pylist())
+    edited = history(("a", None, 1), ("b", "a", 2), ("c", "b", 3), ("d", "a", 20), ("e", "d", 25), ("x", "a", 4))
+    assert in_state(decide(edited, {"main": "e"}, retention=policy, made=(edit,)), "dangling") == {"b", "c"}
+    assert in_state(decide(edited, {"main": "e"}, retention=policy), "dangling") == set()  # somebody else's edit may be a mistake
 
 
 def test_the_grace_period_keeps_a_dangling_snapshot_that_the_policy_would_let_go():

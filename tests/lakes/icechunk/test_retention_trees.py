@@ -15,7 +15,7 @@ from gc_assets.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, FrozenRefs, Ref
 from tests.lakes.icechunk.builder import RandomTree, random_tree
-from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, graph_of, in_state, lake_at, retention_of
+from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, edits, graph_of, in_state, lake_at, retention_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
@@ -163,6 +163,16 @@ def test_states_are_what_the_planned_edits_leave_reachable(drawn, semantics: str
         through = sorted(name for name, head, _ in refs if int(row["commit_id"]) in numbered_walk(before, head))
         assert row["refs"] == through
         assert row["refs_count"] == len(through)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.sampled_from(["seed", "icechunk-v1"]), st.data())
+def test_after_any_part_of_the_edits_the_policy_asks_for_exactly_the_rest(drawn, semantics: str, data: st.DataObject):
+    snapshots, refs = drawn
+    plan = edits(retain(*inputs(snapshots, refs, semantics)))
+    made = data.draw(st.sets(st.sampled_from(sorted(plan)))) if plan else set()
+    later = [(int(plan[str(n)]) if str(n) in made else parent, hour) for n, (parent, hour) in enumerate(snapshots)]
+    assert edits(retain(*inputs(later, refs, semantics))) == {snapshot: parent for snapshot, parent in plan.items() if snapshot not in made}
 
 
 def inputs(snapshots, refs, semantics: str):

@@ -1,0 +1,60 @@
+"""`gc-assets history`: commit histories before and after the edits that the policy asks for. A dry run; changes nothing."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
+from gc_assets.cli.output import say, write_json
+from gc_assets.core.errors import UsageError
+
+
+@click.command("history", short_help="Show commit histories now and after expiry.")
+@run_date_option
+@click.option("--lake", metavar="N", help="Only this lake.")
+@click.option("--table", metavar="T", help="Only this Iceberg table, `namespace.table`.")
+@click.option("--all", "everything", is_flag=True, help="Also histories that stay as they are.")
+@format_option()
+@common_options
+def history_command(settings: Settings, run_date: date | None, lake: str | None, table: str | None, everything: bool, format_: str) -> None:
+    """Draws the newest commits of each history that the night's policy would change, as it is and as it would be.
+
+    \b
+    Examples:
+      gc-assets history
+      gc-assets history --lake sales --table shop.orders
+      gc-assets history --lake weather --run-date 2026-11-21 --format json
+    """
+    from gc_assets.report.lakes import histories
+    from gc_assets.report.text_graph import text_graph
+    from gc_assets.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
+
+    platform = settings.platform()
+    night = platform.night(run_date or platform.clock.today())
+    names = [item.name for item in platform.config.lakes] if lake is None else [platform.config.lake(lake).name]
+    found: list[dict[str, Any]] = []
+    tables: set[str] = set()
+    for name in names:
+        refs, reachable, expiry = (
+            night.state.require(name, asset.name, night.run_date) for asset in (LAKE_REFS, REACHABLE_SNAPSHOTS, EXPIRY_PLAN)
+        )
+        for history in histories(night, name, refs, reachable, expiry):
+            tables.add(history.name)
+            if table in {None, history.name} and (history.changes or everything or table is not None):
+                drawn = {when: list(text_graph(history, after=after)) for when, after in (("now", False), ("after_expiry", True))}
+                found.append({"lake": name, "history": history.name, **drawn})
+    if table is not None and table not in tables:
+        raise UsageError(f"--table {table}: no such table; there are {', '.join(sorted(tables)[:20])}")
+    if format_ == "json":
+        write_json(found)
+        return
+    for item in found:
+        click.echo(f"{item['lake']}: {item['history']}, now")
+        click.echo("\n".join(f"  {line}" for line in item["now"]))
+        click.echo(f"{item['lake']}: {item['history']}, after expiry")
+        click.echo("\n".join(f"  {line}" for line in item["after_expiry"]) + "\n")
+    if not found:
+        say("The policy changes no history. --all shows those that stay as they are.")

@@ -1,0 +1,164 @@
+"""The approved edits of one table: committed on what the table is now, tried again where it moved, judged by what it lists afterwards.
+
+Each commit is whole or nothing, so a killed call leaves a valid table, and the next one does the rest.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.typedef import Identifier
+
+from gc_assets.core.errors import GcError, LakeUnreadable
+from gc_assets.lakes.iceberg.approved import Decision, Removal, decide, problem_after
+from gc_assets.lakes.iceberg.catalog import CatalogTable, CommitRejected, Tables
+from gc_assets.lakes.iceberg.metadata import TableMetadata
+from gc_assets.lakes.iceberg.readable import Readable
+from gc_assets.lakes.iceberg.registrations import Registration
+from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, Retention
+
+ATTEMPTS = 5
+_FIRST_WAIT_SECONDS = 0.1
+
+ReadRegistration = Callable[[str, str], Registration]
+Policy = Callable[[Sequence[Registration]], Retention]
+
+
+@dataclass(slots=True)
+class TableExpiry:
+    """The edits of the table `uuid` under all its names, `registered` with the metadata addresses that were seen first.
+
+    `read` gives the registration behind a name and a metadata address, `policy` the retention of all of them together, `unreadable` why
+    other tables of the catalog could not be read, by name. By name too: `sent` holds the commits that the catalog accepted, or may have,
+    `given_up` what went wrong and is not tried again, `rejected` the latest rejection. `spoilt` holds the edits that were made and took
+    more along than was approved.
+    """
+
+    tables: Tables
+    read: ReadRegistration
+    policy: Policy
+    uuid: str
+    registered: Mapping[Identifier, str]
+    unreadable: Mapping[str, str]
+    actions: Sequence[ExpiryAction]
+    readable: Readable
+    sent: dict[str, Removal] = field(default_factory=dict[str, Removal])
+    given_up: dict[str, str] = field(default_factory=dict[str, str])
+    rejected: dict[str, str] = field(default_factory=dict[str, str])
+    spoilt: dict[ExpiryAction, str] = field(default_factory=dict[ExpiryAction, str])
+
+    def run(self) -> list[ExpiryOutcome]:
+        """One outcome per action. Raises nothing: what goes wrong is the outcome."""
+        try:
+            return self._run()
+        except Exception as error:  # noqa: BLE001 - whatever a catalog or store raises fails this table only, by name
+            why = str(error) if isinstance(error, GcError) else f"{type(error).__name__}: {error}"
+            if self.sent:
+                why = f"a commit was sent, and its outcome is not known: {why}; apply again"
+            return [ExpiryOutcome(action, "failed", why) for action in self.actions]
+
+    def _run(self) -> list[ExpiryOutcome]:
+        self._check_ahead()
+        attempt = 0
+        while True:
+            loaded = self._load()
+            if not loaded:
+                return self._gone()
+            decision = self._decide([registration for _, registration in loaded.values()])
+            pending = [removal for removal in decision.removals if removal.name not in {*self.given_up, *self.sent}]
+            if not pending or attempt == ATTEMPTS:
+                for name in self.sent.keys() & loaded.keys():
+                    self._look_for_loss(self.sent[name], loaded[name][1].table)
+                return [self._outcome(action, decision) for action in self.actions]
+            for removal in pending:
+                self._commit(loaded[removal.name][0], removal)
+            if self.rejected:
+                time.sleep(_FIRST_WAIT_SECONDS * 2**attempt * random.uniform(0.5, 1.5))  # noqa: S311 - spreads retries
+            attempt += 1
+
+    def _check_ahead(self) -> None:
+        """Reads what the retained snapshots need before the table is loaded to commit on: a REST catalog lets refs that are made between
+        loading and committing go with their snapshots, so that moment is to be short.
+        """
+        registrations = [self.read(".".join(identifier), address) for identifier, address in self.registered.items()]
+        for removal in self._decide(registrations).removals:
+            self._check(removal)
+
+    def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
+        """The registrations that are still this table, by name."""
+        tables = [self.tables.load(identifier) for identifier in self.registered]
+        same = [table for table in tables if table is not None and table.table_uuid == self.uuid]
+        return {table.name: (table, self.read(table.name, table.metadata_location)) for table in same}
+
+    def _decide(self, registrations: Sequence[Registration]) -> Decision:
+        return decide(self.actions, registrations, self.policy(registrations))
+
+    def _check(self, removal: Removal) -> bool:
+        try:
+            self.readable.check(removal.name, removal.retained)
+        except LakeUnreadable as error:
+            self.given_up[removal.name] = str(error)
+        return removal.name not in self.given_up
+
+    def _commit(self, table: CatalogTable, removal: Removal) -> None:
+        if not self._check(removal):
+            return
+        try:
+            address = self.tables.commit(table, removal)
+        except CommitRejected as error:
+            self.rejected[removal.name] = str(error)
+            return
+        except GcError as error:  # it may have taken effect: what the table lists now will tell
+            self.sent[removal.name] = removal
+            self.given_up[removal.name] = str(error)
+            return
+        self.sent[removal.name] = removal
+        if problem := problem_after(removal, self.read(removal.name, address).table):
+            self.spoilt.update(dict.fromkeys(removal.actions, f"the catalog accepted the commit, but {problem}"))
+
+    def _look_for_loss(self, removal: Removal, now: TableMetadata) -> None:
+        """A REST server may have let a new ref go with its snapshot: the protocol has no requirement for refs that nobody knew."""
+        log = [*now.previous_metadata, now.address]
+        since = log[log.index(removal.before.address) + 1 :] if removal.before.address in log else log[-2:]
+        before = removal.before
+        for address in since:
+            after = now if address == now.address else self.read(removal.name, address).table
+            if removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}:
+                before = after
+                continue
+            names = {ref.name for ref in after.refs} | removal.ref_names
+            for ref in before.refs:
+                if ref.name not in names and ref.snapshot_id in removal.snapshot_ids:
+                    loss = (
+                        f"the catalog dropped {ref.ref_type} {ref.name}, made at snapshot {ref.snapshot_id} during the commit; "
+                        f"{before.address} still has both: restore from it what is needed before anything is collected"
+                    )
+                    self.spoilt.update(dict.fromkeys(removal.actions, loss))
+            return
+
+    def _outcome(self, action: ExpiryAction, decision: Decision) -> ExpiryOutcome:
+        if action in self.spoilt:
+            return ExpiryOutcome(action, "failed", self.spoilt[action])
+        settled = decision.settled.get(action)
+        if settled is None:
+            name = next(removal.name for removal in decision.removals if action in removal.actions)
+            unconfirmed = "the catalog accepted the commit, but the table is as it was; apply again"
+            return ExpiryOutcome(action, "failed", self.given_up.get(name) or self.rejected.get(name) or unconfirmed)
+        if settled.verdict == "absent" and any(action in removal.actions for removal in self.sent.values()):
+            return ExpiryOutcome(action, "done")
+        return settled
+
+    def _gone(self) -> list[ExpiryOutcome]:
+        """No table of this uuid is to be found: dropped or re-created, unless one that could not be read is it."""
+        outcomes: list[ExpiryOutcome] = []
+        for action in self.actions:
+            if self.unreadable:
+                why = self.unreadable.get(action.table_name or "") or next(iter(self.unreadable.values()))
+                outcomes.append(ExpiryOutcome(action, "failed", why))
+            else:
+                why = f"the catalog has no table of uuid {self.uuid} any more ({action.table_name}): it was dropped or re-created"
+                outcomes.append(ExpiryOutcome(action, "changed", why))
+        return outcomes

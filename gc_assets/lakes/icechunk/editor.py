@@ -1,0 +1,103 @@
+"""The three changes that expiry and its undoing make to a repository, each of one object, atomic, and conditional on what was read before.
+
+Knows objects and their bytes. Which change is due, and in which order, is decided in `execution` and `restoring`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gc_assets.core.errors import FormatError, ObjectChanged, StoreError
+from gc_assets.lakes.icechunk.entries import verify_id
+from gc_assets.lakes.icechunk.present import label, ref_of
+from gc_assets.lakes.icechunk.refs import head_document, parse_head, ref_address, tombstone_address
+from gc_assets.lakes.icechunk.snapshots import parse_snapshot, with_parent
+from gc_assets.lakes.protocol import EditableObjects, ExpiryAction, ExpiryOutcome, ExpiryVerdict
+
+Change = Callable[[], ExpiryOutcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """One repository, to change. Every method answers with the action's outcome, whatever the store says."""
+
+    objects: EditableObjects
+    repository: str
+
+    def set_parent(self, action: ExpiryAction, expected: str | None, parent: str) -> ExpiryOutcome:
+        """The snapshot has another parent, if it still had the expected one; what was written is read back."""
+        address = f"{self.repository}/snapshots/{action.snapshot_id}"
+
+        def change() -> ExpiryOutcome:
+            raw, etag = self.objects.read_with_etag(address)
+            snapshot = parse_snapshot(address, raw)
+            verify_id(address, action.snapshot_id, snapshot.snapshot_id)
+            if snapshot.parent_id == parent:
+                return ExpiryOutcome(action, "absent", f"{address}: its parent is {parent} already")
+            if snapshot.parent_id != expected:
+                found = f"expected the parent {expected}, found {snapshot.parent_id}"
+                return ExpiryOutcome(action, "changed", f"{address}: {found}; left alone")
+            edited = with_parent(address, raw, parent)
+            self.objects.replace(address, edited, etag)
+            if self.objects.read(address) != edited:
+                found = "read back other bytes than were written: another process writes there"
+                return ExpiryOutcome(action, "failed", f"{address}: {found}; let one expiry run at a time, then apply again")
+            return ExpiryOutcome(action, "done")
+
+        return _attempt(action, address, "changed", change)
+
+    def delete_ref(self, action: ExpiryAction) -> ExpiryOutcome:
+        """The ref is deleted as the library does it, if its head was the planned one: a branch loses its object, a tag gets a tombstone."""
+        ref_type, ref_name = ref_of(action)
+        address = ref_address(self.repository, ref_type, ref_name)
+
+        def change() -> ExpiryOutcome:
+            raw, etag = self.objects.read_with_etag(address)
+            if (head := parse_head(raw)) != action.snapshot_id:
+                return _moved(action, head)
+            if ref_type == "branch":
+                self.objects.remove(address, etag)
+                return ExpiryOutcome(action, "done")
+            try:
+                self.objects.create(tombstone_address(self.repository, ref_name), b"")
+            except FileExistsError:
+                return ExpiryOutcome(action, "absent", f"{label(action)} was deleted meanwhile")
+            return ExpiryOutcome(action, "done")
+
+        return _attempt(action, address, "absent", change)
+
+    def create_branch(self, action: ExpiryAction) -> ExpiryOutcome:
+        """The deleted branch points at its old head again, if no branch of that name was made since."""
+        ref_type, ref_name = ref_of(action)
+        address = ref_address(self.repository, ref_type, ref_name)
+
+        def change() -> ExpiryOutcome:
+            try:
+                self.objects.create(address, head_document(action.snapshot_id))
+            except FileExistsError:
+                return _moved(action, parse_head(self.objects.read(address)))
+            return ExpiryOutcome(action, "done")
+
+        return _attempt(action, address, "failed", change)
+
+
+def _moved(action: ExpiryAction, head: str) -> ExpiryOutcome:
+    return ExpiryOutcome(action, "changed", f"{label(action)}: expected the head {action.snapshot_id}, found {head}; left alone")
+
+
+def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change: Change) -> ExpiryOutcome:
+    """The change's outcome, or what kept it from being made; `missing` is the verdict where the object is not there any more."""
+    try:
+        with suppress(ObjectChanged):
+            return change()
+        return change()  # once more: perhaps another expiry made this very change
+    except ObjectChanged as error:
+        return ExpiryOutcome(action, "changed", str(error))
+    except FileNotFoundError as error:
+        return ExpiryOutcome(action, missing, f"{address}: {error.strerror or error}")
+    except OSError as error:
+        return ExpiryOutcome(action, "failed", f"{address} cannot be changed: {error.strerror or error}; mend that and apply again")
+    except (FormatError, StoreError) as error:
+        return ExpiryOutcome(action, "failed", f"{address}: {error}")

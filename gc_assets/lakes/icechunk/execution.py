@@ -1,0 +1,53 @@
+"""Makes the edits of history that a plan holds and the policy asks for now too: first parents, then refs.
+
+In that order, because what the edits leave reachable decides whether a ref may go. A kill between any two leaves a valid repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gc_assets.lakes.icechunk.editor import Editor
+from gc_assets.lakes.icechunk.present import Present, essence, extend, label, parents_of, ref_of, standing
+from gc_assets.lakes.protocol import DELETE_REF, ExpiryAction, ExpiryOutcome
+
+_SO_NOW = frozenset({"done", "absent"})
+
+
+def execute(actions: Sequence[ExpiryAction], asked: Iterable[ExpiryAction], present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
+    """One outcome for each of the approved `actions`: made are those that are `asked` for and stand as planned."""
+    wanted = {essence(action): action for action in asked}
+    parents = dict(present.parents)
+    deletions: list[ExpiryAction] = []
+    for action in actions:
+        outcome = standing(action, present, wanted)
+        if outcome is not None:
+            yield outcome
+        elif action.action == DELETE_REF:
+            deletions.append(action)
+        else:
+            expected, parent = parents_of(action)
+            outcome = editor.set_parent(action, expected, parent)
+            if outcome.verdict in _SO_NOW:
+                parents[action.snapshot_id] = parent
+            yield outcome
+    yield from _delete(deletions, Present(parents, present.heads), editor)
+
+
+def _delete(deletions: Sequence[ExpiryAction], present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
+    """Only refs go whose snapshot goes too: an edit that was not made may have left it on another ref's history."""
+    going = {ref_of(action) for action in deletions}
+    reached: set[str] = set()
+    for ref, head in present.heads.items():
+        if ref not in going:
+            extend(reached, head, present.parents)
+    for action in deletions:
+        if action.snapshot_id in reached:
+            yield ExpiryOutcome(
+                action, "changed", f"another ref still reaches snapshot {action.snapshot_id}, so {label(action)} stays; plan again"
+            )
+            continue
+        outcome = editor.delete_ref(action)
+        if outcome.verdict not in _SO_NOW:
+            extend(reached, action.snapshot_id, present.parents)
+        yield outcome

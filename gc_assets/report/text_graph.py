@@ -1,0 +1,54 @@
+"""A commit history as lines of text, newest first, in the manner of `git log --graph`. Pure: nodes in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gc_assets.report.history import History, Node
+
+ID_CHARACTERS = 20  # a whole Icechunk id; an Iceberg one has at most 19 digits
+
+
+def text_graph(history: History, *, after: bool) -> Iterator[str]:
+    """One line a commit, and one where lines of descent meet; `after` as the expiry plan would leave it."""
+    lanes: list[str | None] = []
+    for node in reversed(history.nodes):
+        if after and node.leaves:
+            continue
+        mine = [index for index, awaited in enumerate(lanes) if awaited == node.commit_id]
+        if not mine:
+            mine = [_free(lanes)]
+            lanes[mine[0]] = node.commit_id
+        for other in mine[1:]:
+            lanes[other] = None
+            yield _meeting(lanes, mine[0], other)
+        drawn = "".join("* " if index == mine[0] else "| " if awaited else "  " for index, awaited in enumerate(lanes)).rstrip()
+        yield f"{drawn} {_words(node, after=after)}"
+        lanes[mine[0]] = node.parent_after if after else node.parent
+        while lanes and lanes[-1] is None:
+            lanes.pop()
+    if history.hidden:
+        yield f"and {history.hidden:,} older commits"
+
+
+def _free(lanes: list[str | None]) -> int:
+    if None in lanes:
+        return lanes.index(None)
+    lanes.append(None)
+    return len(lanes) - 1
+
+
+def _meeting(lanes: list[str | None], into: int, other: int) -> str:
+    """`|/`, or `|_|/` where lanes lie between."""
+    characters = [mark for awaited in lanes for mark in ("|" if awaited else " ", " ")]
+    for between in range(into, other - 1):
+        characters[2 * between + 1] = "_"
+    characters[2 * other - 1] = "/"
+    return "".join(characters).rstrip()
+
+
+def _words(node: Node, *, after: bool) -> str:
+    refs = f" ({', '.join(node.labels)})" if node.labels else ""
+    edited = f"  parent was {node.parent[:ID_CHARACTERS]}" if after and node.parent and node.parent != node.parent_after else ""
+    said = node.tip.rpartition("\n")[2]
+    return f"{node.commit_id[:ID_CHARACTERS]}{refs}  {said}{edited}"

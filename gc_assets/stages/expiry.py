@@ -1,0 +1,227 @@
+"""Executes a plan's edits of history, with intents and outcomes on record, and publishes `expiry_log`.
+
+Acts and never decides: the actions are the plan's, and the lake makes those only that its policy still asks for.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.hashing import digest
+from gc_assets.core.plan import PlanHeader
+from gc_assets.core.receipts import Balance
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, UndoableLake
+from gc_assets.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
+from gc_assets.stages.approvals import StoredPlan, execution_directory
+from gc_assets.stages.deletion_plan import EXPIRY_SIDE, planned_actions
+from gc_assets.stages.night import Night
+from gc_assets.stages.snapshot_history import remember
+from gc_assets.stages.tables import publish, read_paths, write_rows
+from gc_assets.stores.lease import LocalLease, acquire
+
+DONE: ExpiryVerdict = "done"
+ABSENT: ExpiryVerdict = "absent"
+CHANGED: ExpiryVerdict = "changed"
+FAILED: ExpiryVerdict = "failed"
+UNDONE: Final = "undone"
+OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An action with its final outcome, as the write-ahead log keeps it."""
+
+    action: ExpiryAction
+    verdict: ExpiryVerdict | Literal["undone"]
+    error: str | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryRecord:
+    """What is on record of one lake's part of a plan: `intent.json` before the first edit, `<n>.outcome.json` after each run's last."""
+
+    night: Night
+    header: PlanHeader
+    lake: str
+
+    @property
+    def _directory(self) -> str:
+        return f"{execution_directory(self.header)}/expiry/{self.lake}"
+
+    @property
+    def begun(self) -> bool:
+        return "intent.json" in self._names()
+
+    def intend(self, actions: Sequence[ExpiryAction]) -> None:
+        document = {"plan_id": self.header.plan_id, "actions": [asdict(action) for action in actions]}
+        self.night.state.files.replace(f"{self._directory}/intent.json", json.dumps(document, indent=1).encode())
+
+    def conclude(self, outcomes: Sequence[Settled]) -> None:
+        rows = [asdict(item.action) | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat()} for item in outcomes]
+        number = sum(name.endswith(".outcome.json") for name in self._names())
+        self.night.state.files.replace(f"{self._directory}/{number:05d}.outcome.json", json.dumps(rows, indent=1).encode())
+
+    def outcomes(self) -> dict[ExpiryAction, Settled]:
+        """The newest outcome of each action. Raises `StateError` naming a record that cannot be understood."""
+        names = sorted(name for name in self._names() if name.endswith(".outcome.json"))
+        return {item.action: item for name in names for item in self._outcomes(name)}
+
+    def settled(self) -> set[ExpiryAction]:
+        """Actions that are over; what failed is tried again."""
+        return {action for action, item in self.outcomes().items() if item.verdict != FAILED}
+
+    def _names(self) -> list[str]:
+        return [item.name for item in self.night.state.files.list(self._directory)]
+
+    def _outcomes(self, name: str) -> list[Settled]:
+        path = f"{self._directory}/{name}"
+        try:
+            rows: list[dict[str, Any]] = json.loads(self.night.state.files.read(path))
+            return [
+                Settled(
+                    verdict=row.pop("verdict"), error=row.pop("error"), at=datetime.fromisoformat(row.pop("at")), action=ExpiryAction(**row)
+                )
+                for row in rows
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StateError(f"{path} in the state is no record of expiry outcomes ({error!r}); restore it from a backup") from error
+
+
+def actions_of(night: Night, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
+    """The plan's edits by lake, proved to be those that were approved. Raises `StateError` where they are not."""
+    rows = planned_actions(night.state, plan.published)
+    found = f"{digest(rows):016x}"
+    if found != plan.header.expiry_digest:
+        raise StateError(
+            f"plan {plan.header.plan_id}: its edits of history have the digest {found}, it was approved with {plan.header.expiry_digest}; "
+            f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+        )
+    by_lake: dict[str, list[ExpiryAction]] = {}
+    for row in rows.to_pylist():
+        by_lake.setdefault(row.pop("lake"), []).append(ExpiryAction(**row))
+    return by_lake
+
+
+def is_over(night: Night, plan: StoredPlan) -> bool:
+    """Whether every edit of the plan has a final outcome."""
+    wanted = actions_of(night, plan)
+    return all(set(actions) <= ExpiryRecord(night, plan.header, lake).settled() for lake, actions in wanted.items())
+
+
+def expire_lakes(
+    spark: SparkSession, night: Night, plan: StoredPlan, lease: LocalLease, *, only_interrupted: bool
+) -> tuple[dict[str, int], bool]:
+    """How many of the plan's edits had which outcome, and whether any was left to be made when it was called.
+
+    Before a snapshot is removed its record stands in `snapshot_history`.
+    """
+    counts: dict[str, int] = {}
+    edited = False
+    for lake_name, actions in actions_of(night, plan).items():
+        record = ExpiryRecord(night, plan.header, lake_name)
+        settled = record.settled()
+        removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
+        if removes and (record.begun or not only_interrupted):
+            rows = read_paths(spark, night.state.files, EXPIRY_ACTIONS, plan.published.paths(EXPIRY_SIDE))
+            remember(spark, night, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
+        lease.check()
+        edited |= make_edits(record, actions, only_interrupted=only_interrupted)
+        for verdict, count in _publish(plan, actions, record).items():
+            counts[verdict] = counts.get(verdict, 0) + count
+    return counts, edited
+
+
+def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], *, only_interrupted: bool) -> bool:
+    """Gives each of a lake's actions an outcome on record; false where all had one before.
+
+    An edit of an earlier run that is found made is its `done`. With `only_interrupted` nothing is begun that was not begun before, and
+    nothing that failed is tried again: the plan must come to its end.
+    """
+    night, clock, resumed, known = record.night, record.night.clock, record.begun, record.outcomes()
+    todo = [action for action in actions if action not in known or known[action].verdict == FAILED]
+    if not todo:
+        return False
+    if only_interrupted:
+        given_up = [action for action in todo if not resumed or action in known]
+        if given_up:
+            record.conclude([Settled(action, CHANGED, OUT_OF_DATE, clock.now()) for action in given_up])
+        todo = [action for action in todo if action not in given_up]
+        if not todo:
+            return True
+    if not resumed:
+        record.intend(actions)
+    outcomes = night.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - night.longest_grace())
+    found = [_settled(outcome, clock.now(), resumed=resumed) for outcome in outcomes]
+    answered = {item.action for item in found}
+    silent = [Settled(action, FAILED, "the lake gave no answer for it", clock.now()) for action in todo if action not in answered]
+    record.conclude([*found, *silent])
+    return True
+
+
+def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
+    """How many of the plan's edits of Icechunk histories had which outcome of undoing, on record in `expiry_log` as `undone` or as left.
+
+    What was `done` is put back as it was before, where the repository still stands as the plan left it. Restore the plan's files first.
+    Raises `UsageError` where nothing of the plan can be undone: removed Iceberg snapshots never come back.
+    """
+    done = {
+        lake: [item for item in ExpiryRecord(night, plan.header, lake).outcomes().values() if item.verdict == DONE]
+        for lake in plan.header.expiry_actions
+        if isinstance(night.lake(lake), UndoableLake)
+    }
+    if not any(done.values()):
+        raise UsageError(
+            f"plan {plan.header.plan_id} made no edit of history that can be undone. Edits of Icechunk histories can; what was removed "
+            "from an Iceberg table stays on record in snapshot_history, and time travel to it is gone"
+        )
+    lease = acquire(plan.header.location, plan.header.plan_id, getpass.getuser(), night.clock)
+    counts: Counter[str] = Counter()
+    try:
+        for lake_name, items in done.items():
+            found = list(night.undoable_lake(lake_name).undo([item.action for item in items], night.clock.now()))
+            outcomes = [
+                Settled(item.action, UNDONE if item.verdict in {DONE, ABSENT} else item.verdict, item.error, night.clock.now())
+                for item in found
+            ]
+            counts.update(_write_log(plan, lake_name, night, outcomes, len(items)))
+    finally:
+        lease.release()
+    return dict(counts)
+
+
+def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> Settled:
+    done_before = resumed and outcome.verdict == ABSENT
+    return Settled(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at)
+
+
+def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:
+    """Publishes `expiry_log` of the lake, all actions with their newest outcome; how many had which."""
+    known = record.outcomes()
+    return _write_log(plan, record.lake, record.night, [known[action] for action in actions if action in known], len(actions))
+
+
+def _write_log(plan: StoredPlan, lake_name: str, night: Night, outcomes: Sequence[Settled], expected: int) -> dict[str, int]:
+    counts = Counter[str](item.verdict for item in outcomes)
+    run = night.state.start(lake_name, EXPIRY_LOG.name, plan.header.run_date, night.clock)
+    rows = [
+        {name: getattr(item.action, name) for name in EXPIRY_PLAN.schema.names}
+        | {"outcome": item.verdict, "error": item.error, "at": item.at, "plan_id": plan.header.plan_id}
+        for item in outcomes
+    ]
+    written = write_rows(pa.Table.from_pylist(rows, EXPIRY_LOG.schema), EXPIRY_LOG, run, night.state.files)
+    balances = [Balance(name="planned edits with an outcome", expected=expected, found=len(outcomes))]
+    facts = {"plan_id": plan.header.plan_id, "approved_by": plan.approval.by if plan.approval is not None else None, "books": counts}
+    publish(night.state, run, written, night.clock, inputs=[plan.published], balances=balances, facts=facts, unsafe=night.unsafe)
+    return dict(counts)

@@ -1,0 +1,122 @@
+"""Remembers every snapshot of an Iceberg lake, also those that expiry removed from the tables' metadata.
+
+Source of the idea: Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle"; the history is a table of ours and not of the
+catalog, because other engines delete what they do not know. Each night's table follows from the newest one before it.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.config import IcebergLakeConfig
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.receipts import Published
+from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS, SNAPSHOT_HISTORY
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import collect, publish, read_paths, read_table, write_frame
+
+ID: Final = ("table_uuid", "snapshot_id")
+ELSEWHERE: Final = "no longer listed when the table was read; another tool removed it"
+
+
+def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """`snapshot_history` of a run date: what the tables list now, and what any earlier night saw and `history.keep` still keeps.
+
+    Of a fresh mark (`recheck`) the newest night's table is renewed, so that it tells what an expiry has just removed.
+    """
+    state = night.state
+    inputs = [state.require(night.group(lake_name), table.name, night.run_date) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
+    seen_at = datetime.fromisoformat(inputs[0].receipt.facts["frozen_at"])
+    day = night.run_date if night.recheck is None else max([night.run_date, *state.dates(lake_name, SNAPSHOT_HISTORY.name)[-1:]])
+    earlier = _newest(night, lake_name, day)
+    listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
+    known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
+    gone = known.join(listed.select(*ID), list(ID), "left_anti").join(_removals(spark, night, lake_name), list(ID), "left")
+    remembered = gone.select(
+        *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"expired", "expired_at", "reason", "plan_id"}],
+        F.lit(True).alias("expired"),
+        F.coalesce("removed.at", "expired_at", F.lit(seen_at)).alias("expired_at"),
+        F.coalesce("removed.reason", "reason", F.lit(ELSEWHERE)).alias("reason"),
+        F.coalesce("removed.plan_id", "plan_id").alias("plan_id"),
+    ).filter(F.col("expired_at") >= F.lit(seen_at - _keep(night, lake_name)))
+    rows = listed.unionByName(remembered.select(*listed.columns))
+    run = state.start(lake_name, SNAPSHOT_HISTORY.name, day, night.clock)
+    written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
+    facts = {
+        "listed": sum(total.rows for key, total in written.totals.items() if key == ("false",)),
+        "expired": sum(total.rows for key, total in written.totals.items() if key == ("true",)),
+    }
+    return publish(state, run, written, night.clock, inputs=[*inputs, *([earlier] if earlier else [])], facts=facts, unsafe=night.unsafe)
+
+
+def remember(spark: SparkSession, night: Night, lake_name: str, plan_id: str, actions: DataFrame) -> Published:
+    """The newest history with the plan and the reason by which snapshots are about to be removed, published before they are.
+
+    `actions` has the columns of `expiry_plan`. Raises `StateError` naming a snapshot that the history does not hold.
+    """
+    state = night.state
+    newest = _newest(night, lake_name, night.clock.today())
+    if newest is None:
+        raise StateError(
+            f"lake {lake_name} has no snapshot_history, so snapshots that are removed would be forgotten; "
+            f"run `gc-assets run --lake {lake_name} --through snapshot_history` first"
+        )
+    removals = actions.filter("action = 'remove_snapshot'").select(*ID, F.col("reason").alias("why"))
+    known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
+    forgotten = collect(removals.join(known.select(*ID), list(ID), "left_anti").limit(1))
+    if forgotten:
+        raise StateError(
+            f"lake {lake_name}: snapshot {forgotten[0]['snapshot_id']} of table {forgotten[0]['table_uuid']} is not in snapshot_history, "
+            "so removing it would lose its record; run the night again"
+        )
+    rows = known.join(removals, list(ID), "left").select(
+        *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"reason", "plan_id"}],
+        F.coalesce("why", "reason").alias("reason"),
+        F.when(F.col("why").isNotNull(), plan_id).otherwise(F.col("plan_id")).alias("plan_id"),
+    )
+    run = state.start(lake_name, SNAPSHOT_HISTORY.name, newest.receipt.run_date, night.clock)
+    written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
+    return publish(state, run, written, night.clock, inputs=[newest], facts=newest.receipt.facts, unsafe=night.unsafe)
+
+
+def _newest(night: Night, lake_name: str, until: date) -> Published | None:
+    days = [day for day in night.state.dates(lake_name, SNAPSHOT_HISTORY.name) if day <= until]
+    return night.state.require(lake_name, SNAPSHOT_HISTORY.name, days[-1]) if days else None
+
+
+def _keep(night: Night, lake_name: str) -> timedelta:
+    config = night.config.lake(lake_name)
+    if not isinstance(config, IcebergLakeConfig):
+        raise UsageError(f"lake {lake_name} is of kind {config.kind}; snapshot_history is kept of Iceberg lakes")
+    return config.history.keep
+
+
+def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
+    """The snapshots that metadata lists now, columns of `snapshot_history`."""
+    reached = reachable.select("table_uuid", "commit_id", "refs")
+    return commits.join(reached, ["table_uuid", "commit_id"]).select(
+        "table_uuid",
+        F.col("commit_id").alias("snapshot_id"),
+        "table_name",
+        F.get(F.col("parents"), F.lit(0)).alias("parent_id"),
+        "committed_at",
+        F.col("message").alias("operation"),
+        "summary",
+        F.get(F.col("content_roots"), F.lit(0))["address"].alias("manifest_list"),
+        "refs",
+        F.lit(False).alias("expired"),
+        F.lit(None).cast("timestamp").alias("expired_at"),
+        F.lit(None).cast("string").alias("reason"),
+        F.lit(None).cast("string").alias("plan_id"),
+    )
+
+
+def _removals(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
+    """What the logs of all plans say of each snapshot that one of them removed (columns table_uuid, snapshot_id, removed)."""
+    paths = [path for published in night.state.runs(lake_name, EXPIRY_LOG.name) for path in published.paths()]
+    log = read_paths(spark, night.state.files, EXPIRY_LOG.schema, paths).filter("action = 'remove_snapshot' and outcome = 'done'")
+    return log.groupBy(*ID).agg(F.max(F.struct("at", "reason", "plan_id")).alias("removed"))

@@ -1,0 +1,611 @@
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+
+from benchmarks.iceberg_history import HistoryWriter, Snap
+from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
+from gc_assets.stores.local import LocalObjects
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
+from tests.lakes.iceberg.rest_server import RestServer, served
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> LakeBuilder:
+    return LakeBuilder(tmp_path)
+
+
+@pytest.fixture
+def server(builder: LakeBuilder) -> Iterator[RestServer]:
+    with served(builder) as server:
+        yield server
+
+
+def over_rest(server: RestServer) -> IcebergLake:
+    catalog = {"type": "rest", "uri": server.uri, "token": "hunter2"}
+    config = server.builder.config().model_validate({"name": "sales", "kind": "iceberg", "catalog": catalog, "catalog_name": "default"})
+    return IcebergLake(config, LocalObjects())
+
+
+def chain(builder: LakeBuilder, name: str = "db.t", count: int = 4, **settings: Any) -> tuple[TableBuilder, list[str]]:
+    """A table of `count` snapshots on main, a day apart and long before `AS_OF`: all but the newest are expired."""
+    table = builder.table(name, START, **settings)
+    return table, [table.append(START + (day + 1) * DAY) for day in range(count)]
+
+
+def listed(table: TableBuilder) -> list[str]:
+    return [str(snapshot.snapshot_id) for snapshot in table.table.metadata.snapshots]
+
+
+def heads(table: TableBuilder) -> dict[str, str]:
+    return {name: str(ref.snapshot_id) for name, ref in table.table.metadata.refs.items()}
+
+
+def versions(table: TableBuilder) -> int:
+    return len(table.table.metadata.metadata_log)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupting(LocalObjects):
+    """Runs `meanwhile` once the table's metadata was read for the second time: that is what the commit rests on."""
+
+    name: str
+    meanwhile: Callable[[], object]
+    reads: list[str] = field(default_factory=list)
+
+    def read(self, address: str) -> bytes:
+        raw = LocalObjects.read(self, address)
+        if address.endswith(".metadata.json") and self.name in address:
+            self.reads.append(address)
+            if len(self.reads) == 2:
+                self.meanwhile()
+        return raw
+
+
+def interrupted(builder: LakeBuilder, meanwhile: Callable[[], object]) -> IcebergLake:
+    return IcebergLake(builder.config(), Interrupting("/db/t/", meanwhile))
+
+
+def second_client(builder: LakeBuilder, name: str = "db.t") -> Any:
+    """The table in a catalog of its own, as another process would have it."""
+    return type(builder.catalog)(builder.catalog_name, **builder.properties).load_table(name)
+
+
+# What is done
+
+
+def test_what_was_approved_is_done_in_one_commit_per_table(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    other, others = chain(builder, "db.u")
+    table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
+    read = lake(builder)
+    before = versions(table), versions(other)
+    outcomes = expired(read, planned(read))
+    assert isinstance(read, ExpiringLake)
+    assert verdicts(outcomes) == {"done": 7}
+    assert (listed(table), heads(table)) == ([ids[3]], {"main": ids[3]})
+    assert listed(other) == [others[3]]
+    assert (versions(table), versions(other)) == (before[0] + 1, before[1] + 1)
+
+
+def test_expiring_again_finds_everything_absent_and_commits_nothing(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
+    read = lake(builder)
+    actions = planned(read)
+    expired(read, actions)
+    location = table.metadata_location
+    assert verdicts(expired(read, actions)) == {"absent": 4}
+    assert table.metadata_location == location
+
+
+def test_no_more_than_was_approved_is_done(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    read = lake(builder)
+    some = [action for action in planned(read) if action.snapshot_id == ids[1]]
+    assert verdicts(expired(read, some)) == {"done": 1}
+    assert listed(table) == [ids[0], ids[2], ids[3]]
+
+
+def test_nothing_to_do_opens_no_catalog(builder: LakeBuilder) -> None:
+    builder.properties["uri"] = f"sqlite:///{builder.root / 'other.db'}"
+    assert expired(lake(builder), []) == {}
+    assert not (builder.root / "other.db").exists()
+
+
+def test_a_table_of_format_version_1_is_expired_too(builder: LakeBuilder) -> None:
+    table, ids = chain(builder, properties={"format-version": "1"})
+    read = lake(builder)
+    assert table.table.metadata.format_version == 1
+    assert verdicts(expired(read, planned(read))) == {"done": 3}
+    assert (listed(table), table.table.scan().count()) == ([ids[3]], 8)
+
+
+def test_a_retained_snapshot_keeps_its_parent_although_that_is_gone(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    read = lake(builder)
+    expired(read, planned(read))
+    [snapshot] = table.table.metadata.snapshots
+    assert str(snapshot.parent_snapshot_id) == ids[2]
+    assert sorted(table.table.scan().to_arrow()["id"].to_pylist()) == [1, 1, 1, 1, 2, 2, 2, 2]
+    table.append(START + 30 * DAY)  # and the table goes on
+
+
+def test_files_of_expired_snapshots_are_left_to_the_plan(builder: LakeBuilder) -> None:
+    table, _ = chain(builder)
+    before = builder.files()
+    read = lake(builder)
+    expired(read, planned(read))
+    assert builder.files() - before == {table.path(table.metadata_location)}
+    assert before <= builder.files()
+
+
+def test_a_snapshot_that_a_tag_holds_stays_with_the_tag(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    table.tag(START + 9 * DAY, "v1", ids[0])
+    read = lake(builder)
+    expired(read, planned(read))
+    assert listed(table) == [ids[0], ids[3]]
+    assert heads(table) == {"main": ids[3], "v1": ids[0]}
+
+
+def test_who_stops_listening_stops_the_tables_that_have_not_begun(builder: LakeBuilder) -> None:
+    writer, count = HistoryWriter(builder, START), 24
+    for index in range(count):
+        writer.table(f"t{index}", [Snap(1, None, START), Snap(2, 1, START + DAY)], {"main": {"snapshot-id": 2, "type": "branch"}})
+    read = lake(builder)
+    outcomes = read.expire(planned(read), AS_OF, GRACE_CUTOFF)
+    next(outcomes)
+    outcomes.close()
+    left = [name for name in range(count) if len(builder.catalog.load_table(f"db.t{name}").metadata.snapshots) == 2]
+    assert len(left) > count / 2
+
+
+# What changed between plan and apply
+
+
+def test_a_snapshot_tagged_since_the_plan_stays_and_the_outcome_says_why(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    table.tag(START + 9 * DAY, "audit", ids[0])
+    outcomes = expired(read, actions)
+    assert verdicts(outcomes) == {"changed": 1, "done": 2}
+    [changed] = [outcome for outcome in outcomes.values() if outcome.verdict == "changed"]
+    assert (changed.action.snapshot_id, changed.error) == (ids[0], "kept: head of tag audit")
+    assert heads(table)["audit"] == ids[0]
+
+
+def test_a_tag_made_since_the_plan_that_lapses_at_once_still_holds_its_snapshot(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    table.tag(START + 9 * DAY, "short", ids[0], max_ref_age_ms=1)
+    outcomes = expired(read, actions)
+    assert "its deletion is not in this plan" in (outcomes[actions[0]].error or "")
+    assert heads(table)["short"] == ids[0]
+
+
+def test_a_ref_that_moved_or_was_renewed_since_the_plan_is_left_alone(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    for name in ("moved", "renewed", "gone"):
+        table.tag(START + 9 * DAY, name, ids[0], max_ref_age_ms=1)
+    read = lake(builder)
+    actions = planned(read)
+    table.tag(START + 10 * DAY, "moved", ids[1], max_ref_age_ms=1)
+    table.tag(START + 10 * DAY, "renewed", ids[0])
+    table.table.manage_snapshots().remove_tag("gone").commit()
+    outcomes = {action.ref_name: outcome for action, outcome in expired(read, actions).items() if action.ref_name}
+    assert {name: outcome.verdict for name, outcome in outcomes.items()} == {"moved": "changed", "renewed": "changed", "gone": "absent"}
+    assert outcomes["moved"].error == f"tag moved points at snapshot {ids[1]} now"
+    assert heads(table) == {"main": ids[3], "moved": ids[1], "renewed": ids[0]}
+    assert listed(table) == [ids[0], ids[1], ids[3]]
+
+
+@pytest.mark.parametrize("properties", [{"gc.enabled": "false"}, {"history.expire.max-snapshot-age-ms": str(2**62)}])
+def test_a_policy_that_keeps_more_since_the_plan_wins(builder: LakeBuilder, properties: dict[str, str]) -> None:
+    table, ids = chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    table.set_properties(START + 9 * DAY, properties)
+    assert verdicts(expired(read, actions)) == {"changed": 3}
+    assert listed(table) == ids
+
+
+def test_a_renamed_table_is_found_by_its_uuid(builder: LakeBuilder) -> None:
+    _, ids = chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    builder.catalog.rename_table("db.t", "db.renamed")
+    assert verdicts(expired(read, actions)) == {"done": 3}
+    assert listed(TableBuilder(builder, "db.renamed")) == [ids[3]]
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_dropped_or_recreated_table_has_changed_and_the_new_one_is_left_alone(builder: LakeBuilder, recreated: bool) -> None:
+    chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    builder.catalog.drop_table("db.t")
+    new = chain(builder) if recreated else None
+    outcomes = expired(read, actions)
+    assert verdicts(outcomes) == {"changed": 3}
+    assert all(f"no table of uuid {actions[0].table_uuid} any more (db.t)" in (item.error or "") for item in outcomes.values())
+    assert new is None or listed(new[0]) == new[1]
+
+
+def test_a_table_under_two_registrations_is_expired_in_both_by_what_neither_keeps(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    copy = builder.register("db.copy", table.metadata_location)
+    copy.tag(START + 9 * DAY, "v1", ids[0])
+    read = lake(builder)
+    outcomes = expired(read, planned(read))
+    assert verdicts(outcomes) == {"done": 2}
+    assert listed(table) == listed(copy) == [ids[0], ids[3]]
+
+
+# Other clients between load and commit
+
+
+def test_a_tag_made_between_load_and_commit_survives_with_its_snapshot(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    actions = planned(lake(builder))
+
+    def tag() -> None:
+        second_client(builder).manage_snapshots().create_tag(int(ids[1]), "audit").commit()
+
+    outcomes = expired(interrupted(builder, tag), actions)
+    assert verdicts(outcomes) == {"changed": 1, "done": 2}
+    assert heads(table) == {"main": ids[3], "audit": ids[1]}
+    assert listed(table) == [ids[1], ids[3]]
+    assert table.table.scan(snapshot_id=int(ids[1])).count() == 4
+
+
+def test_a_branch_that_moves_between_load_and_commit_is_not_set_back(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    actions = planned(lake(builder))
+    newer: list[str] = []
+    outcomes = expired(interrupted(builder, lambda: newer.append(table.append(AS_OF))), actions)
+    assert verdicts(outcomes) == {"done": 3}
+    assert heads(table) == {"main": newer[0]}
+    assert listed(table) == [ids[3], newer[0]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table, ids: table.set_properties(START + 9 * DAY, {"gc.enabled": "false"}),
+        lambda table, ids: table.branch(START + 9 * DAY, "main", ids[3], min_snapshots_to_keep=4),
+    ],
+    ids=["gc.enabled", "a ref's settings"],
+)
+def test_settings_that_change_between_load_and_commit_count(builder: LakeBuilder, change: Callable[..., None]) -> None:
+    table, ids = chain(builder)
+    actions = planned(lake(builder))
+    assert verdicts(expired(interrupted(builder, lambda: change(table, ids)), actions)) == {"changed": 3}
+    assert listed(table) == ids
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_table_dropped_or_recreated_between_load_and_commit_has_changed(builder: LakeBuilder, recreated: bool) -> None:
+    chain(builder)
+    actions = planned(lake(builder))
+
+    def drop() -> None:
+        builder.catalog.drop_table("db.t")
+        if recreated:
+            chain(builder)
+
+    assert verdicts(expired(interrupted(builder, drop), actions)) == {"changed": 3}
+    assert not recreated or len(listed(TableBuilder(builder, "db.t"))) == 4
+
+
+def test_a_second_attempt_checks_what_came_meanwhile(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    actions = planned(lake(builder))
+    newer: list[str] = []
+
+    def append_and_lose() -> None:
+        newer.append(table.append(AS_OF))
+        manifest_list(table, newer[0]).unlink()
+
+    outcomes = expired(interrupted(builder, append_and_lose), actions)
+    assert verdicts(outcomes) == {"failed": 3}  # the commit was rejected, and the second attempt looked again
+    assert f"of snapshot {newer[0]} does not exist" in (outcomes[actions[0]].error or "")
+    assert listed(table) == [*ids, *newer]
+
+
+def test_two_expiries_at_once_do_everything_once(builder: LakeBuilder) -> None:
+    names = [f"db.t{index}" for index in range(6)]
+    tables = [chain(builder, name, 3) for name in names]
+    actions = planned(lake(builder))
+    found: list[dict[ExpiryAction, Any]] = []
+    threads = [threading.Thread(target=lambda: found.append(expired(lake(builder), actions))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for action in actions:
+        assert sorted(outcomes[action].verdict for outcomes in found) in (["absent", "done"], ["done", "done"])
+    assert [listed(table) for table, _ in tables] == [ids[-1:] for _, ids in tables]
+
+
+def test_no_tag_is_lost_while_a_second_client_tags_as_fast_as_it_can(builder: LakeBuilder) -> None:
+    count = 40
+    snapshots = [Snap(index + 1, index or None, START + index * DAY) for index in range(count)]
+    HistoryWriter(builder, START).table("t", snapshots, {"main": {"snapshot-id": count, "type": "branch"}})
+    actions = planned(lake(builder))
+    made: list[int] = []
+
+    def tag_from_the_newest() -> None:
+        for snapshot_id in range(count - 1, 0, -1):
+            try:
+                second_client(builder).manage_snapshots().create_tag(snapshot_id, f"t{snapshot_id}").commit()
+            except (CommitFailedException, ValueError):
+                continue  # the table moved, or the snapshot is gone: a tag that its maker knows was not made
+            made.append(snapshot_id)
+
+    tagger = threading.Thread(target=tag_from_the_newest)
+    tagger.start()
+    outcomes = [expired(lake(builder), actions[index : index + 4]) for index in range(0, len(actions), 4)]
+    tagger.join()
+    assert {outcome.verdict for group in outcomes for outcome in group.values()} <= {"done", "changed", "failed"}
+    metadata = builder.catalog.load_table("db.t").metadata
+    assert made
+    assert {f"t{snapshot_id}": snapshot_id for snapshot_id in made} == {
+        name: ref.snapshot_id for name, ref in metadata.refs.items() if name != "main"
+    }
+    assert set(made) <= {snapshot.snapshot_id for snapshot in metadata.snapshots}
+
+
+# What cannot be read or written
+
+
+def manifest_list(table: TableBuilder, snapshot_id: str) -> Path:
+    snapshot = table.table.metadata.snapshot_by_id(int(snapshot_id))
+    assert snapshot is not None
+    return table.path(snapshot.manifest_list)
+
+
+def manifest(table: TableBuilder) -> Path:
+    snapshot = table.table.metadata.current_snapshot()
+    assert snapshot is not None
+    return table.path(snapshot.manifests(table.table.io)[0].manifest_path)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-20])], ids=["missing", "truncated"])
+@pytest.mark.parametrize(
+    "which", [lambda table, ids: manifest_list(table, ids[3]), lambda table, ids: manifest(table)], ids=["manifest list", "manifest"]
+)
+def test_nothing_is_committed_where_what_stays_cannot_be_read(
+    builder: LakeBuilder, damage: Callable[[Path], object], which: Callable[[TableBuilder, list[str]], Path]
+) -> None:
+    table, ids = chain(builder)
+    fine, _ = chain(builder, "db.fine")
+    read = lake(builder)
+    actions = planned(read)
+    path = which(table, ids)
+    damage(path)
+    location = table.metadata_location
+    outcomes = expired(read, actions)
+    assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.t", "failed"), ("db.fine", "done")}
+    [error] = {outcome.error for outcome in outcomes.values() if outcome.verdict == "failed"}
+    assert error is not None
+    assert error.startswith("table db.t: ")
+    assert str(path) in error
+    assert "nothing was removed" in error
+    assert table.metadata_location == location
+    assert len(listed(fine)) == 1
+
+
+def test_an_expired_snapshot_need_not_be_readable(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    manifest_list(table, ids[0]).unlink()
+    assert verdicts(expired(read, actions)) == {"done": 3}
+
+
+def test_a_table_that_cannot_be_read_fails_by_name_and_the_others_go_on(builder: LakeBuilder) -> None:
+    table, _ = chain(builder, "db.broken")
+    fine, _ = chain(builder, "db.fine")
+    read = lake(builder)
+    actions = planned(read)
+    table.path(table.metadata_location).write_bytes(b"{")
+    outcomes = expired(read, actions)
+    assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.broken", "failed"), ("db.fine", "done")}
+    assert all("table db.broken could not be read" in outcome.error for outcome in outcomes.values() if outcome.error)
+    assert len(listed(fine)) == 1
+
+
+def test_a_table_that_may_hide_behind_an_unreadable_name_is_not_called_gone(builder: LakeBuilder) -> None:
+    table, _ = chain(builder)
+    read = lake(builder)
+    actions = planned(read)
+    builder.catalog.rename_table("db.t", "db.renamed")
+    renamed = TableBuilder(builder, "db.renamed")
+    table.path(renamed.metadata_location).unlink()
+    outcomes = expired(read, actions)
+    assert verdicts(outcomes) == {"failed": 3}
+    assert "db.renamed could not be read" in (outcomes[actions[0]].error or "")
+
+
+def test_a_catalog_that_does_not_open_fails_every_action_without_its_secrets(builder: LakeBuilder) -> None:
+    chain(builder)
+    actions = planned(lake(builder))
+    builder.properties["uri"] = "postgresql://me:hunter2@nowhere.invalid/catalog"
+    outcomes = expired(lake(builder), actions)
+    assert verdicts(outcomes) == {"failed": 3}
+    assert all("could not be read" in (item.error or "") and "hunter2" not in (item.error or "") for item in outcomes.values())
+
+
+def test_a_read_only_metadata_directory_fails_its_table_and_the_others_go_on() -> None:
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own are closed to other users
+        builder = LakeBuilder(Path(directory))
+        table, ids = chain(builder)
+        chain(builder, "db.fine")
+        read = lake(builder)
+        actions = planned(read)
+        nobody = 65534
+        for path in [Path(directory), *Path(directory).rglob("*")]:
+            os.chown(path, nobody, nobody)
+            path.chmod(0o777)
+        metadata = table.path(table.metadata_location).parent
+        metadata.chmod(0o555)
+        mine = os.geteuid()
+        os.seteuid(nobody)  # nothing is read-only to root
+        try:
+            outcomes = expired(read, actions)
+        finally:
+            os.seteuid(mine)
+        assert {(action.table_name, outcome.verdict) for action, outcome in outcomes.items()} == {("db.t", "failed"), ("db.fine", "done")}
+        assert all("ermission" in outcome.error for outcome in outcomes.values() if outcome.error)
+        assert listed(table) == ids
+
+
+def test_a_format_version_that_pyiceberg_cannot_write_fails_and_says_so(builder: LakeBuilder) -> None:
+    table, ids = chain(builder)
+    actions = planned(lake(builder))
+    path = table.path(table.metadata_location)
+    path.write_text(path.read_text().replace('"format-version":2', '"format-version":3,"next-row-id":0'))
+    outcomes = expired(lake(builder), actions)
+    assert verdicts(outcomes) == {"failed": 3}
+    assert "pyiceberg cannot commit to this table: Writing V3 is not yet supported" in (outcomes[actions[0]].error or "")
+    assert listed(table) == ids
+
+
+# REST catalogs: the server decides
+
+
+def test_a_rest_catalog_is_expired_by_the_protocols_own_updates(builder: LakeBuilder, server: RestServer) -> None:
+    table, ids = chain(builder)
+    table.statistics(START + 9 * DAY, ids[0])
+    table.tag(START + 9 * DAY, "old", ids[1], max_ref_age_ms=1)
+    table.tag(START + 9 * DAY, "v1", ids[2])
+    read = over_rest(server)
+    assert verdicts(expired(read, planned(read))) == {"done": 3}
+    assert (listed(table), heads(table)) == ([ids[2], ids[3]], {"main": ids[3], "v1": ids[2]})
+    assert table.table.metadata.statistics == table.table.metadata.partition_statistics == []
+    assert server.commits == 1
+
+
+def test_a_known_ref_that_moves_during_the_commit_is_not_set_back_by_a_rest_catalog(builder: LakeBuilder, server: RestServer) -> None:
+    table, _ = chain(builder)
+    read = over_rest(server)
+    actions = planned(read)
+    newer: list[str] = []
+
+    def meanwhile(commit: Callable[[], int]) -> int:
+        if not newer:
+            newer.append(table.append(AS_OF))
+        return commit()
+
+    server.on_commit = meanwhile
+    assert verdicts(expired(read, actions)) == {"done": 3}
+    assert heads(table) == {"main": newer[0]}
+    assert server.commits == 2
+
+
+def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(builder: LakeBuilder, server: RestServer) -> None:
+    table, ids = chain(builder)
+    read = over_rest(server)
+    actions = planned(read)
+
+    def meanwhile(commit: Callable[[], int]) -> int:
+        table.tag(START + 9 * DAY, "audit", ids[1])
+        return commit()
+
+    server.on_commit = meanwhile
+    outcomes = expired(read, actions)
+    assert verdicts(outcomes) == {"failed": 3}
+    assert f"the catalog dropped tag audit, made at snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
+
+
+def test_a_catalog_that_always_rejects_is_left_after_a_few_attempts(builder: LakeBuilder, server: RestServer) -> None:
+    table, ids = chain(builder)
+    read = over_rest(server)
+    actions = planned(read)
+    server.on_commit = lambda commit: 409
+    outcomes = expired(read, actions)
+    assert verdicts(outcomes) == {"failed": 3}
+    assert "on purpose" in (outcomes[actions[0]].error or "")
+    assert "hunter2" not in (outcomes[actions[0]].error or "")
+    assert listed(table) == ids
+    assert 1 < server.commits <= 5
+
+
+@pytest.mark.parametrize("took_effect", [False, True])
+@pytest.mark.parametrize("status", [500, 504])
+def test_after_an_answer_that_does_not_know_the_table_itself_tells(
+    builder: LakeBuilder, server: RestServer, status: int, took_effect: bool
+) -> None:
+    table, ids = chain(builder)
+    read = over_rest(server)
+    actions = planned(read)
+
+    def unknown(commit: Callable[[], int]) -> int:
+        if took_effect:
+            commit()
+        return status
+
+    server.on_commit = unknown
+    outcomes = expired(read, actions)
+    assert verdicts(outcomes) == {"done" if took_effect else "failed": 3}
+    assert listed(table) == (ids[3:] if took_effect else ids)
+    assert server.commits == 1
+    if not took_effect:
+        assert "the catalog did not confirm the commit: CommitStateUnknownException" in (outcomes[actions[0]].error or "")
+
+
+def test_an_accepted_commit_that_changed_nothing_is_a_failure(builder: LakeBuilder, server: RestServer) -> None:
+    table, ids = chain(builder)
+    read = over_rest(server)
+    actions = planned(read)
+
+    def forgetful(commit: Callable[[], int]) -> int:
+        status = commit()
+        builder.catalog.drop_table("db.t")
+        builder.register("db.t", location)
+        return status
+
+    location = table.metadata_location
+    server.on_commit = forgetful
+    outcomes = expired(read, actions)
+    assert verdicts(outcomes) == {"failed": 3}
+    assert outcomes[actions[0]].error == "the catalog accepted the commit, but the table is as it was; apply again"
+    assert listed(table) == ids
+
+
+# Cost
+
+
+def test_8000_snapshots_with_8000_lapsed_tags_take_no_quadratic_work(builder: LakeBuilder) -> None:
+    count = 8_000
+    snapshots = [Snap(index + 1, index or None, START + index * DAY / 100) for index in range(count)]
+    refs: dict[str, dict[str, Any]] = {"main": {"snapshot-id": count, "type": "branch"}}
+    refs |= {f"t{index}": {"snapshot-id": index, "type": "tag", "max-ref-age-ms": 1} for index in range(1, count)}
+    HistoryWriter(builder, START).table("long", snapshots, refs, without_lists=range(1, count))
+    read = lake(builder)
+    actions = planned(read)
+    started = time.process_time()
+    outcomes = expired(read, actions)
+    assert time.process_time() - started < 20
+    assert verdicts(outcomes) == {"done": 2 * (count - 1)}
+
+
+def test_an_action_of_another_kind_of_lake_is_never_called_done(builder: LakeBuilder) -> None:
+    chain(builder)
+    read = lake(builder)
+    foreign = replace(planned(read)[0], action="edit_parent")
+    assert verdicts(expired(read, [foreign])) == {"failed": 1}

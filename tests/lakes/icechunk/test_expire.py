@@ -1,0 +1,536 @@
+"""Planned edits of history made for real: what is done, what is left alone, and why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import icechunk
+import pytest
+import zarr
+
+from gc_assets.lakes.icechunk.lake import IcechunkLake
+from gc_assets.lakes.icechunk.snapshots import with_parent
+from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
+from gc_assets.stores.editing import EditableLocalObjects
+from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_file_time, set_value
+from tests.lakes.icechunk.support import (
+    FAR_FUTURE,
+    expire,
+    files_of,
+    in_state,
+    lake_at,
+    parents_now,
+    planned,
+    retention_of,
+    verdicts,
+)
+from tests.stores.builders import in_memory
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
+STEPS = ("main", "develop", "test", "qa")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> DocumentTree:
+    return document_tree(tmp_path_factory.mktemp("expire") / "repo", START)
+
+
+@pytest.fixture
+def tree(built: DocumentTree, tmp_path: Path) -> DocumentTree:
+    """The document's tree in a folder of its own, to change."""
+    path = Path(shutil.copytree(built.builder.path, tmp_path / "repo"))
+    storage = icechunk.local_filesystem_storage(str(path))
+    return DocumentTree(RepositoryBuilder(path, icechunk.Repository.open(storage)), built.ids, built.cutoff)
+
+
+def lake_of(tree: DocumentTree, tags: str = "keep", **expiry) -> IcechunkLake:
+    return lake_at(tree.builder.path, {"default": {"keep": tree.cutoff.isoformat()}, "tags": tags}, **expiry)
+
+
+def walk(tree: DocumentTree, branch: str) -> list[int]:
+    """The library's own history of a branch, in the document's numbers."""
+    number = {snapshot: n for n, snapshot in tree.ids.items()}
+    return [number[info.id] for info in tree.builder.reopen().ancestry(branch=branch)]
+
+
+def unreachable(tree: DocumentTree) -> set[int]:
+    """What no ref reaches, by the library's own walks."""
+    repo = tree.builder.reopen()
+    walks = [repo.ancestry(branch=name) for name in repo.list_branches()] + [repo.ancestry(tag=name) for name in repo.list_tags()]
+    return set(tree.ids) - tree.named({info.id for ancestry in walks for info in ancestry})
+
+
+def test_each_step_of_the_document_leaves_its_histories_and_its_dangling_snapshots(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = {action.ref_name: action for action in planned(lake, AS_OF)}
+    histories = {
+        "main": {"main": [14, 13, 12, 0], "develop": [11, 10, 6, 3, 2, 1, 0], "test": [9, 7, 6, 3, 2, 1, 0], "qa": [8, 7, 6, 3, 2, 1, 0]},
+        "develop": {"main": [14, 13, 12, 0], "develop": [11, 10, 0], "test": [9, 7, 6, 3, 2, 1, 0], "qa": [8, 7, 6, 3, 2, 1, 0]},
+        "test": {"main": [14, 13, 12, 0], "develop": [11, 10, 0], "test": [9, 0], "qa": [8, 7, 6, 3, 2, 1, 0]},
+        "qa": {"main": [14, 13, 12, 0], "develop": [11, 10, 0], "test": [9, 0], "qa": [8, 0]},
+    }
+    dangling = {"main": set(), "develop": set(), "test": set(), "qa": {6, 7}}
+    for step in STEPS:
+        assert verdicts(expire(lake, AS_OF, [plan[step]])) == {"done"}
+        assert {branch: walk(tree, branch) for branch in STEPS} == histories[step], step
+        assert unreachable(tree) == dangling[step], step
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    "expiry,gone",
+    [
+        ({"semantics": "seed"}, {6, 7}),
+        ({"semantics": "icechunk-v1"}, {1, 2, 4, 6, 7}),
+        ({"semantics": "seed", "tags": "policy", "delete_expired_tags": True}, {1, 2, 3, 4, 5, 6, 7}),
+        ({"semantics": "icechunk-v1", "tags": "policy", "delete_expired_tags": True}, {1, 2, 3, 4, 5, 6, 7}),
+    ],
+)
+def test_at_the_end_the_documents_snapshots_are_unreachable_and_the_library_collects_exactly_what_is_theirs(
+    tree: DocumentTree, built: DocumentTree, expiry: dict, gone: set[int], order: int
+):
+    lake = lake_of(tree, **expiry)
+    outcomes = expire(lake, AS_OF, planned(lake, AS_OF)[::order])
+    assert verdicts(outcomes) == {"done"}
+    assert unreachable(tree) == gone
+    assert tree.named(in_state(retention_of(lake, AS_OF), "dangling")) == gone
+    kept = {n: values(tree, n) for n in set(tree.ids) - gone - {0}}
+    before = tree.builder.files()
+    tree.builder.reopen().garbage_collect(FAR_FUTURE)
+    freed = {path.relative_to(tree.builder.path) for path in before - tree.builder.files()}
+    own = {path.relative_to(built.builder.path) for n in gone for path in built.builder.created[tree.ids[n]]}
+    assert freed == own - still_needed(own, gone, tree, built)
+    assert {n: values(tree, n) for n in kept} == kept
+
+
+def still_needed(own: set[Path], gone: set[int], tree: DocumentTree, built: DocumentTree) -> set[Path]:
+    """Chunks of snapshots that are gone which a kept snapshot shows too: the last one to write a value before it, up its old history."""
+    parents = {commit: parent for commit, parent in parents_now(lake_at(built.builder.path), AS_OF).items() if parent is not None}
+    number = {snapshot: n for n, snapshot in tree.ids.items()}
+    needed: set[Path] = set()
+    for kept in set(tree.ids) - gone:
+        seen, at = set(), tree.ids[kept]
+        while at in parents:
+            writes = range(8) if number[at] == 1 else [number[at] % 8]
+            for index in set(writes) - seen:
+                needed |= {path.relative_to(built.builder.path) for path in chunk_files(built, at, index)}
+            seen.update(writes)
+            at = parents[at]
+    return needed & own
+
+
+def chunk_files(built: DocumentTree, snapshot: str, index: int) -> list[Path]:
+    """The chunk that a commit wrote at a position: its files hold one number each."""
+    chunks = [path for path in built.builder.created[snapshot] if path.parent.name == "chunks"]
+    return [path for path in chunks if len(chunks) == 1 or int.from_bytes(path.read_bytes(), "little") == index]
+
+
+def values(tree: DocumentTree, n: int) -> list[int]:
+    session = tree.builder.reopen().readonly_session(snapshot_id=tree.ids[n])
+    return zarr.open_group(session.store, mode="r")["values"][:].tolist()
+
+
+def test_the_lake_is_one_that_expires(tree: DocumentTree):
+    assert isinstance(lake_of(tree), ExpiringLake)
+
+
+def test_a_plans_rows_say_what_is_replaced_and_what_kind_of_ref_goes(tree: DocumentTree):
+    plan = planned(lake_of(tree, "policy", semantics="seed", delete_expired_tags=True), AS_OF)
+    parents = parents_now(lake_of(tree), AS_OF)
+    assert {action.snapshot_id: action.old_parent_id for action in plan if action.action == "edit_parent"} == {
+        tree.ids[n]: parents[tree.ids[n]] for n in (8, 9, 10, 12)
+    }
+    assert {(action.ref_type, action.ref_name) for action in plan} == {
+        ("tag", "tag1"),
+        ("tag", "tag2"),
+        *(("branch", branch) for branch in STEPS),
+    }
+
+
+def test_an_edit_keeps_flushed_at_and_gives_the_object_the_time_of_the_edit(tree: DocumentTree):
+    file = tree.builder.snapshot_file(tree.ids[12])
+    set_file_time(file, START)
+    expire(lake_of(tree), AS_OF)
+    assert file.stat().st_mtime > START.timestamp()
+    info = next(info for info in tree.builder.reopen().ancestry(branch="main") if info.id == tree.ids[12])
+    assert info.written_at == START + timedelta(days=12)
+
+
+def test_only_edited_snapshots_and_deleted_refs_change_on_the_disk(tree: DocumentTree):
+    before = files_of(tree.builder.path, ".")
+    expire(lake_of(tree, "policy", delete_expired_tags=True), AS_OF)
+    after = files_of(tree.builder.path, ".")
+    assert {name for name in before if before[name] != after.get(name)} == {f"snapshots/{tree.ids[n]}" for n in (8, 9, 10, 12)}
+    assert {name: after[name] for name in after.keys() - before.keys()} == {
+        f"refs/tag.{tag}/ref.json.deleted": b"" for tag in ("tag1", "tag2")
+    }
+
+
+def test_expiring_again_finds_everything_as_it_should_be(tree: DocumentTree):
+    lake = lake_of(tree, "policy", delete_expired_tags=True)
+    plan = planned(lake, AS_OF)
+    assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
+    before = files_of(tree.builder.path, ".")
+    again = expire(lake, AS_OF, plan)
+    assert verdicts(again) == {"absent"}
+    assert all(outcome.error for outcome in again)
+    assert files_of(tree.builder.path, ".") == before
+    assert planned(lake, AS_OF) == []
+
+
+def test_a_plan_half_made_asks_for_exactly_the_rest(tree: DocumentTree):
+    lake = lake_of(tree, "policy", delete_expired_tags=True)
+    plan = planned(lake, AS_OF)
+    expire(lake, AS_OF, plan[:2])
+    assert {(row.action, row.snapshot_id, row.new_parent_id) for row in planned(lake, AS_OF)} == {
+        (row.action, row.snapshot_id, row.new_parent_id) for row in plan[2:]
+    }
+
+
+def test_parents_are_edited_before_any_ref_is_deleted(tree: DocumentTree):
+    lake = lake_of(tree, "policy", delete_expired_tags=True)
+    outcomes = expire(lake, AS_OF, planned(lake, AS_OF)[::-1])
+    assert [outcome.action.action for outcome in outcomes] == ["edit_parent"] * 4 + ["delete_ref"] * 2
+
+
+def test_of_a_plan_only_the_approved_actions_are_made(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "qa"]
+    assert [outcome.action for outcome in expire(lake, AS_OF, plan)] == plan
+    assert walk(tree, "qa") == [8, 0]
+    assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
+
+
+def test_a_tag_stays_while_an_edit_that_was_not_made_leaves_its_snapshot_on_a_branch(tree: DocumentTree):
+    lake = lake_of(tree, "policy", delete_expired_tags=True)
+    plan = [action for action in planned(lake, AS_OF) if action.ref_name != "develop"]
+    outcome = {outcome.action.ref_name: outcome for outcome in expire(lake, AS_OF, plan)}
+    assert outcome["tag1"].verdict == "changed"
+    assert "still reaches" in outcome["tag1"].error
+    assert outcome["tag2"].verdict == "done"
+    assert tree.builder.reopen().list_tags() == {"tag1"}
+
+
+def change_nothing_but(tree: DocumentTree, plan: list[ExpiryAction], lake: IcechunkLake, changed: set[str], sentence: str) -> None:
+    """Expires, and holds the actions of those refs to `changed` with a sentence, the rest to `done`."""
+    before = parents_now(lake, AS_OF)
+    outcomes = expire(lake, AS_OF, plan)
+    assert {outcome.action.ref_name for outcome in outcomes if outcome.verdict == "changed"} == changed
+    assert {outcome.verdict for outcome in outcomes if outcome.action.ref_name not in changed} <= {"done"}
+    for outcome in outcomes:
+        if outcome.verdict == "changed":
+            assert sentence in outcome.error
+            assert outcome.action.snapshot_id not in before or (
+                parents_now(lake, AS_OF)[outcome.action.snapshot_id] == before[outcome.action.snapshot_id]
+            )
+
+
+def test_a_branch_that_was_reset_to_an_old_snapshot_after_the_plan_keeps_its_history(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = planned(lake, AS_OF)
+    tree.builder.repo.reset_branch("main", tree.ids[5])
+    change_nothing_but(tree, plan, lake, {"main"}, "does not ask for this any more")
+    assert walk(tree, "main") == [5, 4, 2, 1, 0]
+
+
+def test_a_branch_on_an_old_snapshot_made_after_the_plan_keeps_that_history(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = planned(lake, AS_OF)
+    tree.builder.repo.create_branch("late", tree.ids[7])
+    change_nothing_but(tree, plan, lake, set(), "")
+    assert walk(tree, "late") == [7, 6, 3, 2, 1, 0]
+
+
+def test_a_ref_made_after_the_plan_whose_rule_keeps_more_stops_the_edit_below_it(tree: DocumentTree):
+    rules = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release/.*|audit", "keep": "forever"}]}
+    lake = lake_at(tree.builder.path, rules)
+    plan = planned(lake, AS_OF)
+    tree.builder.repo.create_tag("audit", tree.ids[14])
+    change_nothing_but(tree, plan, lake, {"main"}, "does not ask for this any more")
+    assert walk(tree, "main") == [14, 13, 12, 5, 4, 2, 1, 0]
+
+
+def test_rules_that_want_another_cut_since_the_plan_are_told_apart(tree: DocumentTree):
+    plan = planned(lake_of(tree), AS_OF)
+    later = {"default": {"keep": (tree.cutoff + timedelta(days=5)).isoformat()}}
+    change_nothing_but(tree, plan, lake_at(tree.builder.path, later), {"main", "develop", "test", "qa"}, "does not ask for this any more")
+
+
+def test_another_new_parent_than_the_policy_wants_is_never_set(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = [replace(action, new_parent_id=tree.ids[1]) for action in planned(lake, AS_OF)]
+    outcomes = expire(lake, AS_OF, plan)
+    assert verdicts(outcomes) == {"changed"}
+    assert all(f"it wants {tree.ids[0]} as parent, the plan {tree.ids[1]}" in outcome.error for outcome in outcomes)
+
+
+def test_a_parent_that_another_expiry_changed_since_the_plan_is_left_alone(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = planned(lake, AS_OF)
+    tree.builder.reopen().expire_snapshots(START + timedelta(days=4, hours=1))  # the library, with an older threshold
+    changed = {action.ref_name for action in plan if parents_now(lake, AS_OF)[action.snapshot_id] != action.old_parent_id}
+    change_nothing_but(tree, plan, lake, changed, "expected the parent")
+
+
+def test_a_ref_moved_or_deleted_since_the_plan_is_not_deleted(tree: DocumentTree):
+    tree.builder.repo.create_branch("old", tree.ids[7])
+    tree.builder.repo.create_branch("older", tree.ids[6])
+    lake = lake_of(tree, "policy", delete_expired_branches=True)
+    plan = planned(lake, AS_OF)
+    assert {"old", "older"} <= {action.ref_name for action in plan if action.action == "delete_ref"}
+    tree.builder.repo.reset_branch("old", tree.ids[14])
+    tree.builder.repo.delete_branch("older")
+    outcome = {outcome.action.ref_name: outcome for outcome in expire(lake, AS_OF, plan)}
+    assert (outcome["old"].verdict, outcome["older"].verdict) == ("changed", "absent")
+    assert f"found {tree.ids[14]}" in outcome["old"].error
+    assert walk(tree, "old") == [14, 13, 12, 0]
+
+
+def test_a_snapshot_that_is_gone_since_the_plan_stops_what_hangs_on_it(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = planned(lake, AS_OF)
+    tree.builder.repo.delete_branch("qa")
+    tree.builder.snapshot_file(tree.ids[8]).unlink()
+    change_nothing_but(tree, plan, lake, {"qa"}, "is not in snapshots/ any more")
+
+
+def test_a_row_of_an_action_that_is_not_icechunks_or_that_lacks_its_names_fails(tree: DocumentTree):
+    lake = lake_of(tree)
+    [edit, *_] = planned(lake, AS_OF)
+    rows = [
+        ExpiryAction("remove_snapshot", tree.ids[6], ""),
+        ExpiryAction("delete_ref", tree.ids[3], "", ref_name="tag1"),
+        replace(edit, old_parent_id=None),
+    ]
+    outcomes = expire(lake, AS_OF, rows)
+    assert [outcome.verdict for outcome in outcomes] == ["failed"] * 3
+    assert all("plan again" in outcome.error for outcome in outcomes)
+
+
+def break_snapshot(tree: DocumentTree) -> None:
+    file = tree.builder.snapshot_file(tree.ids[5])
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def make_spec_2(tree: DocumentTree) -> None:
+    file = tree.builder.snapshot_file(tree.ids[5])
+    raw = bytearray(file.read_bytes())
+    raw[36] = 2
+    file.write_bytes(raw)
+
+
+BAD: dict[str, tuple[Callable[[DocumentTree], object], str]] = {
+    "a missing snapshot that a ref points at": (lambda tree: tree.builder.snapshot_file(tree.ids[14]).unlink(), "branch 'main'"),
+    "a truncated snapshot": (break_snapshot, "{5}"),
+    "a snapshot of spec 2": (make_spec_2, "spec version 2"),
+    "a repository of spec 2": (lambda tree: (tree.builder.path / "repo").write_bytes(b""), "spec version 2"),
+    "the bytes of another snapshot": (
+        lambda tree: shutil.copy(tree.builder.snapshot_file(tree.ids[4]), tree.builder.snapshot_file(tree.ids[5])),
+        "holds the bytes of snapshot {4}",
+    ),
+    "an unreadable tag": (lambda tree: (tree.builder.path / "refs/tag.tag1/ref.json").write_bytes(b'{"snap'), "tag 'tag1' cannot be read"),
+    "no refs": (lambda tree: shutil.rmtree(tree.builder.path / "refs"), "no branch and no tag"),
+}
+
+
+@pytest.mark.parametrize("damage", list(BAD))
+def test_what_cannot_be_read_fails_every_action_by_name_and_changes_nothing(tree: DocumentTree, damage: str):
+    lake = lake_of(tree, "policy", delete_expired_tags=True)
+    plan = planned(lake, AS_OF)
+    act, found = BAD[damage]
+    act(tree)
+    before = files_of(tree.builder.path, ".")
+    outcomes = expire(lake, AS_OF, plan)
+    assert [outcome.action for outcome in outcomes] == plan
+    assert verdicts(outcomes) == {"failed"}
+    expected = found.format(*tree.ids.values()) if "{" in found else found
+    assert all(expected in outcome.error for outcome in outcomes)
+    assert files_of(tree.builder.path, ".") == before
+
+
+def test_a_missing_snapshot_in_the_middle_of_a_history_keeps_that_history_and_lets_the_others_expire(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = planned(lake, AS_OF)
+    tree.builder.snapshot_file(tree.ids[4]).unlink()
+    change_nothing_but(tree, plan, lake, {"main"}, "does not ask for this any more")
+
+
+def test_a_root_younger_than_its_descendants_is_no_reason_to_edit_and_none_to_panic(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = planned(lake, AS_OF)
+    RepositoryBuilder.set_time(with_created(tree), tree.ids[0], START + timedelta(days=20))
+    outcomes = expire(lake, AS_OF, plan)
+    assert len(outcomes) == 4
+    assert verdicts(outcomes) == {"changed"}
+
+
+def with_created(tree: DocumentTree) -> RepositoryBuilder:
+    tree.builder.created[tree.ids[0]] = []
+    return tree.builder
+
+
+class Watched(EditableLocalObjects):
+    """Lets something happen right before an object is changed for the first time."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        object.__setattr__(self, "_act", [act])
+
+    def _meanwhile(self) -> None:
+        if self._act:
+            self._act.pop()()
+
+    def replace(self, address: str, content: bytes, etag: str) -> None:
+        self._meanwhile()
+        super().replace(address, content, etag)
+
+    def create(self, address: str, content: bytes) -> None:
+        self._meanwhile()
+        super().create(address, content)
+
+    def remove(self, address: str, etag: str) -> None:
+        self._meanwhile()
+        super().remove(address, etag)
+
+
+def with_objects(lake: IcechunkLake, objects: EditableLocalObjects) -> IcechunkLake:
+    return IcechunkLake(lake._config, objects)
+
+
+def test_a_commit_while_snapshots_are_edited_loses_nothing(tree: DocumentTree):
+    lake = lake_of(tree)
+    session = tree.builder.repo.writable_session("main")
+    set_value("values", 0, 77)(zarr.open_group(session.store))
+    during = with_objects(lake, Watched(lambda: session.commit("while history expires")))
+    assert verdicts(expire(during, AS_OF, planned(lake, AS_OF))) == {"done"}
+    repo = tree.builder.reopen()
+    assert [info.message for info in repo.ancestry(branch="main")][:2] == ["while history expires", "snapshot 14"]
+    assert zarr.open_group(repo.readonly_session("main").store, mode="r")["values"][0] == 77
+    assert parents_now(lake, AS_OF)[tree.ids[12]] == tree.ids[0]
+
+
+def test_a_commit_on_a_branch_that_is_being_deleted_keeps_the_branch(tree: DocumentTree):
+    tree.builder.repo.create_branch("old", tree.ids[7])
+    lake = lake_of(tree, delete_expired_branches=True)
+    plan = planned(lake, AS_OF)
+    expire(lake, AS_OF, [action for action in plan if action.action == "edit_parent"])
+    session = tree.builder.reopen().writable_session("old")
+    set_value("values", 0, 78)(zarr.open_group(session.store))
+    deletion = [action for action in plan if action.ref_name == "old"]
+    [outcome] = expire(with_objects(lake, Watched(lambda: session.commit("not too old for me"))), AS_OF, deletion)
+    assert outcome.verdict == "changed"
+    assert [info.message for info in tree.builder.reopen().ancestry(branch="old")][:2] == ["not too old for me", "snapshot 7"]
+
+
+def test_a_tag_that_somebody_else_deletes_at_the_same_moment_is_absent(tree: DocumentTree):
+    lake = lake_of(tree, "policy", delete_expired_tags=True)
+    plan = planned(lake, AS_OF)
+    expire(lake, AS_OF, [action for action in plan if action.action == "edit_parent"])
+    tags = [action for action in plan if action.ref_name == "tag1"]
+    [outcome] = expire(with_objects(lake, Watched(lambda: tree.builder.repo.delete_tag("tag1"))), AS_OF, tags)
+    assert outcome.verdict == "absent"
+
+
+def test_the_same_edit_made_by_another_expiry_at_the_same_moment_is_absent(tree: DocumentTree):
+    lake = lake_of(tree)
+    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "main"]
+    [outcome] = expire(with_objects(lake, Watched(lambda: expire(lake, AS_OF, plan))), AS_OF, plan)
+    assert (outcome.verdict, walk(tree, "main")) == ("absent", [14, 13, 12, 0])
+
+
+def test_another_edit_at_the_same_moment_stays(tree: DocumentTree):
+    lake, file = lake_of(tree), tree.builder.snapshot_file(tree.ids[9])
+    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "test"]
+
+    def another_tool() -> None:
+        beside = file.with_name("upload#1")
+        beside.write_bytes(with_parent("9", file.read_bytes(), tree.ids[3]))
+        beside.rename(file)
+
+    [outcome] = expire(with_objects(lake, Watched(another_tool)), AS_OF, plan)
+    assert outcome.verdict == "changed"
+    assert f"expected the parent {tree.ids[7]}, found {tree.ids[3]}" in outcome.error
+    assert walk(tree, "test") == [9, 3, 2, 1, 0]
+
+
+class Lying(EditableLocalObjects):
+    """A store on which another process overwrites what was just written."""
+
+    def replace(self, address: str, content: bytes, etag: str) -> None:
+        before = self.read(address)
+        super().replace(address, content, etag)
+        super().replace(address, before, self.read_with_etag(address)[1])
+
+
+def test_bytes_that_do_not_read_back_are_a_failure(tree: DocumentTree):
+    lake = lake_of(tree)
+    [outcome, *_] = expire(with_objects(lake, Lying()), AS_OF, planned(lake, AS_OF))
+    assert outcome.verdict == "failed"
+    assert "read back other bytes" in outcome.error
+
+
+@contextmanager
+def without_the_right_to_write(folder: Path) -> Iterator[None]:
+    """The block runs as a user who may write below the repository, but not in that folder. Root would be stopped by nothing."""
+    ours = os.geteuid() == 0
+    folder.chmod(0o555)
+    if ours:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if ours:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def test_a_read_only_directory_fails_its_action_by_name_and_the_others_go_on(built: DocumentTree):
+    with in_memory() as base:
+        base.chmod(0o755)
+        path = Path(shutil.copytree(built.builder.path, base / "repo"))
+        for file in (*path.glob("refs/*"), *path.glob("snapshots/*")):
+            file.chmod(0o777)
+        lake = lake_at(path, {"default": {"keep": built.cutoff.isoformat()}, "tags": "policy"}, delete_expired_tags=True)
+        plan = planned(lake, AS_OF)
+        with without_the_right_to_write(path / "snapshots"):
+            outcomes = expire(lake, AS_OF, plan)
+        edits = [outcome for outcome in outcomes if outcome.action.action == "edit_parent"]
+        assert verdicts(edits) == {"failed"}
+        for outcome in edits:
+            assert f"snapshots/{outcome.action.snapshot_id} cannot be changed: Permission denied" in outcome.error
+        deletions = [outcome for outcome in outcomes if outcome.action.action == "delete_ref"]
+        assert {outcome.action.ref_name: outcome.verdict for outcome in deletions} == {"tag1": "changed", "tag2": "changed"}
+        assert verdicts(expire(lake, AS_OF, plan)) == {"done"}, "once it is mended"
+
+
+def test_what_a_killed_expiry_leaves_is_no_snapshot_and_no_ref(tree: DocumentTree):
+    lake = lake_of(tree)
+    commits, refs = set(parents_now(lake, AS_OF)), lake.freeze(AS_OF).refs
+    (tree.builder.path / "snapshots" / f"{tree.ids[3]}#123456789").write_bytes(b"half")
+    (tree.builder.path / "refs" / "branch.gone").mkdir()
+    (tree.builder.path / "refs" / "branch.gone" / "ref.json#99").write_bytes(b"{}")
+    assert set(parents_now(lake, AS_OF)) == commits
+    assert lake.freeze(AS_OF).refs == refs
+    assert "#123456789" in " ".join(lake.freeze(AS_OF).notes), "collected like other leftovers"
+    repo = tree.builder.reopen()
+    assert repo.list_branches() == set(STEPS)
+    assert repo.garbage_collect(FAR_FUTURE).snapshots_deleted == 0
+
+
+def test_a_branch_deleted_and_a_tag_deleted_look_as_the_library_leaves_them(tree: DocumentTree, tmp_path: Path):
+    tree.builder.repo.create_branch("old", tree.ids[7])
+    sister = Path(shutil.copytree(tree.builder.path, tmp_path / "sister"))
+    lake = lake_of(tree, "policy", semantics="icechunk-v1", delete_expired_tags=True, delete_expired_branches=True)
+    assert verdicts(expire(lake, AS_OF)) == {"done"}
+    repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(sister)))
+    repo.expire_snapshots(tree.cutoff, delete_expired_branches=True, delete_expired_tags=True)
+    assert files_of(tree.builder.path, "refs") == files_of(sister, "refs")
+    husks = {f"snapshots/{tree.ids[n]}" for n in (3, 5, 7)}
+    ours, theirs = files_of(tree.builder.path, "snapshots"), files_of(sister, "snapshots")
+    assert {name for name in ours if ours[name] != theirs[name]} == husks, "the snapshots whose refs go are not edited by us"

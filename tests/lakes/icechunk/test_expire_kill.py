@@ -1,0 +1,144 @@
+"""Killed for real before every step on the disk, and at random moments: the repository stays whole, and a second run ends the first."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import signal
+import time
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import icechunk
+import pytest
+import zarr
+
+from gc_assets.lakes.icechunk.lake import IcechunkLake
+from tests.lakes.icechunk import killed
+from tests.lakes.icechunk.builder import DocumentTree, document_tree
+from tests.lakes.icechunk.support import expire, files_of, lake_at, planned, verdicts
+from tests.stores.builders import in_memory
+from tests.stores.killed import PROCESSES
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
+LEFTOVER = re.compile(r".*/([0-9A-Z]{20}|ref\.json(\.deleted)?)#[0-9]+")
+# Fewer than this would mean that steps went uncounted: mode, two syncs, a rename and an unlink for each of four edits, and three refs.
+FEWEST_STEPS = 4 * 5 + 3 * 3
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> DocumentTree:
+    built = document_tree(tmp_path_factory.mktemp("killed") / "repo", START)
+    built.builder.repo.create_branch("old", built.ids[7])
+    return built
+
+
+def lake_over(path: Path, tree: DocumentTree) -> IcechunkLake:
+    retention = {"default": {"keep": tree.cutoff.isoformat()}, "tags": "policy"}
+    return lake_at(path, retention, delete_expired_tags=True, delete_expired_branches=True)
+
+
+def without_leftovers(path: Path) -> dict[str, bytes]:
+    return {name: content for name, content in files_of(path, ".").items() if not LEFTOVER.fullmatch(name)}
+
+
+def everything_reads(path: Path) -> None:
+    """The library walks every history and reads every value of it."""
+    repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
+    walks = [repo.ancestry(branch=name) for name in repo.list_branches()] + [repo.ancestry(tag=name) for name in repo.list_tags()]
+    snapshots = {info.id: info for walk in walks for info in walk}
+    assert len(snapshots) > 4
+    for info in snapshots.values():
+        if info.parent_id is None:
+            continue
+        number = int(info.message.removeprefix("snapshot "))
+        values = zarr.open_group(repo.readonly_session(snapshot_id=info.id).store, mode="r")["values"]
+        assert number == 1 or values[number % 8] == number, "each snapshot after the first wrote its number there"
+
+
+def test_an_expiry_killed_before_any_step_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree):
+    with in_memory() as base:
+        wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
+        plan = planned(lake_over(wanted, tree), AS_OF)
+        assert verdicts(expire(lake_over(wanted, tree), AS_OF, plan)) == {"done"}
+        everything_reads(wanted)
+        for step in count(1):
+            path = Path(shutil.copytree(tree.builder.path, base / "repo"))
+            lake = lake_over(path, tree)
+            child = PROCESSES.Process(target=killed.killed_before, args=(step, killed.expire, lake._config, plan, AS_OF))
+            child.start()
+            child.join(60)
+            assert child.exitcode in {0, -signal.SIGKILL}
+            everything_reads(path)
+            assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}
+            assert without_leftovers(path) == without_leftovers(wanted), step
+            shutil.rmtree(path)
+            if child.exitcode == 0:
+                break
+        assert step > FEWEST_STEPS
+
+
+def test_an_undoing_killed_before_any_step_is_ended_by_the_next(tree: DocumentTree):
+    with in_memory() as base:
+        expired = Path(shutil.copytree(tree.builder.path, base / "expired"))
+        lake = lake_over(expired, tree)
+        plan = [action for action in planned(lake, AS_OF) if action.ref_type == "branch"]
+        assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
+        for step in count(1):
+            path = Path(shutil.copytree(expired, base / "repo"))
+            lake = lake_over(path, tree)
+            child = PROCESSES.Process(target=killed.killed_before, args=(step, killed.undo, lake._config, plan, AS_OF))
+            child.start()
+            child.join(60)
+            assert child.exitcode in {0, -signal.SIGKILL}
+            everything_reads(path)
+            assert verdicts(lake.undo(plan)) <= {"done", "absent"}
+            assert without_leftovers(path) == without_leftovers(tree.builder.path), step
+            shutil.rmtree(path)
+            if child.exitcode == 0:
+                break
+        assert step > FEWEST_STEPS // 2
+
+
+def test_an_expiry_killed_at_a_random_moment_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree):
+    killed_in_the_middle = 0
+    with in_memory() as base:
+        plan = planned(lake_over(tree.builder.path, tree), AS_OF)
+        for seed in range(20):
+            path = Path(shutil.copytree(tree.builder.path, base / "repo"))
+            lake, start = lake_over(path, tree), PROCESSES.Event()
+            child = PROCESSES.Process(target=killed.started, args=(start, killed.expire, lake._config, plan, AS_OF))
+            child.start()
+            start.set()
+            time.sleep(random.Random(seed).uniform(0, 0.12))
+            child.kill()
+            child.join(60)
+            killed_in_the_middle += child.exitcode == -signal.SIGKILL
+            everything_reads(path)
+            assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}
+            assert planned(lake, AS_OF) == []
+            shutil.rmtree(path)
+    assert killed_in_the_middle
+
+
+def test_of_two_expiries_at_once_each_edit_is_made_once_and_the_other_finds_it_made(tree: DocumentTree):
+    with in_memory() as base:
+        wanted = Path(shutil.copytree(tree.builder.path, base / "wanted"))
+        plan = planned(lake_over(wanted, tree), AS_OF)
+        expire(lake_over(wanted, tree), AS_OF, plan)
+        for _ in range(5):
+            path = Path(shutil.copytree(tree.builder.path, base / "repo"))
+            lake, start, answers = lake_over(path, tree), PROCESSES.Barrier(2), PROCESSES.Queue()
+            children = [PROCESSES.Process(target=killed.answering, args=(start, answers, lake._config, plan, AS_OF)) for _ in range(2)]
+            for child in children:
+                child.start()
+            found = [answers.get(timeout=60) for _ in children]
+            for child in children:
+                child.join(60)
+            for one, other in zip(*found, strict=True):
+                assert sorted([one, other]) == ["absent", "done"]
+            assert files_of(path, ".") == files_of(wanted, ".")
+            shutil.rmtree(path)
