@@ -33,11 +33,18 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [config.StorageConfig, config.Gates, config.IcebergRetention, config.IcechunkRetention, config.IcechunkExpiry]
+    "model",
+    [config.StorageConfig, config.Gates, config.IcebergRetention, config.IcechunkRetention, config.IcechunkExpiry, config.NessieRetention],
 )
 def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     assert {name for name in model.model_fields if f"{name}`" not in page and f"{name}[]`" not in page} <= {"gates", "money"}
+
+
+def test_every_key_of_a_nessie_lake_is_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
+    named = {name for name in config.NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
+    assert named == config.NessieLakeConfig.model_fields.keys() - {"name", "kind"}
 
 
 def test_every_gate_is_documented() -> None:
