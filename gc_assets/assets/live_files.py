@@ -43,4 +43,5 @@ def _figures(published: Published) -> Figures:
 
 
 def _report(published: Published) -> str:
-    return amounts_table("Kind of file", published.receipt.facts["by_kind"])
+    facts = published.receipt.facts
+    return "\n\n".join([amounts_table("Kind of file", facts["by_kind"]), *(f"- {note}" for note in facts["notes"])])
