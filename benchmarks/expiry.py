@@ -48,8 +48,8 @@ def ensure_history(cache: Path, snapshots: int) -> Path:
 
 
 def expired(root: Path, side: str, copy: Path, wrapper: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What a side answers about a fresh copy of the repository."""
-    shutil.copytree(root / "repository", copy)
+    """What a side answers about a fresh copy of the repository. Links do as a copy: both sides put new files in the place of old ones."""
+    shutil.copytree(root / "repository", copy, copy_function=os.link)
     request = {"repository": str(copy), **json.loads((root / FINISHED).read_text())}
     with Resident([*wrapper, sys.executable, "-m", "benchmarks.expiry_sides", side], copy.parent / "log") as process:
         return process.ask(request)
@@ -67,7 +67,13 @@ def requests_of_the_library(root: Path, below: Path) -> Counter[str]:
 
 
 @click.command()
-@click.option("--snapshots", default=10_000, show_default=True, help="Length of the history; the newest 100 are kept.")
+@click.option(
+    "--snapshots",
+    type=click.IntRange(min=2 * KEPT_SNAPSHOTS),
+    default=10_000,
+    show_default=True,
+    help="Length of the history; the newest 100 are kept.",
+)
 @click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Where it is kept; default .benchmarks/.")
 def main(snapshots: int, cache: Path) -> None:
     """Expires a long history by us and by the library, and prints what each took."""

@@ -10,6 +10,7 @@ import json
 import re
 from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -29,7 +30,7 @@ DEFAULT_GRACE = timedelta(hours=72)
 # 24 h is the shortest grace that survives a slow writer's night (reliability.md H3); only GC_ASSETS_UNSAFE_GRACE_FLOOR lowers it.
 GRACE_FLOOR = timedelta(hours=24)
 
-LAKE_KINDS = ("iceberg", "icechunk", "nessie")
+LAKE_KINDS = ("iceberg", "icechunk", "lakefs", "nessie")
 
 
 def _duration(value: Any) -> timedelta:
@@ -289,7 +290,60 @@ class NessieLakeConfig(_Model):
     )
 
 
-LakeConfig = Annotated[IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig, Field(discriminator="kind")]
+class LakeFsRetention(_Model):
+    """How much history a lakeFS repository keeps: the server's own garbage collection rules, or those here. Without rules, everything."""
+
+    source: Literal["server", "configured"] = "server"
+    default: Annotated[DefaultRule, BeforeValidator(_as_rule)] = DefaultRule(keep="forever")
+    refs: tuple[RefRule, ...] = ()
+    tags: TagPolicy = Field(
+        default="keep", description="`keep`: a tag protects its commit; `policy`: it is like a branch; `ignore`: lakeFS's own collector."
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> LakeFsRetention:
+        if self.source == "server" and self.model_fields_set & {"default", "refs"}:
+            raise ValueError("default and refs count only with `source: configured`; with `source: server` the server's rules decide")
+        return self
+
+    def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
+        """The cut-off of a ref and the configuration path of the rule that gives it, where the configuration decides."""
+        for index, rule in enumerate(self.refs):
+            if re.fullmatch(rule.match, ref_name):
+                return rule.as_cutoff(), f"retention.refs[{index}]"
+        return self.default.as_cutoff(), "retention.default"
+
+
+def _endpoint(value: Any) -> str:
+    parts = urlsplit(str(value))
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("write the server's address, such as http://localhost:8000")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an address holds no credentials; write them as access_key_id and secret_access_key")
+    return str(value).rstrip("/").removesuffix("/api/v1")
+
+
+class LakeFsLakeConfig(_Model):
+    """One repository of a lakeFS server."""
+
+    name: Name
+    kind: Literal["lakefs"]
+    endpoint: Annotated[str, BeforeValidator(_endpoint)] = Field(description="The server's address, such as http://localhost:8000.")
+    repository: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="The repository's id.")
+    access_key_id: SecretStr
+    secret_access_key: SecretStr
+    retention: LakeFsRetention = Field(default_factory=lambda: LakeFsRetention())
+    rules: str | None = Field(default=None, description="A JSON file with lifecycle rules by path prefix, read afresh every run.")
+    recheck_deduplicated: bool = Field(
+        default=True, description="Look again at objects that other paths once kept from a lifecycle rule; the proposal never does."
+    )
+    location: str | None = Field(
+        default=None, description="Where the storage namespace is, if the server's own words for it do not name a configured storage."
+    )
+
+
+AnyLake = IcebergLakeConfig | IcechunkLakeConfig | LakeFsLakeConfig | NessieLakeConfig
+LakeConfig = Annotated[AnyLake, Field(discriminator="kind")]
 
 
 class SparkConfig(_Model):
@@ -299,6 +353,10 @@ class SparkConfig(_Model):
     master: str = Field(default="local[*]", description="For `session`: the Spark master.")
     remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
     conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
+
+
+# What may change without the policy changing.
+_SECRET_OR_PLACE = {"catalog", "token", "access_key_id", "secret_access_key"}
 
 
 class Config(_Model):
@@ -322,14 +380,14 @@ class Config(_Model):
     def storage(self, name: str) -> StorageConfig:
         return _named(self.storages, name, "storage")
 
-    def lake(self, name: str) -> IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig:
+    def lake(self, name: str) -> AnyLake:
         return _named(self.lakes, name, "lake")
 
     def policy_digest(self) -> str:
         """Changes whenever a lake's retention or a storage's safety settings change; secrets and Spark settings leave it alone."""
         policy = {
             "storages": [storage.model_dump(mode="json", exclude={"mode", "money"}) for storage in self.storages],
-            "lakes": [lake.model_dump(mode="json", exclude={"catalog", "token"}) for lake in self.lakes],
+            "lakes": [lake.model_dump(mode="json", exclude=_SECRET_OR_PLACE) for lake in self.lakes],
         }
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
-from gc_assets.config import GRACE_FLOOR, LAKE_KINDS, Config, IcebergLakeConfig, IcechunkLakeConfig, NessieLakeConfig
+from gc_assets.config import GRACE_FLOOR, LAKE_KINDS, AnyLake, Config, IcechunkLakeConfig, LakeFsLakeConfig, NessieLakeConfig
 from gc_assets.config_text import ConfigText, read_config_text
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration
@@ -58,9 +58,11 @@ def _path(steps: tuple[str | int, ...]) -> str:
 
 
 def _anchored(config: Config, folder: Path) -> Config:
-    def lake(
-        item: IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig, where: str
-    ) -> IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig:
+    def lake(item: AnyLake, where: str) -> AnyLake:
+        if isinstance(item, LakeFsLakeConfig):
+            location = None if item.location is None else _absolute(item.location, folder, f"{where}.location")
+            rules = None if item.rules is None else _absolute(item.rules, folder, f"{where}.rules")
+            return item.model_copy(update={"location": location, "rules": rules})
         if isinstance(item, IcechunkLakeConfig):
             return item.model_copy(update={"location": _absolute(item.location, folder, f"{where}.location")})
         if isinstance(item, NessieLakeConfig):

@@ -93,6 +93,7 @@ CURRENT_RULES = _table(
     _field("branch", STRING, "As in `policy_table`."),
     _field("date_to_be_deleted", TIMESTAMP, "This run's bound."),
     _field("last_deleted", TIMESTAMP, "The bound of the newest run whose deletion finished in full; null = never."),
+    _field("scope", STRING, "As in `policy_table`."),
 )
 
 LAKE_REFS = _table(
@@ -233,6 +234,8 @@ MANIFEST_ENTRIES = _table(
     _field("container_size_bytes", LONG, "Length of the container when it was decoded."),
     _field("expected_entries", LONG, "Number of entries the container promises for this child."),
     _field("must_exist", BOOL, "False for objects a format allows to be absent."),
+    _field("path", STRING, "Logical path of the object in a lakeFS repository; null elsewhere."),
+    _field("written_at", TIMESTAMP, "When the entry was written, where the lake says so (lakeFS)."),
 )
 
 LIVE_FILES = _table(
@@ -293,6 +296,7 @@ ORPHAN_FILES = _table(
     _field("last_commit_id", STRING, "For `expired`: one expired commit that needs it."),
     _field("last_container", STRING, "For `expired`: the container that names it."),
     _field("held_by", STRING, "For `expired`: the lake whose history must let go of the file first; null where nothing must."),
+    _field("held_by_table", STRING, "With `held_by`: the Iceberg table whose history it is; null outside Iceberg lakes."),
     _field("kind", STRING, "For `expired`: the file kind; null where nothing names the file."),
     _field("table_uuid", STRING, "Iceberg table that claims the file."),
 )
@@ -310,6 +314,8 @@ DELETION_PLAN = _table(
     _field("reason", STRING, "As in `orphan_files`; for `restore` why it is live again."),
     _field("lake", STRING, "Lake that claims the file."),
     _field("after_expiry", BOOL, "True: only once the plan's own expiry actions are done and a fresh mark agrees."),
+    _field("held_by", STRING, "With `after_expiry`: the lake whose history must let go of the file first."),
+    _field("held_by_table", STRING, "With `held_by`: the Iceberg table whose history it is; null outside Iceberg lakes."),
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
     _field("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
 )

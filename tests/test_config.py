@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gc_assets.config import Config, IcebergLakeConfig, IcechunkLakeConfig
+from gc_assets.config import Config, IcebergLakeConfig, IcechunkLakeConfig, LakeFsLakeConfig
 from gc_assets.config_file import load_config
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import Cutoff
@@ -235,14 +235,14 @@ def test_a_cutoff_means_the_same_with_and_without_yaml_quotes(load: Load, text: 
         assert icechunk(load(EXAMPLE.replace("{max_age: 30d}", f'"{text}"'))).retention.cutoff_for("main")[0] == cutoff
 
 
-@pytest.mark.parametrize("kind", ["lakefs", "delta"])
+@pytest.mark.parametrize("kind", ["hudi", "delta"])
 def test_a_lake_kind_of_another_release_is_refused_with_those_of_this_one(load: Load, kind: str) -> None:
-    with pytest.raises(UsageError, match=rf"lakes\[1\]\.kind: this release knows iceberg, icechunk, nessie \(found '{kind}'\)"):
+    with pytest.raises(UsageError, match=rf"lakes\[1\]\.kind: this release knows iceberg, icechunk, lakefs, nessie \(found '{kind}'\)"):
         load(("lakes", 1), {"name": "shop", "kind": kind, "uri": "http://localhost:19120/api/v2"})
 
 
 def test_a_lake_without_a_kind_is_refused_with_those_there_are(load: Load) -> None:
-    with pytest.raises(UsageError, match=r"lakes\[1\]\.kind: this release knows iceberg, icechunk, nessie"):
+    with pytest.raises(UsageError, match=r"lakes\[1\]\.kind: this release knows iceberg, icechunk, lakefs, nessie"):
         load(("lakes", 1), {"name": "shop"})
 
 
@@ -439,3 +439,49 @@ def test_another_policy_has_another_digest(load: Load, where: tuple[str | int, .
 )
 def test_the_same_policy_in_other_words_has_the_same_digest(load: Load, where: tuple[str | int, ...], value: Any) -> None:
     assert load(where, value).policy_digest() == load().policy_digest()
+
+
+LAKEFS = {
+    "name": "ml",
+    "kind": "lakefs",
+    "endpoint": "http://localhost:8000/api/v1/",
+    "repository": "ml",
+    "access_key_id": "${GC_KEY}",
+    "secret_access_key": "${GC_SECRET}",
+}
+
+
+def lakefs(config: Config) -> LakeFsLakeConfig:
+    lake = config.lakes[1]
+    assert isinstance(lake, LakeFsLakeConfig)
+    return lake
+
+
+def test_a_lakefs_lake_takes_the_servers_rules_and_protects_tags_by_default(load: Load) -> None:
+    lake = lakefs(load(("lakes", 1), LAKEFS, environment={"GC_KEY": "AKIA", "GC_SECRET": "s3cr3t"}))
+    assert (lake.endpoint, lake.retention.source, lake.retention.tags, lake.location) == ("http://localhost:8000", "server", "keep", None)
+    assert lake.secret_access_key.get_secret_value() == "s3cr3t"
+    assert "s3cr3t" not in f"{lake!r} {lake.model_dump_json()}"
+
+
+def test_a_lakefs_location_counts_from_the_folder_of_the_configuration(load: Load, tmp_path: Path) -> None:
+    found = lakefs(load(("lakes", 1), {**LAKEFS, "location": "blocks/ml"}, environment={"GC_KEY": "k", "GC_SECRET": "s"}))
+    assert found.location == str(tmp_path / "blocks" / "ml")
+
+
+@pytest.mark.parametrize(
+    "change, found",
+    [
+        ({"endpoint": "localhost:8000"}, "lakes[1].endpoint: write the server's address"),
+        ({"endpoint": "http://user:password@localhost:8000"}, "lakes[1].endpoint: an address holds no credentials"),
+        ({"repository": "Not A Name"}, "lakes[1].repository"),
+        ({"retention": {"default": "30d"}}, "lakes[1].retention: default and refs count only with `source: configured`"),
+        ({"retention": {"source": "guessed"}}, "lakes[1].retention.source"),
+        ({"retention": {"tags": "maybe"}}, "lakes[1].retention.tags"),
+        ({"secret": "x"}, "lakes[1].secret: no such key"),
+    ],
+)
+def test_a_wrong_lakefs_key_is_named(load: Load, change: dict[str, Any], found: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(found)) as refused:
+        load(("lakes", 1), {**LAKEFS, **change}, environment={"GC_KEY": "k", "GC_SECRET": "the-secret"})
+    assert "the-secret" not in str(refused.value)

@@ -8,14 +8,14 @@ from typing import Any, Final
 import dagster as dg
 
 from gc_assets.assets.checks import Check
-from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, NessieLakeConfig, StorageConfig
+from gc_assets.config import AnyLake, StorageConfig
 from gc_assets.schemas import Table
 
 SPARK_POOL: Final = "spark_driver"
 DELETE_POOL: Final = "gc_delete"
 OWNERS: Final = ("team:data-platform",)
 
-LakeConfig = IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig
+LakeConfig = AnyLake
 RunDates = dg.DailyPartitionsDefinition
 
 

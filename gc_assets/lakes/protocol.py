@@ -38,6 +38,9 @@ class Kind:
     CHUNK_MANIFEST = "chunk_manifest"
     CHUNK = "chunk"
     VIRTUAL_CHUNK = "virtual_chunk"
+    METARANGE = "metarange"
+    RANGE = "range"
+    OBJECT = "object"
     REF = "ref"
     CONFIG = "config"
     VIEW_METADATA = "view_metadata"
@@ -146,6 +149,8 @@ class FrozenRefs:
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
     `edits` are those that plans of ours made in earlier nights: what they let go of is no rolled-back history, which a rule may keep.
+    `min_age_seconds`: nothing younger is ever a candidate here, whatever the storage's grace, because the system itself may still
+    take the file up (a lakeFS address that may yet be linked).
     """
 
     lake: str
@@ -156,6 +161,7 @@ class FrozenRefs:
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
     edits: tuple[ExpiryAction, ...] = ()
+    min_age_seconds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +210,9 @@ ENTRY_SCHEMA = pa.schema(
         pa.field("must_exist", pa.bool_(), nullable=False),
     ]
 )
+
+# Where a lake names its objects by paths of its own (lakeFS): the logical path, and the time the entry was written.
+LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])
 
 
 class Objects(Protocol):
@@ -287,7 +296,10 @@ class Lake(Protocol):
         ...
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """A container's bytes as rows of `ENTRY_SCHEMA`, counts verified. Raises `FormatError` naming the container."""
+        """A container's bytes as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`, counts verified.
+
+        Raises `FormatError` naming the container.
+        """
         ...
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
@@ -313,20 +325,23 @@ class ExpiringLake(Lake, Protocol):
 
 
 @runtime_checkable
+class UndoingLake(ExpiringLake, Protocol):
+    """A lake whose edits of history can be taken back while what they let go of is still there."""
+
+    def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
+        """Puts back what these actions of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
+
+        Conditional and resumable as `expire`; what the format never gives back (the name of a deleted tag) is `failed`.
+        """
+        ...
+
+
+@runtime_checkable
 class GrowingLake(Lake, Protocol):
     """A lake whose commits never change, so that one that an earlier night read is not read again, and not forgotten."""
 
     def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
         """`commits` without those whose id is `known` and what lies behind them. Raises `LakeUnreadable`."""
-        ...
-
-
-@runtime_checkable
-class UndoableLake(ExpiringLake, Protocol):
-    """A lake whose edits of history can be taken back."""
-
-    def undo(self, actions: Sequence[ExpiryAction], as_of: datetime) -> Iterator[ExpiryOutcome]:
-        """Puts back what `actions`, once made, changed; one outcome per action, conditional on the lake being as they left it."""
         ...
 
 

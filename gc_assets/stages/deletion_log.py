@@ -203,6 +203,7 @@ class _Execution:
     only_interrupted: bool
     books: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
     written: list[Written] = field(default_factory=list[Written])
+    failed: frozenset[tuple[str, str | None]] = frozenset()
 
     def __post_init__(self) -> None:
         header = self.plan.header
@@ -214,12 +215,16 @@ class _Execution:
         waiting = quarantine_ledger(self.spark, state, header.storage).select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
         task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
         share = F.pmod(F.xxhash64("key"), F.lit(self.log.shares))
-        retry = F.lit(self._failed(EXPIRE) > 0) & F.col("after_expiry") & ~F.coalesce("is_live", F.lit(False))
+        history = F.concat_ws("/", "held_by", "held_by_table")
+        failed = [F.lit("/".join(name for name in names if name is not None)) for names in sorted(self.failed, key=str)]
+        retry = F.col("after_expiry") & F.array_contains(F.array(*failed).cast("array<string>"), history)
+        uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" failed, which was to free it"))
         ordered = (
             self.rows.filter(F.col("action") == phase)
             .join(needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
-            .withColumn("retry", retry)
+            .withColumn("retry", retry & ~F.coalesce("is_live", F.lit(False)))
+            .withColumn("needed", F.coalesce("needed", F.when(F.col("retry"), uncertain)))
             .select(*ACT_COLUMNS)
             .repartition(min(parallelism(self.spark), self.log.shares), share)
             .sortWithinPartitions(share, "key")
@@ -233,9 +238,10 @@ class _Execution:
 
     def expire(self) -> bool:
         """Makes the plan's edits of history; true where any was left to be made, so that what was marked before is out of date."""
-        counts, edited = expire_lakes(self.spark, self.night, self.plan, self.lease, only_interrupted=self.only_interrupted)
-        self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in counts.items()}
-        return edited
+        expired = expire_lakes(self.spark, self.night, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
+        self.failed = expired.failed
+        return expired.edited
 
     def remember(self, recheck: str) -> None:
         """The histories of the edited lakes say what is expired now, from the fresh mark."""

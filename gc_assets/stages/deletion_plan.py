@@ -39,6 +39,7 @@ from gc_assets.stages.tables import (
     merge_written,
     publish,
     put,
+    read_paths,
     read_table,
     report_parts,
     write_frame,
@@ -64,7 +65,7 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     live, refs = live_tables(night), [state.require(lake.name, LAKE_REFS.name, night.run_date) for lake in night.config.lakes]
     run = state.start(storage_name, DELETION_PLAN.name, night.run_date, night.clock)
     expiry = _plan_expiry(spark, night, storage_name, refs, run)
-    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry)
+    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, run)
     totals_by = ["action", "reason", "after_expiry"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry)
@@ -133,12 +134,20 @@ def _rows(
     inventory: Published,
     refs: list[Published],
     expiry: Written,
+    run: Run,
 ) -> DataFrame:
     """Planned keys; keys that wait in quarantine or for another plan's expiry, or whose name was taken meanwhile, are routed aside."""
     state, storage = night.state, night.storage(storage_name)
-    found = read_table(spark, state, ORPHAN_FILES, orphans)
+    edited = [f"{run.path}/{part.name}" for part in expiry.side.get(EXPIRY_SIDE, ())]
+    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, edited).select(
+        F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
+    )
+    found = (
+        read_table(spark, state, ORPHAN_FILES, orphans)
+        .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
+        .join(F.broadcast(histories.distinct()), "history", "left")
+    )
     nothing = F.lit(None).cast("string")
-    edited_here = F.array(*[F.lit(lake) for lake in expiry.facts]).cast("array<string>")
     fresh = found.select(
         "key",
         F.lit(QUARANTINE).alias("action"),
@@ -148,9 +157,11 @@ def _rows(
         "reason",
         "lake",
         F.col("held_by").isNotNull().alias("after_expiry"),
+        "held_by",
+        "held_by_table",
         nothing.alias("source_plan_id"),
         F.lit(storage.quarantine).alias("quarantine"),
-        F.when(F.col("held_by").isNull() | F.array_contains(edited_here, F.col("held_by")), "").otherwise(HELD_SIDE).alias(ROUTE),
+        F.when(F.col("held_by").isNull() | F.col("edited"), "").otherwise(HELD_SIDE).alias(ROUTE),
     )
     if not any(True for _ in state.runs(storage_name, "deletion_log")):
         return fresh
@@ -179,6 +190,8 @@ def _rows(
         F.when(F.col("is_live"), "live again").when(is_needed, "in reachable history again").otherwise("still dead").alias("reason"),
         "lake",
         F.lit(False).alias("after_expiry"),
+        nothing.alias("held_by"),
+        nothing.alias("held_by_table"),
         "source_plan_id",
         "quarantine",
         F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),

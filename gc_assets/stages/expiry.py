@@ -21,7 +21,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance
-from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, UndoableLake
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, UndoingLake
 from gc_assets.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
 from gc_assets.stages.approvals import StoredPlan, execution_directory
 from gc_assets.stages.deletion_plan import EXPIRY_SIDE, planned_actions
@@ -46,6 +46,19 @@ class Settled:
     verdict: ExpiryVerdict | Literal["undone"]
     error: str | None
     at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """How many edits had which outcome; whether any was left to be made, so that what was marked before is out of date.
+
+    `failed` names the histories (lake, table) of which an edit failed: on such a one's strength nothing is freed, whatever a mark
+    finds, because a catalog may have dropped a ref with its snapshot.
+    """
+
+    counts: dict[str, int]
+    edited: bool
+    failed: frozenset[tuple[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +133,10 @@ def is_over(night: Night, plan: StoredPlan) -> bool:
     return all(set(actions) <= ExpiryRecord(night, plan.header, lake).settled() for lake, actions in wanted.items())
 
 
-def expire_lakes(
-    spark: SparkSession, night: Night, plan: StoredPlan, lease: LocalLease, *, only_interrupted: bool
-) -> tuple[dict[str, int], bool]:
-    """How many of the plan's edits had which outcome, and whether any was left to be made when it was called.
-
-    Before a snapshot is removed its record stands in `snapshot_history`.
-    """
-    counts: dict[str, int] = {}
-    edited = False
+def expire_lakes(spark: SparkSession, night: Night, plan: StoredPlan, lease: LocalLease, *, only_interrupted: bool) -> Expired:
+    """What became of the plan's edits. Before a snapshot is removed its record stands in `snapshot_history`."""
+    counts = Counter[str]()
+    edited, failed = False, set[tuple[str, str | None]]()
     for lake_name, actions in actions_of(night, plan).items():
         record = ExpiryRecord(night, plan.header, lake_name)
         settled = record.settled()
@@ -138,9 +146,9 @@ def expire_lakes(
             remember(spark, night, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
         lease.check()
         edited |= make_edits(record, actions, only_interrupted=only_interrupted)
-        for verdict, count in _publish(plan, actions, record).items():
-            counts[verdict] = counts.get(verdict, 0) + count
-    return counts, edited
+        counts.update(_publish(plan, actions, record))
+        failed |= {(lake_name, item.action.table_uuid) for item in record.outcomes().values() if item.verdict == FAILED}
+    return Expired(dict(counts), edited, frozenset(failed))
 
 
 def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], *, only_interrupted: bool) -> bool:
@@ -179,7 +187,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     done = {
         lake: [item for item in ExpiryRecord(night, plan.header, lake).outcomes().values() if item.verdict == DONE]
         for lake in plan.header.expiry_actions
-        if isinstance(night.lake(lake), UndoableLake)
+        if isinstance(night.lake(lake), UndoingLake)
     }
     if not any(done.values()):
         raise UsageError(
@@ -190,7 +198,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     counts: Counter[str] = Counter()
     try:
         for lake_name, items in done.items():
-            found = list(night.undoable_lake(lake_name).undo([item.action for item in items], night.clock.now()))
+            found = list(night.undoing_lake(lake_name).undo([item.action for item in items]))
             outcomes = [
                 Settled(item.action, UNDONE if item.verdict in {DONE, ABSENT} else item.verdict, item.error, night.clock.now())
                 for item in found

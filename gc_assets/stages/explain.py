@@ -109,7 +109,7 @@ def _not_live(night: Night, storage: str, key: str, facts: dict[str, Any], histo
         sentence = f"No live commit needs it ({why}): plan {facts['plan_id'][:12]} would {plan['action']} it"
         sentence += f", once it has edited the history of lake {orphan['held_by']}." if plan["after_expiry"] and orphan else "."
         return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
-    if orphan is not None and orphan["reason"] == "expired":
+    if orphan is not None and orphan["held_by"] is not None:
         commit = orphan["last_commit_id"]
         return "expired", f"Only expired history of lake {orphan['held_by']} needs it, last commit {commit}: another plan edits that first."
     if orphan is not None:

@@ -57,6 +57,7 @@ def lake_refs(night: Night, lake_name: str) -> Published:
         "claims": len(refs.claims),
         "pinned": len(refs.pinned),
         "notes": list(refs.notes),
+        "min_age_seconds": refs.min_age_seconds,
     }
     written = write_rows(rows, LAKE_REFS, run, state.files, side)
     return publish(state, run, written, night.clock, facts=facts, unsafe=night.unsafe)
@@ -93,6 +94,7 @@ def frozen_refs(night: Night, lake_name: str, published: Published) -> FrozenRef
         claims=tuple(Claim(**_without_place(row)) for row in side_rows(night, published, CLAIMS_SIDE, CLAIMS)),
         pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(night, published, PINNED_SIDE, PINNED)),
         notes=tuple(published.receipt.facts["notes"]),
+        min_age_seconds=published.receipt.facts["min_age_seconds"],
     )
 
 

@@ -55,7 +55,7 @@ def decoded_as(night: Night, lake_name: str) -> str:
     places = sorted((storage.name, storage.location) for storage in night.config.storages)
     lake = night.config.lake(lake_name)
     chosen = [lake.keep_listed_snapshots] if isinstance(lake, NessieLakeConfig) else []
-    return hashlib.sha256(json.dumps([__version__, places, *chosen]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, places, *chosen]).encode()).hexdigest()
 
 
 def segment_paths(published: list[Published], side: str | None = None) -> list[str]:
@@ -245,7 +245,8 @@ class _Decode:
             "storage": storage,
             "key": key,
         }
-        return pa.RecordBatch.from_arrays([columns[name] for name in MANIFEST_ENTRIES.schema.names], schema=MANIFEST_ENTRIES.schema)
+        arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in MANIFEST_ENTRIES.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=MANIFEST_ENTRIES.schema)
 
 
 def _ahead(pool: ThreadPoolExecutor, read: Any, tasks: list[dict[str, Any]], depth: int) -> Iterator[tuple[dict[str, Any], Any]]:

@@ -10,7 +10,7 @@ from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import KeyResolver, Location
 from gc_assets.core.receipts import State
-from gc_assets.lakes.protocol import ExpiringLake, Lake, UndoableLake
+from gc_assets.lakes.protocol import ExpiringLake, Lake, UndoingLake
 from gc_assets.lakes.registry import open_lake
 from gc_assets.stores.editing import EditableLocalObjects
 
@@ -60,7 +60,7 @@ class Night:
         return [(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages]
 
     def lake(self, name: str) -> Lake:
-        return open_lake(self.config.lake(name), EditableLocalObjects())
+        return open_lake(self.config.lake(name), EditableLocalObjects(), [storage.location for storage in self.config.storages])
 
     def expiring_lake(self, name: str) -> ExpiringLake:
         """Raises `UsageError` for a lake whose history is never edited."""
@@ -69,10 +69,10 @@ class Night:
             raise UsageError(f"lake {name} is of kind {lake.kind}, whose history gc-assets never edits")
         return lake
 
-    def undoable_lake(self, name: str) -> UndoableLake:
+    def undoing_lake(self, name: str) -> UndoingLake:
         """Raises `UsageError` for a lake whose edits of history are final."""
         lake = self.lake(name)
-        if not isinstance(lake, UndoableLake):
+        if not isinstance(lake, UndoingLake):
             raise UsageError(f"lake {name} is of kind {lake.kind}, whose expired history cannot be put back")
         return lake
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -34,6 +34,7 @@ from gc_assets.schemas import (
     PROBLEMS,
     STORAGE_INVENTORY,
 )
+from gc_assets.stages.ages import Ages
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
@@ -63,7 +64,9 @@ CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates beyond this many compressed bytes (some millions) are compared by a join instead of in every worker's memory.
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
-WITNESS_DDL: Final = "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string>"
+WITNESS_DDL: Final = (
+    "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string, table_uuid: string>"
+)
 # Of several lakes that name a released file: one whose history must let go of it first, one that has let go, one that only mentions it.
 HELD, RELEASED, MENTIONED = 0, 1, 2
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
@@ -95,7 +98,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         ProbeFilter(state.files, tuple(bloom.paths())),
         claims_of(night, storage_name, refs),
         LiveMetadata(state.files, tuple(path for table in live for path in table.paths(METADATA_SIDE)), storage_name),
-        cutoff,
+        Ages.of(cutoff, refs),
         state.files,
         run,
     )
@@ -247,15 +250,21 @@ def _orphans(
         judged = candidates.join(_hits(candidates, keys), "key", "left")
     joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
     expired = F.col("w").isNotNull() & (F.col("w.strength") < MENTIONED)
+    never_committed = F.col("lake").isin(_names(night, {"lakefs"}))
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
-        F.when(expired, "expired").otherwise("unreferenced").alias("reason"),
+        F.when(expired, "expired").when(never_committed, "uncommitted").otherwise("unreferenced").alias("reason"),
         F.col("w.commit_id").alias("last_commit_id"),
         F.col("w.container").alias("last_container"),
         F.when(F.col("w.strength") == HELD, F.col("w.lake")).alias("held_by"),
+        F.when(F.col("w.strength") == HELD, F.col("w.table_uuid")).alias("held_by_table"),
         F.col("w.kind").alias("kind"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _names(night: Night, kinds: Collection[str]) -> list[str]:
+    return [lake.name for lake in night.config.lakes if lake.kind in kinds]
 
 
 def _any_hit(night: Night, keys: DataFrame, candidate_paths: list[str]) -> bool:
@@ -281,9 +290,8 @@ def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[
     frames = [
         read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
         .filter(F.col("storage") == storage_name)
-        .select(
-            "key", F.struct(F.lit(_strength(night, table, side)).alias("strength"), "commit_id", "container", "kind", "lake").alias("w")
-        )
+        .withColumn("strength", F.lit(_strength(night, table, side)))
+        .select("key", F.struct("strength", "commit_id", "container", "kind", "lake", "table_uuid").alias("w"))
         for table, side in parts
     ]
     if not frames:
@@ -318,7 +326,7 @@ class _Probe:
     live: ProbeFilter
     claims: Claims
     metadata: LiveMetadata
-    cutoff: datetime
+    ages: Ages
     files: Files
     run: Run
 
@@ -326,7 +334,6 @@ class _Probe:
         writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
         suspects = PartWriter(self.files, self.run.path, CANDIDATES, SUSPECTS_SIDE)
         totals: dict[tuple[str, ...], Totals] = {}
-        cutoff = pa.scalar(self.cutoff, pa.timestamp("us", "UTC"))
 
         def count(name: str, rows: pa.RecordBatch) -> None:
             size = pc.sum(rows.column("size_bytes")).as_py() or 0
@@ -343,7 +350,7 @@ class _Probe:
             count(UNOWNED, owned.filter(pc.is_null(lake)))
             owned = owned.filter(pc.is_valid(lake))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), SUSPECT)).select(CANDIDATES.names))
-            old = pc.less(owned.column("last_modified"), cutoff)
+            old = self.ages.old(owned)
             count(YOUNG, owned.filter(pc.invert(old)))
             candidates = owned.filter(old)
             count(CANDIDATE, candidates)

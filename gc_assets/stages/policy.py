@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.config import IcebergLakeConfig, IcechunkLakeConfig, NessieLakeConfig, RefRule
+from gc_assets.config import AnyLake, IcechunkLakeConfig, LakeFsLakeConfig, NessieLakeConfig, RefRule
+from gc_assets.core.errors import UsageError
 from gc_assets.core.receipts import Published
 from gc_assets.core.units import Cutoff
+from gc_assets.lakes.lakefs.lifecycle_rules import LifecycleRule, parse_rules, rule_rows
 from gc_assets.schemas import CURRENT_RULES, POLICY_TABLE
 from gc_assets.stages.approvals import plans
 from gc_assets.stages.night import Night
@@ -44,11 +48,11 @@ def current_rules(night: Night, lake_name: str) -> Published:
     finished = finished_dates(night)
     bounds: dict[tuple[Any, ...], datetime | None] = {}
     for row in sorted(rows.to_pylist(), key=lambda item: item["run_date"]):
-        if row["run_date"] in finished and row["run_date"] < night.run_date:
+        if row["enabled"] and row["run_date"] in finished and row["run_date"] < night.run_date:
             bounds[(row["rule_id"], row["prefix"], row["branch"])] = row["date_to_be_deleted"]
     current = [
         {
-            **{name: row[name] for name in ("rule_id", "prefix", "branch", "date_to_be_deleted")},
+            **{name: row[name] for name in ("rule_id", "prefix", "branch", "date_to_be_deleted", "scope")},
             "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"])),
         }
         for row in mine.to_pylist()
@@ -69,13 +73,27 @@ def finished_dates(night: Night) -> set[date]:
     return done - open_
 
 
-def _rules(lake: IcebergLakeConfig | IcechunkLakeConfig | NessieLakeConfig, as_of: datetime) -> list[dict[str, Any]]:
-    if isinstance(lake, IcechunkLakeConfig | NessieLakeConfig):
+def _rules(lake: AnyLake, as_of: datetime) -> list[dict[str, Any]]:
+    if isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
+        return [*_rules(lake.model_copy(update={"rules": None}), as_of), *rule_rows(read_lifecycle_rules(lake.rules), as_of)]
+    if isinstance(lake, LakeFsLakeConfig) and lake.retention.source == "server":
+        # The server's rules are read with the refs that they are about, and frozen there.
+        return [_rule("retention.source=server", None, Cutoff(forever=True), as_of)]
+    if isinstance(lake, IcechunkLakeConfig | LakeFsLakeConfig | NessieLakeConfig):
         default = _rule("retention.default", None, lake.retention.default.as_cutoff(), as_of)
         return [default, *_ref_rules(lake.retention.refs, as_of)]
     retention = lake.retention
     table = Cutoff(max_age=retention.max_snapshot_age, keep_last=retention.min_snapshots_to_keep)
     return [_rule("retention.source=table", None, table, as_of), *_ref_rules(retention.refs, as_of)]
+
+
+def read_lifecycle_rules(path: str) -> Mapping[str, LifecycleRule]:
+    """The rules in a lake's rules file, as they are now. Raises `UsageError` naming the file and what is wrong with it."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"lifecycle rules in {path} cannot be read: {error}; correct `rules` of the lake") from error
+    return parse_rules(path, text)
 
 
 def _ref_rules(rules: tuple[RefRule, ...], as_of: datetime) -> list[dict[str, Any]]:

@@ -15,7 +15,15 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Balance, Published, Run
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake
+from gc_assets.lakes.protocol import (
+    DANGLING,
+    EXPIRED,
+    REMOVE_SNAPSHOT,
+    RETAINED,
+    ExpiryAction,
+    FrozenRefs,
+    Lake,
+)
 from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import frozen_refs
 from gc_assets.stages.night import Night

@@ -14,6 +14,7 @@ FACTS = {
         "young": {"files": 10, "bytes": 1_000},
         "candidate": {"files": 25, "bytes": 2_500},
     },
+    "held_for_expiry": {"sales": {"files": 20, "bytes": 2_000}},
     "by_reason": {"expired/sales": {"files": 20, "bytes": 2_000}, "unreferenced/sales": {"files": 5, "bytes": 500}},
 }
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
@@ -88,6 +88,8 @@ class Tables:
             table = self._client().load_table(identifier)
         except LakeUnreadable:
             raise
+        except NoSuchIcebergTableError as error:
+            raise self.unreadable(f"table {name}", _named(error)) from None
         except NoSuchTableError:
             return None
         except Exception as error:  # noqa: BLE001 - as above

@@ -33,6 +33,9 @@ from gc_assets.lakes.protocol import (
     Retention,
 )
 
+# pyiceberg 0.12 writes no metadata of format version 3.
+NEWEST_WRITTEN = 2
+
 
 class IcebergLake:
     """The tables of one catalog. `objects` reads metadata.json files; the catalog is opened in `freeze` only, so instances pickle."""
@@ -104,7 +107,15 @@ class IcebergLake:
     def _registration(self, name: str, metadata_location: str) -> Registration:
         table, size_bytes = self._metadata(name, metadata_location)
         matched = any(fnmatchcase(name, pattern) for pattern in self._config.tables)
-        return Registration(name, table, size_bytes, matched)
+        return Registration(name, table, size_bytes, matched, writable=table.format_version <= NEWEST_WRITTEN or self._is_rest)
+
+    @property
+    def _is_rest(self) -> bool:
+        """Over REST the server writes the metadata, of whatever format version."""
+        catalog = self._config.catalog
+        if "type" in catalog:
+            return catalog["type"].get_secret_value().lower() == "rest"
+        return "uri" in catalog and catalog["uri"].get_secret_value().startswith("http")  # as pyiceberg infers it
 
     def _metadata(self, name: str, address: str) -> tuple[TableMetadata, int]:
         try:

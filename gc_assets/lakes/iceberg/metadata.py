@@ -66,6 +66,7 @@ class TableMetadata:
     refs: tuple[SnapshotRef, ...]
     previous_metadata: tuple[str, ...]
     loose_files: tuple[ContentRoot, ...]
+    format_version: int = 2
 
     @property
     def gc_enabled(self) -> bool:
@@ -107,6 +108,7 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
         refs=_refs(document, listed),
         previous_metadata=tuple(item.required("metadata-file", str) for item in document.items("metadata-log")),
         loose_files=tuple(file for snapshot_id, file in statistics if str(snapshot_id) not in listed),
+        format_version=version,
     )
 
 

@@ -6,6 +6,7 @@ decoded again: the mark before a plan has done that, and the mark after it, whic
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -14,9 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
-from gc_assets.lakes.iceberg import manifests
+from gc_assets.lakes.iceberg.manifests import decode
 from gc_assets.lakes.iceberg.metadata import Snapshot
 from gc_assets.lakes.protocol import Container, Kind, Objects
+
+# Lists repeat each other's manifests: of thousands with thousands of rows each, only so many are in memory before they are made distinct.
+_LISTS_AT_ONCE = 64
+_NOT_SAID = -1
 
 
 @dataclass(slots=True)
@@ -30,33 +35,33 @@ class Readable:
 
     def check(self, table_name: str, snapshots: Iterable[Snapshot]) -> None:
         """Raises `LakeUnreadable` naming the table, the snapshot and the object that cannot be read."""
-        owners = {snapshot.manifest_list: snapshot.snapshot_id for snapshot in snapshots if snapshot.manifest_list not in self._lists}
+        new = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
         try:
-            named = list(self.readers.map(self._decoded, owners, owners.values()))
-            if named:
-                pairs = pa.concat_tables(named).group_by(["address", "size_bytes"]).aggregate([])
-                new = {*zip(pairs["address"].to_pylist(), pairs["size_bytes"].to_pylist(), strict=True)} - self._manifests
-                for _ in self.readers.map(self._measured, *zip(*new, strict=True)) if new else ():
-                    pass
-                self._manifests |= new
+            for start in range(0, len(new), _LISTS_AT_ONCE):
+                lists = new[start : start + _LISTS_AT_ONCE]
+                named = pa.concat_tables(self.readers.map(self._decoded, lists)).group_by(["address", "size_bytes"]).aggregate([])
+                manifests = {*zip(named["address"].to_pylist(), named["size_bytes"].to_pylist(), strict=True)} - self._manifests
+                deque(self.readers.map(self._measure, manifests), maxlen=0)
+                self._manifests |= manifests
+                self._lists.update(snapshot.manifest_list for snapshot in lists)
         except (OSError, FormatError) as error:
             raise LakeUnreadable(
                 f"table {table_name}: {error}; a snapshot that stays needs it, so nothing was removed. Restore the object, then apply again"
             ) from error
-        self._lists.update(owners)
 
-    def _decoded(self, address: str, snapshot_id: str) -> pa.Table:
+    def _decoded(self, snapshot: Snapshot) -> pa.Table:
         try:
-            raw = self.objects.read(address)
+            raw = self.objects.read(snapshot.manifest_list)
         except FileNotFoundError:
-            raise FormatError(f"manifest list {address} of snapshot {snapshot_id} does not exist") from None
-        rows = manifests.decode(Container(address, Kind.MANIFEST_LIST), raw)
-        return pa.table({"address": rows["address"], "size_bytes": pc.fill_null(rows["size_bytes"], -1)})
+            raise FormatError(f"manifest list {snapshot.manifest_list} of snapshot {snapshot.snapshot_id} does not exist") from None
+        rows = decode(Container(snapshot.manifest_list, Kind.MANIFEST_LIST), raw)
+        return pa.table({"address": rows["address"], "size_bytes": pc.fill_null(rows["size_bytes"], _NOT_SAID)})
 
-    def _measured(self, address: str, promised: int) -> None:
+    def _measure(self, manifest: tuple[str, int]) -> None:
+        address, promised = manifest
         try:
             size = self.objects.size(address)
         except FileNotFoundError:
             raise FormatError(f"manifest {address} does not exist") from None
-        if promised not in {size, -1}:  # -1: the list does not say
+        if promised not in {size, _NOT_SAID}:
             raise FormatError(f"manifest {address} has {size:,} bytes, its manifest list promises {promised:,}")

@@ -9,19 +9,23 @@ from typing import Any
 import pyarrow as pa
 
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata
-from gc_assets.lakes.iceberg.retention import COLLECT
+from gc_assets.lakes.iceberg.retention import COLLECT, WRITABLE
 from gc_assets.lakes.protocol import CommitSource, Ref
 from gc_assets.schemas import COMMIT_GRAPH
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A table under one name of the catalog. One table may be registered twice, at different metadata files."""
+    """A table under one name of the catalog. One table may be registered twice, at different metadata files.
+
+    `writable` is false where pyiceberg cannot commit to it: its history is kept, or every plan would ask for what cannot be done.
+    """
 
     name: str
     table: TableMetadata
     size_bytes: int
     matched: bool
+    writable: bool = True
 
     @property
     def collect(self) -> bool:
@@ -39,8 +43,8 @@ def refs_of(item: Registration) -> Iterator[Ref]:
 def source_of(item: Registration) -> CommitSource:
     """Where the table's commits are read, with the properties that retention needs."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
-    collect = {COLLECT: "true" if item.collect else "false"}
-    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **collect})
+    ours = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
+    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **ours})
 
 
 def graph_of(items: Iterable[Registration]) -> pa.Table:

@@ -22,7 +22,7 @@ from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, micr
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, FrozenRefs, Ref, RefType, Retention, State
 from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
 
-COLLECT = "collect"
+COLLECT, WRITABLE = "collect", "writable"
 _YEAR_9999 = micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 
@@ -227,6 +227,11 @@ def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> N
             why = "no pattern of `tables` names it" if matched else f"its {GC_ENABLED} is {source.properties[GC_ENABLED]}"
             for index in range(len(table.rows)):
                 verdicts.keeps[index] = _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}")
+            verdicts.lapsed.clear()
+        elif source.properties.get(WRITABLE) == "false":
+            why = "pyiceberg cannot commit to a table of its format version in this catalog; expire it with an engine that can"
+            for index in range(len(table.rows)):
+                verdicts.keeps.setdefault(index, _Keep(NEVER, f"kept: {why}"))
             verdicts.lapsed.clear()
     for index in table.forest.cyclic:
         verdicts.keep(index, _Keep(NEVER, "kept: its parents form a cycle, so its history cannot be told"))

@@ -15,10 +15,9 @@ from pyiceberg.typedef import Identifier
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.approved import Decision, Removal, decide, problem_after
 from gc_assets.lakes.iceberg.catalog import CatalogTable, CommitRejected, Tables
-from gc_assets.lakes.iceberg.metadata import TableMetadata
 from gc_assets.lakes.iceberg.readable import Readable
 from gc_assets.lakes.iceberg.registrations import Registration
-from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, Retention
+from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, Retention
 
 ATTEMPTS = 5
 _FIRST_WAIT_SECONDS = 0.1
@@ -70,8 +69,8 @@ class TableExpiry:
             decision = self._decide([registration for _, registration in loaded.values()])
             pending = [removal for removal in decision.removals if removal.name not in {*self.given_up, *self.sent}]
             if not pending or attempt == ATTEMPTS:
-                for name in self.sent.keys() & loaded.keys():
-                    self._look_for_loss(self.sent[name], loaded[name][1].table)
+                for _, registration in loaded.values():
+                    self._look_for_loss(registration, decision)
                 return [self._outcome(action, decision) for action in self.actions]
             for removal in pending:
                 self._commit(loaded[removal.name][0], removal)
@@ -119,25 +118,36 @@ class TableExpiry:
         if problem := problem_after(removal, self.read(removal.name, address).table):
             self.spoilt.update(dict.fromkeys(removal.actions, f"the catalog accepted the commit, but {problem}"))
 
-    def _look_for_loss(self, removal: Removal, now: TableMetadata) -> None:
-        """A REST server may have let a new ref go with its snapshot: the protocol has no requirement for refs that nobody knew."""
-        log = [*now.previous_metadata, now.address]
-        since = log[log.index(removal.before.address) + 1 :] if removal.before.address in log else log[-2:]
-        before = removal.before
-        for address in since:
-            after = now if address == now.address else self.read(removal.name, address).table
-            if removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}:
-                before = after
-                continue
-            names = {ref.name for ref in after.refs} | removal.ref_names
+    def _look_for_loss(self, registration: Registration, decision: Decision) -> None:
+        """Marks all actions spoilt where a ref that nobody approved to delete went in the same commit as its snapshot.
+
+        A REST server may do that to a ref made during the commit: the protocol has no requirement for refs that nobody knew. The metadata
+        log tells, to a later call too.
+        """
+        absent = [action for action, outcome in decision.settled.items() if outcome.verdict == "absent"]
+        gone = {action.snapshot_id for action in absent if action.action == REMOVE_SNAPSHOT}
+        approved = {action.ref_name for action in self.actions if action.action == DELETE_REF}
+        known = {removal.before.address: removal.before for removal in self.sent.values()}
+        after = registration.table
+        for address in reversed(registration.table.previous_metadata):
+            if not gone:
+                return
+            try:
+                before = known.get(address) or self.read(registration.name, address).table
+            except LakeUnreadable:
+                if self.sent:
+                    raise
+                return  # engines remove old metadata; the snapshots went before any commit of this call
+            staying = approved.union(ref.name for ref in after.refs)
             for ref in before.refs:
-                if ref.name not in names and ref.snapshot_id in removal.snapshot_ids:
+                if ref.snapshot_id in gone and ref.name not in staying:
                     loss = (
-                        f"the catalog dropped {ref.ref_type} {ref.name}, made at snapshot {ref.snapshot_id} during the commit; "
-                        f"{before.address} still has both: restore from it what is needed before anything is collected"
+                        f"the catalog dropped {ref.ref_type} {ref.name} with snapshot {ref.snapshot_id}, and this plan did not ask for "
+                        f"that; {before.address} still has both: restore from it what is needed before anything is collected"
                     )
-                    self.spoilt.update(dict.fromkeys(removal.actions, loss))
-            return
+                    self.spoilt.update(dict.fromkeys(self.actions, loss))
+            gone.difference_update(snapshot.snapshot_id for snapshot in before.snapshots)
+            after = before
 
     def _outcome(self, action: ExpiryAction, decision: Decision) -> ExpiryOutcome:
         if action in self.spoilt:

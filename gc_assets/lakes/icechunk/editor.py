@@ -55,7 +55,7 @@ class Editor:
 
         def change() -> ExpiryOutcome:
             raw, etag = self.objects.read_with_etag(address)
-            if (head := parse_head(raw)) != action.snapshot_id:
+            if (head := parse_head(address, raw)) != action.snapshot_id:
                 return _moved(action, head)
             if ref_type == "branch":
                 self.objects.remove(address, etag)
@@ -77,7 +77,7 @@ class Editor:
             try:
                 self.objects.create(address, head_document(action.snapshot_id))
             except FileExistsError:
-                return _moved(action, parse_head(self.objects.read(address)))
+                return _moved(action, parse_head(address, self.objects.read(address)))
             return ExpiryOutcome(action, "done")
 
         return _attempt(action, address, "failed", change)
@@ -99,5 +99,7 @@ def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change:
         return ExpiryOutcome(action, missing, f"{address}: {error.strerror or error}")
     except OSError as error:
         return ExpiryOutcome(action, "failed", f"{address} cannot be changed: {error.strerror or error}; mend that and apply again")
-    except (FormatError, StoreError) as error:
+    except FormatError as error:
+        return ExpiryOutcome(action, "failed", str(error))
+    except StoreError as error:
         return ExpiryOutcome(action, "failed", f"{address}: {error}")

@@ -5,22 +5,21 @@ In that order, because what the edits leave reachable decides whether a ref may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from gc_assets.lakes.icechunk.editor import Editor
-from gc_assets.lakes.icechunk.present import Present, essence, extend, label, parents_of, ref_of, standing
+from gc_assets.lakes.icechunk.present import Asked, Present, extend, label, parents_of, ref_of, standing
 from gc_assets.lakes.protocol import DELETE_REF, ExpiryAction, ExpiryOutcome
 
 _SO_NOW = frozenset({"done", "absent"})
 
 
-def execute(actions: Sequence[ExpiryAction], asked: Iterable[ExpiryAction], present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
+def execute(actions: Sequence[ExpiryAction], asked: Asked, present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
     """One outcome for each of the approved `actions`: made are those that are `asked` for and stand as planned."""
-    wanted = {essence(action): action for action in asked}
     parents = dict(present.parents)
     deletions: list[ExpiryAction] = []
     for action in actions:
-        outcome = standing(action, present, wanted)
+        outcome = standing(action, present, asked)
         if outcome is not None:
             yield outcome
         elif action.action == DELETE_REF:

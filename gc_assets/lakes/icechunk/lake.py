@@ -21,7 +21,7 @@ from gc_assets.lakes.icechunk.envelope import SpecVersionError
 from gc_assets.lakes.icechunk.execution import execute
 from gc_assets.lakes.icechunk.graph import UNREADABLE, commit_table
 from gc_assets.lakes.icechunk.ids import is_object_id
-from gc_assets.lakes.icechunk.present import Present
+from gc_assets.lakes.icechunk.present import Asked, Present
 from gc_assets.lakes.icechunk.refs import read_refs
 from gc_assets.lakes.icechunk.restoring import restore
 from gc_assets.lakes.icechunk.retention import retain
@@ -44,6 +44,8 @@ from gc_assets.lakes.protocol import (
 SNAPSHOTS_A_SHARD = 4096
 # Reads wait for the store and not for the processor.
 _READERS = 16
+# Handing a read to a thread costs more than parsing what it brings, so that a reader takes a handful at a time.
+_HANDFULS_A_READER = 8
 
 
 class IcechunkLake:
@@ -75,10 +77,10 @@ class IcechunkLake:
             for item in self._snapshot_objects()
             if is_object_id(name := item[0].rpartition("/")[2]) and zlib.crc32(name.encode()) % source.shards == source.shard
         ]
+        handful = 1 + len(own) // (_READERS * _HANDFULS_A_READER)
         with ThreadPoolExecutor(_READERS) as readers:
-            for commit in readers.map(lambda item: self._commit(*item), own):
-                if commit is not None:
-                    yield commit
+            for commits in readers.map(self._commits, (own[at : at + handful] for at in range(0, len(own), handful))):
+                yield from commits
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """The children of a snapshot or a chunk manifest. Raises `FormatError` naming it."""
@@ -92,18 +94,15 @@ class IcechunkLake:
         """As `ExpiringLake.expire` says. What cannot be read fails every action, because any of them may hang on it."""
         try:
             refs, commits = self._read_afresh()
-            asked = self.retain(refs, commit_table(commits), as_of, grace_cutoff).expiry
+            policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
         except (LakeUnreadable, StoreError) as error:
             yield from _failed(actions, error)
             return
-        yield from execute(actions, [ExpiryAction(**row) for row in asked.to_pylist()], Present.of(refs, commits), self._editor)
+        asked = Asked.of([ExpiryAction(**row) for row in policy.expiry.to_pylist()])
+        yield from execute(actions, asked, Present.of(refs, commits), self._editor)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Puts back what `actions` of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
-
-        Conditional on the repository being as the actions left it, and on what they made unreachable being still there. A deleted tag
-        is `failed`: the format never gives its name again.
-        """
+        """As `UndoingLake.undo` says: on condition that the repository is as the actions left it, and what they let go of still there."""
         try:
             refs, commits = self._read_afresh()
         except (LakeUnreadable, StoreError) as error:
@@ -161,6 +160,9 @@ class IcechunkLake:
             return [item for item in self._objects.list(prefix) if "/" not in item[0].removeprefix(prefix)]
         except OSError as error:
             raise LakeUnreadable(f"lake {self.name}: {prefix} cannot be listed: {error}") from error
+
+    def _commits(self, objects: Sequence[tuple[str, int, datetime]]) -> list[Commit]:
+        return [commit for item in objects if (commit := self._commit(*item)) is not None]
 
     def _commit(self, address: str, size_bytes: int, last_modified: datetime) -> Commit | None:
         where = f"lake {self.name}: snapshot {address}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, Commit, ExpiryAction, ExpiryOutcome, ExpiryVerdict, FrozenRefs, RefType
@@ -27,8 +27,30 @@ class Present:
         )
 
 
-def essence(action: ExpiryAction) -> Essence:
-    """Equal for actions that do the same. The ref that led to an edit is a witness, and another one may be found the next time."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the policy asks for now. The ref that led to an edit is a witness and no part of it: another one may be found the next time."""
+
+    essences: frozenset[Essence]
+    new_parents: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, actions: Sequence[ExpiryAction]) -> Asked:
+        edits = {action.snapshot_id: action.new_parent_id for action in actions if action.action == EDIT_PARENT}
+        return cls(frozenset(map(_essence, actions)), edits)
+
+    def refusal(self, action: ExpiryAction) -> str | None:
+        """Why an action that stands as planned is not asked for; null where it is."""
+        if _essence(action) in self.essences:
+            return None
+        why = "its refs, or the rules, changed"
+        if action.action == EDIT_PARENT and action.snapshot_id in self.new_parents:
+            why = f"it wants {self.new_parents[action.snapshot_id]} as parent, the plan {action.new_parent_id}"
+        return f"the policy does not ask for this any more ({why}); plan again"
+
+
+def _essence(action: ExpiryAction) -> Essence:
+    """Equal for actions that do the same."""
     if action.action == EDIT_PARENT:
         return (action.action, action.snapshot_id, action.old_parent_id, action.new_parent_id)
     return (action.action, action.snapshot_id, action.ref_type, action.ref_name)
@@ -52,7 +74,7 @@ def label(action: ExpiryAction) -> str:
     return f"{action.ref_type} {action.ref_name!r}"
 
 
-def standing(action: ExpiryAction, present: Present, asked: Mapping[Essence, ExpiryAction]) -> ExpiryOutcome | None:
+def standing(action: ExpiryAction, present: Present, asked: Asked) -> ExpiryOutcome | None:
     """The outcome of an approved action that is not to be made; null for one that stands as planned and that is asked for."""
     if action.action not in _FINDINGS:
         found: Finding = "failed", f"Icechunk has no action {action.action!r}: a snapshot goes once nothing reaches it; plan again"
@@ -61,8 +83,8 @@ def standing(action: ExpiryAction, present: Present, asked: Mapping[Essence, Exp
             found = _FINDINGS[action.action](action, present)
         except ValueError as error:
             found = "failed", str(error)
-    if found is None and essence(action) not in asked:
-        found = "changed", f"the policy does not ask for this any more{_instead(action, asked)}; plan again"
+    if found is None and (refusal := asked.refusal(action)):
+        found = "changed", refusal
     return None if found is None else ExpiryOutcome(action, *found)
 
 
@@ -89,13 +111,6 @@ def _deletion(action: ExpiryAction, present: Present) -> Finding:
 
 
 _FINDINGS = {EDIT_PARENT: _edit, DELETE_REF: _deletion}
-
-
-def _instead(action: ExpiryAction, asked: Mapping[Essence, ExpiryAction]) -> str:
-    for other in asked.values():
-        if action.action == other.action == EDIT_PARENT and action.snapshot_id == other.snapshot_id:
-            return f" (it wants {other.new_parent_id} as parent, the plan {action.new_parent_id})"
-    return " (its refs, or the rules, changed)"
 
 
 def extend(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:

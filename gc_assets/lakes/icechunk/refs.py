@@ -76,24 +76,26 @@ def read_refs(lake: str, objects: Objects, repository: str) -> RefsRead:
 def _head(lake: str, objects: Objects, address: str, name: str) -> str:
     def unreadable(why: str) -> LakeUnreadable:
         return LakeUnreadable(
-            f"lake {lake}: {name} cannot be read: {address}: {why}; restore the file, or delete the ref with icechunk if it is not wanted"
+            f"lake {lake}: {name} cannot be read: {why}; restore the file, or delete the ref with icechunk if it is not wanted"
         )
 
     try:
-        return parse_head(objects.read(address))
-    except (OSError, FormatError) as error:
+        return parse_head(address, objects.read(address))
+    except OSError as error:
+        raise unreadable(f"{address}: {error}") from error
+    except FormatError as error:
         raise unreadable(str(error)) from error
 
 
-def parse_head(raw: bytes) -> str:
-    """The snapshot that a ref's object names. Raises `FormatError`, which names no object."""
+def parse_head(where: str, raw: bytes) -> str:
+    """The snapshot that a ref's object names. Raises `FormatError` naming `where`."""
     try:
         document: Any = json.loads(raw)
     except ValueError as error:
-        raise FormatError(f"expected JSON, found {raw[:40]!r} ({error})") from error
+        raise FormatError(f"{where}: expected JSON, found {raw[:40]!r} ({error})") from error
     head = document.get("snapshot") if isinstance(document, dict) else None
     if not isinstance(head, str) or not is_object_id(head):
-        raise FormatError(f'expected {{"snapshot": "<20 characters>"}}, found {raw[:80]!r}')
+        raise FormatError(f'{where}: expected {{"snapshot": "<20 characters>"}}, found {raw[:80]!r}')
     return head
 
 

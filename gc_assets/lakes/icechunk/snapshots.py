@@ -18,6 +18,8 @@ from gc_assets.lakes.icechunk.ids import ID_BYTES, spell_one, unspell_one
 _ID, _PARENT_ID, _NODES, _FLUSHED_AT, _MESSAGE, _METADATA, _MANIFEST_FILES = range(7)
 _FIELDS = 7
 _MANIFEST_FILE = np.dtype([("id", "V12"), ("_", "V4"), ("size_bytes", "<u8"), ("chunk_refs", "<u4"), ("__", "V4")])
+# What a file system, and the tables, can hold.
+_LARGEST_FILE = np.iinfo(np.int64).max
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Later times have no `datetime`; the file would be damaged anyway.
 _END_OF_TIME_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -57,13 +59,16 @@ def parse_snapshot(where: str, raw: bytes) -> Snapshot:
     except UnicodeDecodeError as error:
         raise FormatError(f"{where}: expected a message in UTF-8, found {error}; restore the file from a backup") from error
     start, count = buffer.vector(root.at(_MANIFEST_FILES, "manifest_files"), _MANIFEST_FILE.itemsize)
-    listed = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start).tolist()
+    listed = np.frombuffer(buffer.data, _MANIFEST_FILE, count, start)
+    if count and listed["size_bytes"].max() > _LARGEST_FILE:
+        found = f"{listed['size_bytes'].max():,} bytes"
+        raise FormatError(f"{where}: expected the sizes of files for its chunk manifests, found {found}; restore the file from a backup")
     return Snapshot(
         snapshot_id=spell_one(buffer.take(root.at(_ID, "id"), ID_BYTES)),
         parent_id=None if parent is None else spell_one(buffer.take(parent, ID_BYTES)),
         flushed_at=_EPOCH + timedelta(microseconds=flushed_at),
         message=message,
-        manifest_files=tuple(ManifestFile(spell_one(item[0]), item[2], item[3]) for item in listed),
+        manifest_files=tuple(ManifestFile(spell_one(item[0]), item[2], item[3]) for item in listed.tolist()),
     )
 
 

@@ -11,7 +11,7 @@ from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.expiries import DAY, START, expired, lake, planned, verdicts
 
 CHECKOUT = Path(__file__).parents[3]
-TABLES, SNAPSHOTS, KILLS = 40, 5, 25
+TABLES, SNAPSHOTS, KILLS = 40, 5, 30
 
 
 def test_an_expiry_killed_at_any_moment_leaves_whole_tables_and_the_next_one_does_the_rest(tmp_path: Path) -> None:

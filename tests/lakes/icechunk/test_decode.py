@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.lakes.icechunk.support import commits_of, container, lake_at
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 OBJECTS = LocalObjects()
+MANIFEST_FILES = 6
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +180,15 @@ def test_damage_is_refused_and_named(which: str, request: pytest.FixtureRequest)
 def test_a_count_that_differs_from_the_snapshots_promise_is_refused(manifest: tuple[Container, bytes]):
     of, raw = manifest
     refused(of, raw, "promises 51 chunk references, found 50", expected_entries=51)
+
+
+def test_a_manifest_of_a_size_that_no_table_can_hold_is_refused(snapshot: tuple[Container, bytes]):
+    of, raw = snapshot
+    payload = payload_of(raw)
+    field = field_position(payload, MANIFEST_FILES)
+    first = field + struct.unpack_from("<I", payload, field)[0] + 4
+    payload[first + 16 : first + 24] = b"\0" * 7 + b"\x80"  # after an id of 12 bytes and 4 of padding
+    refused(of, with_payload(raw, payload), "found 9,223,372,036,854,775,808 bytes", size_bytes=None)
 
 
 def test_a_manifest_is_no_snapshot(manifest: tuple[Container, bytes]):

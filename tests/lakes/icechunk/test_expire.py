@@ -314,6 +314,14 @@ def test_a_row_of_an_action_that_is_not_icechunks_or_that_lacks_its_names_fails(
     assert all("plan again" in outcome.error for outcome in outcomes)
 
 
+def test_main_is_never_deleted_whatever_a_plan_says(tree: DocumentTree):
+    tree.builder.repo.reset_branch("main", tree.ids[7])
+    lake = lake_of(tree, "policy", delete_expired_tags=True, delete_expired_branches=True)
+    outcomes = expire(lake, AS_OF, [ExpiryAction("delete_ref", tree.ids[7], "", "branch", "main")])
+    assert verdicts(outcomes) == {"changed"}
+    assert tree.builder.reopen().lookup_branch("main") == tree.ids[7]
+
+
 def break_snapshot(tree: DocumentTree) -> None:
     file = tree.builder.snapshot_file(tree.ids[5])
     file.write_bytes(file.read_bytes()[:-7])

@@ -104,18 +104,23 @@ def test_an_undoing_killed_before_any_step_is_ended_by_the_next(tree: DocumentTr
 
 
 def test_an_expiry_killed_at_a_random_moment_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree):
-    killed_in_the_middle = 0
+    rnd, span, killed_in_the_middle = random.Random(1), 60.0, 0
     with in_memory() as base:
         plan = planned(lake_over(tree.builder.path, tree), AS_OF)
-        for seed in range(20):
+        for number in range(21):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
-            lake, start = lake_over(path, tree), PROCESSES.Event()
+            lake, start = lake_over(path, tree), PROCESSES.Barrier(2)
             child = PROCESSES.Process(target=killed.started, args=(start, killed.expire, lake._config, plan, AS_OF))
             child.start()
-            start.set()
-            time.sleep(random.Random(seed).uniform(0, 0.12))
-            child.kill()
-            child.join(60)
+            start.wait()
+            began = time.perf_counter()
+            if number == 0:  # undisturbed, to learn how long it takes
+                child.join(span)
+                span = time.perf_counter() - began
+            else:
+                time.sleep(rnd.uniform(0, span))
+                child.kill()
+                child.join(60)
             killed_in_the_middle += child.exitcode == -signal.SIGKILL
             everything_reads(path)
             assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}

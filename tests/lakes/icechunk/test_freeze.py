@@ -187,6 +187,17 @@ def test_each_snapshot_falls_to_one_shard(built: RepositoryBuilder, monkeypatch:
     assert sorted(commit.commit_id for commit in commits_of(lake, refs)) == sorted(whole)
 
 
+@pytest.mark.parametrize("readers,handfuls", [(1, 1), (1, 2), (2, 1), (16, 8)])
+def test_each_snapshot_is_read_once_however_reads_are_handed_out(
+    built: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, readers: int, handfuls: int
+):
+    monkeypatch.setattr(lake_module, "_READERS", readers)
+    monkeypatch.setattr(lake_module, "_HANDFULS_A_READER", handfuls)
+    lake = lake_at(built.path)
+    found = sorted(commit.commit_id for commit in commits_of(lake, lake.freeze(AS_OF)))
+    assert found == sorted(path.name for path in (built.path / "snapshots").iterdir())
+
+
 def test_an_object_whose_name_is_no_id_is_no_snapshot_and_is_reported(built: RepositoryBuilder):
     (built.path / "snapshots" / f"{NOBODY}#1").write_bytes(b"half an upload")
     lake = lake_at(built.path)

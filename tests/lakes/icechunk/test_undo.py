@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.lakes.icechunk.lake import IcechunkLake
-from gc_assets.lakes.protocol import ExpiryAction
+from gc_assets.lakes.protocol import ExpiryAction, UndoingLake
 from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_value
 from tests.lakes.icechunk.support import FAR_FUTURE, expire, files_of, lake_at, parents_now, planned, verdicts
 from tests.stores.builders import in_memory
@@ -58,6 +58,10 @@ def test_undoing_puts_every_byte_back(tree: DocumentTree, built: DocumentTree):
     assert {action.action for action in plan} == {"edit_parent", "delete_ref"}
     assert verdicts(lake.undo(plan)) == {"done"}
     assert files_of(tree.builder.path, ".") == files_of(built.builder.path, ".")
+
+
+def test_the_lake_is_one_that_undoes(tree: DocumentTree):
+    assert isinstance(lake_of(tree), UndoingLake)
 
 
 def test_undoing_again_finds_everything_as_it_was(tree: DocumentTree):

@@ -1,0 +1,1 @@
+"""lakeFS repositories as a lake kind."""

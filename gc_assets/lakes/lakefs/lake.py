@@ -1,0 +1,196 @@
+"""The lakeFS lake kind: one repository of a server, behind `lakes.protocol.Lake`.
+
+The server is asked by `freeze` alone, in the driver. Commits, ranges and metaranges are read from the storage namespace, by ids that
+refs lead to; `_lakefs/` is never listed.
+
+Order of reading: staging, then the dump of refs and commits, then staging again, both readings kept. What a commit takes from staging
+between is thus in one of them. The storage is listed later by the common stages; what is written meanwhile is younger than the grace
+cut-off, which was taken before the first ref was read, so that listing first could show nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from gc_assets.config import LakeFsLakeConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.paths import Location
+from gc_assets.core.units import format_duration
+from gc_assets.lakes.lakefs import containers
+from gc_assets.lakes.lakefs.addresses import DATA, METADATA, names_of
+from gc_assets.lakes.lakefs.client import RefGone, Repository, RepositoryClient, RetentionRules, Server
+from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
+from gc_assets.lakes.lakefs.namespaces import namespace_location, overlapping_repositories
+from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
+from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
+from gc_assets.lakes.lakefs.staging import StagedObject, listed_by_server, staged_objects
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Kind, Objects, Ref, Retention
+
+# A repository where a branch is deleted or committed to at every moment of its reading is read again this often.
+ATTEMPTS: Final = 5
+# kopia refuses beyond this too: ages are compared across the server's clock, the store's and ours (reliability.md 2).
+MAX_SKEW: Final = timedelta(minutes=5)
+# lakeFS's link expiry and its collector's minimum age are equal, which leaves no margin for clocks and slow requests.
+LINK_MARGIN: Final = timedelta(hours=1)
+_RECORDS: Final = "records"
+
+
+class LakeFsLake:
+    """One repository. Only `freeze` speaks to the server; instances pickle with their credentials, as secrets."""
+
+    kind = "lakefs"
+
+    def __init__(self, config: LakeFsLakeConfig, objects: Objects, storages: Sequence[str] = ()) -> None:
+        self.name = config.name
+        self._config = config
+        self._objects = objects
+        self._storages = tuple(storages)
+
+    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are read as they are now
+        """Every branch, hidden ones too, every tag, and every staged object.
+
+        Raises `LakeUnreadable` naming what could not be read, for clocks that differ, and for a second repository on the same storage.
+        """
+        client = RepositoryClient(self._server(), self._config.repository)
+        repository = client.repository()
+        self._refuse_skew(repository)
+        location = namespace_location(self.name, repository.storage_namespace, self._config.location, self._storages)
+        overlapping_repositories(self.name, self._config.repository, client.namespaces())
+        rules = client.rules() if self._config.retention.source == "server" else None
+        min_age = client.link_expiry() + LINK_MARGIN
+        refs, sources, staged = self._read_settled(client, repository, location, rules)
+        return FrozenRefs(
+            lake=self.name,
+            kind=self.kind,
+            refs=refs,
+            sources=sources,
+            claims=(Claim(f"{location}{DATA}"),),
+            pinned=_pinned(location, staged, [str(Location.parse(storage)) for storage in self._storages]),
+            notes=tuple(self._notes(repository, rules, refs, min_age)),
+            min_age_seconds=int(min_age.total_seconds()),
+        )
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        """The commits of one range of the dump. Raises `LakeUnreadable` where it cannot be read."""
+        where = f"lake {self.name}: commits in {source.address}"
+        try:
+            found = list(read_commits(where, self._objects.read(source.address), source.address.rpartition(METADATA)[0]))
+        except (OSError, FormatError) as error:
+            raise LakeUnreadable(f"{where} cannot be read: {error}") from error
+        if len(found) != int(source.properties[_RECORDS]):
+            raise LakeUnreadable(f"{where}: the dump promises {source.properties[_RECORDS]} commits, read {len(found):,}; run again")
+        yield from found
+
+    def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
+        """The children of a metarange or range. Raises `FormatError` naming it."""
+        return containers.decode(container, raw)
+
+    def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
+        """What the rules keep at `as_of`. History is never edited."""
+        return retain(refs, commits, as_of, grace_cutoff, self._config)
+
+    def _server(self) -> Server:
+        config = self._config
+        return Server(config.endpoint, config.access_key_id.get_secret_value(), config.secret_access_key.get_secret_value())
+
+    def _refuse_skew(self, repository: Repository) -> None:
+        skew = abs(repository.answered_at - Clock().now())
+        if skew > MAX_SKEW:
+            raise LakeUnreadable(
+                f"lake {self.name}: the server's clock says {repository.answered_at.astimezone(UTC).isoformat()}, ours differs by "
+                f"{format_duration(skew)}; expected at most {format_duration(MAX_SKEW)}, because ages decide what may go. Set the clocks."
+            )
+
+    def _read_settled(
+        self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
+    ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject]]:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self._read(client, repository, location, rules)
+            except RefGone:
+                continue
+        return self._read(client, repository, location, rules)
+
+    def _read(
+        self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
+    ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject]]:
+        """Refs, sources and staged objects that belong together. Raises `RefGone` where the repository changed under the reading."""
+        heads = client.branches()
+        staged = staged_objects(client, heads)
+        if not repository.read_only:
+            staged += listed_by_server(self.name, self._objects, location, client.prepare_uncommitted())
+        dump = client.dump()
+        ranges = self._ranges(location, dump.commits, COMMIT)
+        commit_ids = {commit for item in ranges for commit in read_commit_ids(*self._raw(location, item.range_id, "range", COMMIT))}
+        branches = self._refs(location, dump.branches, BRANCH)
+        tags = self._refs(location, dump.tags, TAG)
+        later = client.branches()
+        staged += staged_objects(client, later)
+        for ref, head in (*heads.items(), *branches.items(), *later.items(), *client.tags().items(), *tags.items()):
+            if head not in commit_ids:
+                raise RefGone(
+                    f"lake {self.name}: {ref!r} points at commit {head}, which is not among the {len(commit_ids):,} of the refs dump; "
+                    "the repository changes faster than it can be read, run again"
+                )
+        if unlisted := branches.keys() - heads.keys() - later.keys():
+            raise RefGone(
+                f"lake {self.name}: branch {min(unlisted)!r} is in the refs dump and not in the server's list of branches (hidden ones "
+                "included), so what is staged on it cannot be read; run again"
+            )
+        facts = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
+        sources = tuple(
+            CommitSource(f"{location}{METADATA}{item.range_id}", properties={_RECORDS: str(item.records), **facts}) for item in ranges
+        )
+        days = {} if rules is None else rules.branch_days
+        refs = (
+            *(Ref(n, "branch", c, properties={RETENTION_DAYS: str(days[n])} if n in days else {}) for n, c in sorted(branches.items())),
+            *(Ref(n, "tag", c) for n, c in sorted(tags.items())),
+        )
+        return refs, sources, staged
+
+    def _refs(self, location: str, metarange_id: str, entity: str) -> Mapping[str, str]:
+        found: dict[str, str] = {}
+        for item in self._ranges(location, metarange_id, entity):
+            found |= read_refs(*self._raw(location, item.range_id, "range", entity), entity)
+        return found
+
+    def _ranges(self, location: str, metarange_id: str, entity: str) -> Sequence[RangeRef]:
+        return read_metarange(*self._raw(location, metarange_id, "metarange", entity), entity)
+
+    def _raw(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, bytes]:
+        """What errors call an object of the dump, and its bytes."""
+        address = f"{location}{METADATA}{object_id}"
+        where = f"lake {self.name}: {kind} of the {entity} dump {address}"
+        try:
+            return where, self._objects.read(address)
+        except FileNotFoundError as error:
+            raise LakeUnreadable(
+                f"{where} is not there, although the server has just written it; check that `location` is where this repository's "
+                "storage namespace lies"
+            ) from error
+        except OSError as error:
+            raise LakeUnreadable(f"{where} cannot be read: {error}") from error
+
+    def _notes(self, repository: Repository, rules: RetentionRules | None, refs: Sequence[Ref], min_age: timedelta) -> Iterator[str]:
+        yield f"lake {self.name}: no file younger than {format_duration(min_age)} is a candidate: its address may yet be linked"
+        if repository.read_only:
+            yield f"lake {self.name}: the repository is read-only, so nothing can be staged in it"
+        branches = {ref.ref_name for ref in refs if ref.ref_type == "branch"}
+        for name in sorted(set() if rules is None else rules.branch_days.keys() - branches):
+            yield f"lake {self.name}: the server has a retention rule for branch {name!r}, which does not exist"
+
+
+def _pinned(location: str, staged: Iterable[StagedObject], storages: Sequence[str]) -> tuple[ContentRoot, ...]:
+    """The names that a staged object's address may have here, once: the first, and those that lie in a configured storage."""
+    places = (location, *storages)
+    names: dict[str, int | None] = {}
+    for item in staged:
+        own, *others = names_of(location, item.address) if "://" in item.address else (location + item.address,)
+        for name in (own, *(other for other in others if other.startswith(places))):
+            names[name] = item.size_bytes if item.size_bytes is not None else names.get(name)
+    return tuple(ContentRoot(name, Kind.OBJECT, is_container=False, size_bytes=size, must_exist=False) for name, size in names.items())

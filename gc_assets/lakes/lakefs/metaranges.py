@@ -1,0 +1,52 @@
+"""Metaranges: the ranges of a commit, or of a part of the refs dump (lakeFS `committed.proto`, RangeData)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.lakefs.records import METARANGES, read_records
+from gc_assets.lakes.lakefs.wire import scan_messages
+
+# Ranges and metaranges are named by the sha256 of what they hold.
+_OBJECT_ID: Final = re.compile("[0-9a-f]{64}")
+_MIN_KEY, _MAX_KEY, _COUNT = 1, 2, 4
+_FIELDS: Final = {_MIN_KEY: "min_key:bytes", _MAX_KEY: "max_key:bytes", _COUNT: "count"}
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRef:
+    """A range as a metarange lists it: `records` of it lie between `min_key` and `max_key`, both included."""
+
+    range_id: str
+    min_key: bytes
+    max_key: bytes
+    records: int
+
+
+def is_object_id(text: str) -> bool:
+    """Whether a text can be the name of a range or metarange."""
+    return _OBJECT_ID.fullmatch(text) is not None
+
+
+def read_metarange(where: str, raw: bytes, entity: str | None = None) -> list[RangeRef]:
+    """The ranges in order of key. Raises `FormatError` naming `where`, also for ranges that overlap."""
+    records = read_records(where, raw, METARANGES, entity)
+    count, buffer = len(records), records.buffer
+    fields = scan_messages(buffer, records.data_starts, records.data_sizes, _FIELDS)
+    ids = buffer.strings(records.identity_starts, records.identity_sizes, "a range id").to_pylist()
+    low, high = (buffer.texts(*fields[number].pieces(count)).to_pylist() for number in (_MIN_KEY, _MAX_KEY))
+    ranges = [RangeRef(*row) for row in zip(ids, low, high, fields[_COUNT].numbers(count).tolist(), strict=True)]
+    before = b""
+    for position, (item, key) in enumerate(zip(ranges, records.keys.to_pylist(), strict=True)):
+        if not is_object_id(item.range_id):
+            raise FormatError(f"{where}: names the range {item.range_id!r}; expected 64 hexadecimal digits")
+        if item.max_key != key or item.min_key > item.max_key or (position and item.min_key <= before) or item.records < 1:
+            raise FormatError(
+                f"{where}: range {item.range_id} from {item.min_key!r} to {item.max_key!r} with {item.records:,} records stands under "
+                f"{key!r} after {before!r}; expected ranges that follow each other; restore the object from a backup"
+            )
+        before = item.max_key
+    return ranges

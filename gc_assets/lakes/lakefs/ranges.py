@@ -1,0 +1,102 @@
+"""Ranges: a commit's objects, as rows (lakeFS `catalog.proto`, Entry)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.lakefs.addresses import BY_PREFIX, FULL, is_full, names_of, within
+from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
+from gc_assets.lakes.lakefs.wire import Buffer, Positions, scan_messages
+from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Kind
+
+_ADDRESS, _LAST_MODIFIED, _SIZE, _ADDRESS_TYPE = 1, 2, 3, 6
+_FIELDS: Final = {_ADDRESS: "address:bytes", _LAST_MODIFIED: "last_modified:bytes", _SIZE: "size", _ADDRESS_TYPE: "address_type"}
+_SECONDS, _NANOS = 1, 2
+# `datetime` and Spark end here; a user may give any time.
+_LATEST_SECOND: Final = 253_402_300_799
+_EARLIEST_SECOND: Final = -62_135_596_800
+OBJECTS: Final = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("is_full", pa.bool_(), nullable=False),
+        pa.field("size_bytes", pa.int64(), nullable=False),
+        pa.field("written_at", pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
+
+
+def read_range(where: str, raw: bytes) -> pa.RecordBatch:
+    """The objects of a range (columns `OBJECTS`), one row per entry, addresses as written. Raises `FormatError` naming `where`."""
+    records = read_records(where, raw, RANGES)
+    count, buffer = len(records), records.buffer
+    fields = scan_messages(buffer, records.data_starts, records.data_sizes, _FIELDS)
+    address_starts, address_sizes = fields[_ADDRESS].pieces(count)
+    if np.any(address_sizes == 0):
+        raise buffer.damaged("an entry without an address")
+    types = fields[_ADDRESS_TYPE].numbers(count)
+    if np.any((types < BY_PREFIX) | (types > FULL)):
+        raise FormatError(f"{where}: address type {int(types.max())}; {BY_PREFIX} to {FULL} are known, gc-assets must learn it first")
+    addresses = buffer.strings(address_starts, address_sizes, "an address")
+    columns = [
+        _paths(records),
+        addresses,
+        is_full(addresses, pa.array(types)),
+        pa.array(fields[_SIZE].numbers(count)),
+        timestamps(buffer, *fields[_LAST_MODIFIED].pieces(count)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=OBJECTS)
+
+
+def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
+    """`google.protobuf.Timestamp` messages; times outside the years 1 to 9999 become the nearest inside."""
+    count = len(starts)
+    fields = scan_messages(buffer, starts, sizes, {_SECONDS: "seconds", _NANOS: "nanos"})
+    seconds = np.clip(fields[_SECONDS].numbers(count), _EARLIEST_SECOND, _LATEST_SECOND)
+    micros = np.clip(fields[_NANOS].numbers(count), 0, 999_999_999) // 1_000
+    return pa.array(seconds * 1_000_000 + micros).cast(pa.timestamp("us", tz="UTC"))
+
+
+def entries_of(location: str, objects: pa.RecordBatch) -> pa.RecordBatch:
+    """The objects as rows of `LOGICAL_ENTRY_SCHEMA`: one for a relative address, one for every name that a full one may have.
+
+    `location` is where the namespace lies, ending in `/`. A name that is only possible need not exist.
+    """
+    relative = objects.filter(pc.invert(objects.column("is_full")))
+    own = _rows(relative, within(location, relative.column("address")), must_exist=True)
+    full = objects.filter(objects.column("is_full"))
+    if not full.num_rows:
+        return own
+    names = [sorted(set(names_of(location, address))) for address in full.column("address").to_pylist()]
+    owners = np.repeat(np.arange(full.num_rows), [len(of_one) for of_one in names])
+    spelled = pa.array([name for of_one in names for name in of_one], pa.string())
+    guessed = _rows(full.take(pa.array(owners)), spelled, must_exist=False)
+    return pa.Table.from_batches([own, guessed]).combine_chunks().to_batches()[0]
+
+
+def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> pa.RecordBatch:
+    count = objects.num_rows
+    columns = {
+        "address": addresses,
+        "kind": pa.repeat(Kind.OBJECT, count),
+        "is_container": pa.repeat(pa.scalar(value=False), count),
+        "size_bytes": objects.column("size_bytes"),
+        "must_exist": pa.repeat(pa.scalar(must_exist), count),
+        "path": objects.column("path"),
+        "written_at": objects.column("written_at"),
+    }
+    arrays = [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in LOGICAL_ENTRY_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=LOGICAL_ENTRY_SCHEMA)
+
+
+def _paths(records: Records) -> pa.Array:
+    """The keys as text; lakeFS does not insist on UTF-8, and a path only explains, so odd bytes are shown in hexadecimal."""
+    try:
+        return records.keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode(errors="backslashreplace") for key in records.keys.to_pylist()], pa.string())

@@ -1,0 +1,108 @@
+"""The refs dump: every branch, tag and commit, also those that no ref reaches (lakeFS `graveler.proto`; `POST …/dump`).
+
+Tables like a commit's own, told apart by the property `entity`. The server writes commits first, then branches, then tags, so a
+dump is not one moment: a head may be younger than the commits beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.lakefs.addresses import METADATA
+from gc_assets.lakes.lakefs.metaranges import is_object_id
+from gc_assets.lakes.lakefs.ranges import timestamps
+from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
+from gc_assets.lakes.lakefs.wire import scan_messages
+from gc_assets.lakes.protocol import Commit, ContentRoot, Kind
+
+BRANCH: Final = "branch"
+TAG: Final = "tag"
+COMMIT: Final = "commit"
+
+_REF_ID, _REF_COMMIT = 1, 2
+_REF_FIELDS: Final = {_REF_ID: "id:bytes", _REF_COMMIT: "commit_id:bytes"}
+_ID, _MESSAGE, _CREATED, _METARANGE, _PARENTS, _VERSION = 1, 3, 4, 5, 7, 8
+_COMMIT_FIELDS: Final = {
+    _ID: "id:bytes",
+    _MESSAGE: "message:bytes",
+    _CREATED: "creation_date:bytes",
+    _METARANGE: "meta_range_id:bytes",
+    _PARENTS: "parents:bytes",
+    _VERSION: "version",
+}
+# Before this version the last parent of a merge is the line that was merged into (graveler `CommitVersionParentSwitch`).
+_PARENT_SWITCH: Final = 1
+
+
+def read_refs(where: str, raw: bytes, entity: str) -> dict[str, str]:
+    """Commit by name, of one range of branches or tags. Raises `FormatError` naming `where`."""
+    records = read_records(where, raw, RANGES, entity)
+    count = len(records)
+    fields = scan_messages(records.buffer, records.data_starts, records.data_sizes, _REF_FIELDS)
+    names = records.buffer.strings(*fields[_REF_ID].pieces(count), "a ref's name").to_pylist()
+    commits = records.buffer.strings(*fields[_REF_COMMIT].pieces(count), "a commit id").to_pylist()
+    _verify_keys(where, records, names)
+    for name, commit in zip(names, commits, strict=True):
+        if not commit:
+            raise FormatError(f"{where}: {entity} {name!r} names no commit; expected its head")
+    return dict(zip(names, commits, strict=True))
+
+
+def read_commit_ids(where: str, raw: bytes) -> list[str]:
+    """The ids of one range of commits. Raises `FormatError` naming `where`."""
+    records = read_records(where, raw, RANGES, COMMIT)
+    return [key.decode(errors="backslashreplace") for key in records.keys.to_pylist()]
+
+
+def read_commits(where: str, raw: bytes, location: str) -> Iterator[Commit]:
+    """The commits of one range; the parent that was the line itself stands first. `location` is the namespace's, ending in `/`.
+
+    Raises `FormatError` naming `where`.
+    """
+    records = read_records(where, raw, RANGES, COMMIT)
+    count, buffer = len(records), records.buffer
+    fields = scan_messages(buffer, records.data_starts, records.data_sizes, _COMMIT_FIELDS)
+    ids = buffer.strings(*fields[_ID].pieces(count), "a commit id").to_pylist()
+    _verify_keys(where, records, ids)
+    messages = buffer.texts(*fields[_MESSAGE].pieces(count)).to_pylist()
+    metaranges = buffer.strings(*fields[_METARANGE].pieces(count), "a metarange id").to_pylist()
+    created: list[datetime] = timestamps(buffer, *fields[_CREATED].pieces(count)).to_pylist()
+    versions = fields[_VERSION].numbers(count).tolist()
+    parents = _parents(records, fields[_PARENTS].messages.tolist(), fields[_PARENTS].values.tolist(), fields[_PARENTS].sizes.tolist())
+    for row, commit_id in enumerate(ids):
+        line = parents.get(row, [])
+        yield Commit(
+            commit_id=commit_id,
+            parents=tuple(line if versions[row] >= _PARENT_SWITCH else reversed(line)),
+            committed_at=created[row],
+            content_roots=_roots(where, commit_id, metaranges[row], location),
+            message=messages[row].decode(errors="backslashreplace"),
+        )
+
+
+def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[int]) -> Mapping[int, list[str]]:
+    """Parents by row, in the order in which the commit names them: later ones of a message are met in later steps of the scan."""
+    found: dict[int, list[str]] = {}
+    data = records.buffer.data
+    for row, start, size in zip(rows, starts, sizes, strict=True):
+        found.setdefault(row, []).append(data[start : start + size].tobytes().decode(errors="backslashreplace"))
+    return found
+
+
+def _roots(where: str, commit_id: str, metarange_id: str, location: str) -> tuple[ContentRoot, ...]:
+    """The first commit of a repository has no metarange and no files."""
+    if not metarange_id:
+        return ()
+    if not is_object_id(metarange_id):
+        raise FormatError(f"{where}: commit {commit_id} names the metarange {metarange_id!r}; expected 64 hexadecimal digits")
+    return (ContentRoot(f"{location}{METADATA}{metarange_id}", Kind.METARANGE, is_container=True),)
+
+
+def _verify_keys(where: str, records: Records, names: list[str]) -> None:
+    if not records.keys.equals(pa.array([name.encode() for name in names], pa.binary())):
+        raise FormatError(f"{where}: records stand under other keys than their own names; restore the object from a backup")

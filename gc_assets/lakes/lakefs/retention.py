@@ -1,0 +1,134 @@
+"""The policy over the commits of a repository: one verdict per commit, and the sentence that explains it. Pure.
+
+The server's rules (`source: server`) or the configuration's, with two stated differences from lakeFS: a tag protects the commit it
+points at, and a repository without rules keeps everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from gc_assets.config import LakeFsLakeConfig
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.graph import CYCLE, MISSING_PARENT, CommitGraph
+from gc_assets.core.units import Cutoff
+from gc_assets.lakes.lakefs.active import Start, active_commits, dangling
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Ref, Retention, State
+from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+
+# Frozen facts: the days of a branch's own rule (a ref's property), and of the rule for every other one (a source's property).
+RETENTION_DAYS: Final = "retention_days"
+DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
+_FOREVER: Final = Cutoff(forever=True)
+
+
+def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: LakeFsLakeConfig) -> Retention:
+    """One row per commit of `commits`, in its order; lakeFS's history is never edited, so `expiry` is empty.
+
+    Raises `LakeUnreadable` where a head or a parent is not among the commits: the dump was read in part.
+    """
+    graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
+    for problem in graph.problems:
+        if problem.kind in {MISSING_PARENT, CYCLE}:
+            raise LakeUnreadable(f"lake {refs.lake}: the commits of the refs dump contradict themselves: {problem}; run again")
+    policy = _Policy(refs, config)
+    committed_at: list[datetime] = commits["committed_at"].cast(TIMESTAMP).to_pylist()
+    branches = {ref.ref_name for ref in refs.refs if ref.ref_type == "branch"}
+    head_of = {_spelled(ref, branches): ref.head_commit_id or "" for ref in refs.refs}
+    reaching, counts = graph.reaching_refs(head_of)
+    starts = list(policy.starts(graph))
+    activity = active_commits(graph, committed_at, starts, as_of)
+    tagged = policy.protecting_tags()
+    heads = {ref.head_commit_id: ref.ref_name for ref in refs.refs if ref.ref_type == "branch"}
+    rows: list[dict[str, Any]] = []
+    for index, (commit_id, names, count) in enumerate(
+        zip(graph.commit_ids.to_pylist(), reaching.to_pylist(), counts.to_pylist(), strict=True)
+    ):
+        state: State = RETAINED
+        until = None
+        if commit_id in heads:
+            reason = f"kept: head of branch {heads[commit_id]}"
+        elif commit_id in tagged:
+            reason = f"kept: tag {tagged[commit_id]} points at it"
+        elif activity.active[index]:
+            until = activity.until[index]
+            reason = f"kept: {policy.words(activity.held_by[index] or '')}"
+        elif committed_at[index] >= grace_cutoff:
+            reason = "kept: younger than the grace period"
+        else:
+            state = EXPIRED if count else DANGLING
+            who = "no branch had it as head" if count else "no ref reaches it, and it was nobody's head"
+            reason = f"{who} within the time kept"
+        rows.append({"commit_id": commit_id, "state": state, "refs": names, "refs_count": count, "keep_until": until, "reason": reason})
+    return Retention(
+        reachable=pa.Table.from_pylist(rows, schema=REACHABLE_SNAPSHOTS.schema),
+        expiry=EXPIRY_PLAN.schema.empty_table(),
+        notes=tuple(policy.notes(committed_at)),
+    )
+
+
+class _Policy:
+    """The rules that hold for the refs of a run, from the server as frozen or from the configuration."""
+
+    def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
+        self._refs = refs
+        self._retention = config.retention
+        self._server = config.retention.source == "server"
+        days = {source.properties.get(DEFAULT_RETENTION_DAYS) for source in refs.sources}
+        self._default_days: str | None = next(iter(days), None)
+        self._labelled = {f"{ref.ref_type} {ref.ref_name}": ref for ref in refs.refs}
+
+    @property
+    def _has_no_rules(self) -> bool:
+        return self._server and self._default_days is None
+
+    def starts(self, graph: CommitGraph) -> Iterator[Start]:
+        """Walks from branch heads, from tags where a tag is like a branch, and from what is nobody's first parent."""
+        chosen = [ref for ref in self._refs.refs if ref.ref_type == "branch" or self._retention.tags == "policy"]
+        heads = graph.index_of([ref.head_commit_id or "" for ref in chosen]).tolist()
+        for ref, head in zip(chosen, heads, strict=True):
+            yield Start(head, self._cutoff(ref), f"{ref.ref_type} {ref.ref_name}")
+        for commit in dangling(graph, heads):
+            yield Start(commit, self._default(), "", dangling=True)
+
+    def _cutoff(self, ref: Ref) -> Cutoff:
+        if not self._server:
+            return self._retention.cutoff_for(ref.ref_name)[0]
+        own = ref.properties.get(RETENTION_DAYS)
+        return self._default() if own is None else Cutoff(max_age=timedelta(days=int(own)))
+
+    def _default(self) -> Cutoff:
+        if not self._server:
+            return self._retention.default.as_cutoff()
+        return _FOREVER if self._default_days is None else Cutoff(max_age=timedelta(days=int(self._default_days)))
+
+    def words(self, held_by: str) -> str:
+        if self._has_no_rules:
+            return "the repository has no garbage collection rules, so everything is"
+        if not held_by:
+            return f"no branch holds it, and it is within the default retention ({self._default()})"
+        return f"it was the head of {held_by} within its retention ({self._cutoff(self._labelled[held_by])})"
+
+    def protecting_tags(self) -> Mapping[str | None, str]:
+        if self._retention.tags == "ignore":
+            return {}
+        return {ref.head_commit_id: ref.ref_name for ref in self._refs.refs if ref.ref_type == "tag"}
+
+    def notes(self, committed_at: list[datetime]) -> Iterator[str]:
+        lake = self._refs.lake
+        if self._has_no_rules:
+            yield f"lake {lake}: the server has no garbage collection rules for this repository, so every commit is kept"
+        if self._retention.tags == "ignore":
+            yield f"lake {lake}: tags protect nothing (retention.tags is `ignore`): reads through an old tag will fail"
+        early = sum(moment < datetime(1990, 1, 1, tzinfo=UTC) for moment in committed_at)
+        if early:
+            yield f"lake {lake}: {early:,} commits are dated before 1990; users set commit dates, and retention goes by them"
+
+
+def _spelled(ref: Ref, branches: Collection[str]) -> str:
+    """A ref's name; a tag that a branch shares its name with says that it is a tag."""
+    return f"tag {ref.ref_name}" if ref.ref_type == "tag" and ref.ref_name in branches else ref.ref_name

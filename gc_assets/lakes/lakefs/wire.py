@@ -1,0 +1,164 @@
+"""Varints, protobuf fields and texts of very many messages at once, with numpy (protobuf.dev, "Encoding"; Go's `encoding/binary`).
+
+Positions in, values out: one pass handles the same step of every message. Knows neither SSTables nor what a message means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from gc_assets.core.errors import FormatError
+
+Bytes = NDArray[np.uint8]
+Positions = NDArray[np.int64]
+Numbers = NDArray[np.uint64]
+
+# A varint that starts at the last byte and never ends still reads inside the buffer: it is found to be too long or past its end.
+PADDING: Final = 16
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Bytes with `PADDING` zeros behind them. `where` names the object in errors."""
+
+    where: str
+    data: Bytes
+
+    @classmethod
+    def of(cls, where: str, parts: Collection[bytes]) -> Buffer:
+        return cls(where, np.frombuffer(b"".join((*parts, bytes(PADDING))), np.uint8))
+
+    def damaged(self, what: str) -> FormatError:
+        return FormatError(f"{self.where}: damaged, found {what}; restore the object from a backup")
+
+    def within(self, ends: Positions, limits: Positions, what: str) -> None:
+        """Raises `FormatError` where a piece runs past the message or block that it is part of."""
+        if np.any(ends > limits):
+            raise self.damaged(f"{what} that runs past its end")
+
+    def uvarints(self, at: Positions) -> tuple[Numbers, Positions]:
+        """The unsigned varint at each position, and the position behind it. Raises `FormatError` for one longer than 64 bits."""
+        first = self.data[at]
+        values = (first & 0x7F).astype(np.uint64)
+        after = at + 1
+        rows = np.flatnonzero(first & 0x80)
+        for step in range(1, _LONGEST_VARINT):
+            if not len(rows):
+                return values, after
+            byte = self.data[after[rows]]
+            values[rows] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * step)
+            after[rows] += 1
+            rows = rows[(byte & 0x80) != 0]
+        if len(rows):
+            raise self.damaged("a varint of more than 10 bytes")
+        return values, after
+
+    def lengths(self, at: Positions, limits: Positions, what: str) -> tuple[Positions, Positions]:
+        """Lengths written as unsigned varints, none reaching past its limit, and the positions behind them."""
+        values, after = self.uvarints(at)
+        # Compared as unsigned first: a length of 2^63 and more would be a negative int64.
+        if np.any(values > np.uint64(len(self.data))):
+            raise self.damaged(f"{what} that runs past its end")
+        sizes = values.astype(np.int64)
+        self.within(after + sizes, limits, what)
+        return sizes, after
+
+    def texts(self, starts: Positions, sizes: Positions) -> pa.BinaryArray:
+        """The pieces as one binary array. Raises `FormatError` where they hold more than 2 GiB together."""
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+        if offsets[-1] > np.iinfo(np.int32).max:
+            raise self.damaged(f"{int(offsets[-1]):,} bytes of text in one object")
+        places = np.arange(int(offsets[-1])) + np.repeat(starts - offsets[:-1], sizes)
+        return pa.BinaryArray.from_buffers(
+            pa.binary(), len(sizes), [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(self.data[places])]
+        )
+
+    def strings(self, starts: Positions, sizes: Positions, what: str) -> pa.StringArray:
+        """The pieces as text. Raises `FormatError` where one is not UTF-8."""
+        return as_utf8(self, self.texts(starts, sizes), what)
+
+
+def as_utf8(buffer: Buffer, texts: pa.BinaryArray, what: str) -> pa.StringArray:
+    """Raises `FormatError` where one is not UTF-8."""
+    try:
+        return texts.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise buffer.damaged(f"{what} that is not UTF-8 ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Occurrences of one field number, in order within each message: message, value or start of the bytes, length of the bytes."""
+
+    messages: Positions
+    values: Numbers
+    sizes: Positions
+
+    def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
+        """Per message: whether the field is there, and its last occurrence, which is the one that counts."""
+        present = np.zeros(count, np.bool_)
+        values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
+        present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes
+        return present, values, sizes
+
+    def numbers(self, count: int) -> NDArray[np.int64]:
+        """The field as int64 per message; 0, protobuf's default, where it is absent."""
+        return self.last(count)[1].view(np.int64)
+
+    def pieces(self, count: int) -> tuple[Positions, Positions]:
+        """Start and length of the field's bytes per message; empty where it is absent."""
+        _, values, sizes = self.last(count)
+        return values.view(np.int64), sizes
+
+
+def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: Mapping[int, str]) -> dict[int, Field]:
+    """The wanted fields (number to name) of many protobuf messages; other fields are skipped.
+
+    Raises `FormatError` for a group, a field that runs past its message, and a wanted field of another wire type than
+    its name says (`name` is a varint, `name:bytes` is length-delimited).
+    """
+    hits: dict[int, list[tuple[Positions, Numbers, Positions]]] = {number: [] for number in wanted}
+    messages = np.flatnonzero(sizes > 0)
+    at, ends = starts[messages], (starts + sizes)[messages]
+    while len(messages):
+        tags, after = buffer.uvarints(at)
+        buffer.within(after, ends, "a field tag")
+        wire = (tags & np.uint64(7)).astype(np.int64)
+        values, lengths = np.zeros(len(at), np.uint64), np.zeros(len(at), np.int64)
+        is_varint, is_bytes = wire == _VARINT, wire == _BYTES
+        if is_varint.any():
+            values[is_varint], after[is_varint] = buffer.uvarints(after[is_varint])
+        if is_bytes.any():
+            lengths[is_bytes], after[is_bytes] = buffer.lengths(after[is_bytes], ends[is_bytes], "a field")
+            values[is_bytes] = after[is_bytes].astype(np.uint64)
+            after = after + lengths
+        fixed = np.where(wire == _FIXED64, 8, np.where(wire == _FIXED32, 4, 0))
+        if np.any(~is_varint & ~is_bytes & (fixed == 0)):
+            raise buffer.damaged("a protobuf field of an unknown wire type")
+        after = after + fixed
+        buffer.within(after, ends, "a field")
+        numbers = tags >> np.uint64(3)
+        for number, name in wanted.items():
+            mine = numbers == np.uint64(number)
+            if mine.any():
+                if not np.all((is_bytes if name.endswith(":bytes") else is_varint)[mine]):
+                    raise buffer.damaged(f"the field {name.removesuffix(':bytes')} with another wire type")
+                hits[number].append((messages[mine], values[mine], lengths[mine]))
+        left = after < ends
+        messages, at, ends = messages[left], after[left], ends[left]
+    return {number: _joined(found) for number, found in hits.items()}
+
+
+def _joined(found: list[tuple[Positions, Numbers, Positions]]) -> Field:
+    if not found:
+        return Field(np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int64))
+    messages, values, sizes = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    return Field(messages, values, sizes)

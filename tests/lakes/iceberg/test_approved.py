@@ -1,0 +1,109 @@
+"""Approved on one day, carried out on another: whatever happened in between, no more than was approved and than is still right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gc_assets.config import IcebergRetention
+from gc_assets.lakes.iceberg.approved import decide, problem_after
+from gc_assets.lakes.iceberg.metadata import Snapshot, SnapshotRef, TableMetadata
+from gc_assets.lakes.iceberg.registrations import Registration, graph_of, refs_of, source_of
+from gc_assets.lakes.iceberg.retention import retain
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, Retention
+from tests.lakes.iceberg.histories import AS_OF, DAY, DAY_MS, UUID, frozen
+
+DAYS = st.integers(0, 12)
+NAMES = ["main", "dev", "rel", "v1", "v2"]
+
+
+@st.composite
+def registrations(draw: st.DrawFn, name: str) -> Registration:
+    """A table of up to eight snapshots `0` to `7`, parents and times at random, with refs that lapse soon or never."""
+    ids = draw(st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True))
+    snapshots = []
+    for index in sorted(ids):
+        parent = draw(st.sampled_from([None, "gone", *(str(other) for other in ids if other < index)]))
+        snapshots.append(Snapshot(str(index), parent, AS_OF - timedelta(days=draw(DAYS)), "list", {}, ()))
+    refs = tuple(
+        SnapshotRef(name, "tag" if name.startswith("v") else "branch", str(draw(st.sampled_from(ids))), lasts)
+        for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=5))
+        for lasts in [draw(st.sampled_from([{}, {"max-ref-age-ms": str(3 * DAY_MS)}]))]
+    )
+    return Registration(name, TableMetadata("file:///m.json", UUID, {}, (), tuple(snapshots), refs, (), ()), 0, draw(st.integers(0, 9)) > 0)
+
+
+def retention(items: list[Registration]) -> Retention:
+    refs = [ref for item in items for ref in refs_of(item)]
+    everything = frozen(refs, [source_of(item) for item in items])
+    return retain(everything, graph_of(items), AS_OF, AS_OF + 1000 * DAY, IcebergRetention())
+
+
+def approved(items: list[Registration]) -> list[ExpiryAction]:
+    return [ExpiryAction(**row) for row in retention(items).expiry.to_pylist()]
+
+
+def tables(draw: Any) -> list[Registration]:
+    return [draw(registrations(name)) for name in ["db.a", "db.b"][: draw(st.sampled_from([1, 1, 2]))]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_no_more_than_was_approved_and_is_still_asked_for_and_no_ref_loses_its_snapshot(data: st.DataObject) -> None:
+    actions = approved(tables(data.draw))
+    now = tables(data.draw)
+    fresh = {(action.action, action.snapshot_id, action.ref_name) for action in approved(now)}
+
+    decision = decide(actions, now, retention(now))
+
+    tables_now = {item.name: item.table for item in now}
+    for removal in decision.removals:
+        table = tables_now[removal.name]
+        for action in removal.actions:
+            assert action in actions
+            assert (action.action, action.snapshot_id, action.ref_name) in fresh
+        assert removal.snapshot_ids == {action.snapshot_id for action in removal.actions if action.action == REMOVE_SNAPSHOT}
+        assert removal.snapshot_ids <= {snapshot.snapshot_id for snapshot in table.snapshots}
+        assert removal.ref_names <= {ref.name for ref in table.refs} - {"main"}
+        assert not removal.snapshot_ids & {ref.snapshot_id for ref in table.refs if ref.name not in removal.ref_names}
+    to_do = {action for removal in decision.removals for action in removal.actions}
+    assert to_do.isdisjoint(decision.settled)
+    assert to_do | decision.settled.keys() == set(actions)
+    for action, outcome in decision.settled.items():
+        if action.action == REMOVE_SNAPSHOT:
+            there = any(action.snapshot_id == snapshot.snapshot_id for item in now for snapshot in item.table.snapshots)
+        else:
+            there = any(action.ref_name == ref.name for item in now for ref in item.table.refs)
+        assert (outcome.verdict, bool(outcome.error)) == (("changed", True) if there else ("absent", False))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_on_an_unchanged_table_everything_approved_is_done(data: st.DataObject) -> None:
+    items = tables(data.draw)
+    actions = approved(items)
+    decision = decide(actions, items, retention(items))
+    assert decision.settled == {}
+    assert {action for removal in decision.removals for action in removal.actions} == set(actions)
+
+
+@settings(max_examples=100, deadline=None)
+@given(registrations("db.a"), st.data())
+def test_metadata_after_a_commit_is_as_asked_or_the_difference_is_named(item: Registration, data: st.DataObject) -> None:
+    removals = decide(approved([item]), [item], retention([item])).removals
+    if not removals:
+        return
+    [removal] = removals
+    after = replace(item.table, snapshots=removal.retained, refs=removal.refs)
+    assert problem_after(removal, after) is None
+    wrong = [replace(after, table_uuid="other")]
+    wrong += [replace(after, snapshots=after.snapshots[1:])] if after.snapshots else []
+    wrong += [replace(after, refs=after.refs[1:])] if after.refs else []
+    wrong += [replace(after, refs=(replace(ref, snapshot_id="99"), *after.refs[1:])) for ref in after.refs[:1]]
+    wrong += [replace(after, snapshots=item.table.snapshots)] if removal.snapshot_ids else []
+    wrong += [replace(after, refs=item.table.refs)] if removal.ref_names else []
+    assert problem_after(removal, data.draw(st.sampled_from(wrong)))

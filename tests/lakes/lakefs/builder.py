@@ -1,0 +1,100 @@
+"""A lakeFS repository made up commit by commit: namespace, metadata and server state, in the shapes of the recordings."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tests.lakes.lakefs.fake_server import Branch, Commit, FakeRepository, Listed
+from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
+
+XID_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+
+
+def xid(moment: datetime, counter: int = 0) -> str:
+    """An xid as lakeFS names objects: the second, then eight more bytes."""
+    number = int.from_bytes(int(moment.timestamp()).to_bytes(4, "big") + counter.to_bytes(8, "big"), "big") << 4
+    return "".join(XID_DIGITS[number >> shift & 31] for shift in range(95, -1, -5))
+
+
+class RepositoryBuilder:
+    """The default branch is `main`, on a first commit without files; `now` dates what is made."""
+
+    def __init__(self, folder: Path, now: datetime, name: str = "ml-data") -> None:
+        self.repository = FakeRepository(name, folder / name)
+        self.now = now
+        self._count = 0
+        (self.repository.namespace / "data").mkdir(parents=True)
+        self.repository.branches["main"] = Branch(self.record("first", [], {}))
+
+    @property
+    def namespace(self) -> Path:
+        return self.repository.namespace
+
+    def upload(self, content: bytes = b"x", *, name: str | None = None) -> str:
+        """A file in the storage, dated now; the key that an entry may name."""
+        self._count += 1
+        key = f"data/{xid(self.now)}/{name or xid(self.now, self._count)}"
+        path = self.namespace / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        os.utime(path, (self.now.timestamp(), self.now.timestamp()))
+        return key
+
+    def stage(self, branch: str, path: str, key: str | None = None) -> str:
+        """Uploads to a path of a branch; or links a key there."""
+        key = key or self.upload()
+        self.repository.branches[branch].staged[path] = self._listed(path, key)
+        return key
+
+    def delete(self, branch: str, path: str) -> None:
+        self.repository.branches[branch].staged[path] = None
+
+    def reset(self, branch: str) -> None:
+        self.repository.branches[branch].staged.clear()
+
+    def branch(self, name: str, source: str = "main", *, hidden: bool = False) -> None:
+        head = self.repository.branches[source].head if source in self.repository.branches else source
+        self.repository.branches[name] = Branch(head, hidden)
+
+    def drop(self, branch: str) -> None:
+        del self.repository.branches[branch]
+
+    def commit(self, branch: str, **uploads: bytes) -> str:
+        """Commits what is staged on a branch, after uploading (path with `_` for a slash)."""
+        for path, content in uploads.items():
+            self.stage(branch, path.replace("_", "/"), self.upload(content))
+        held = self.repository.branches[branch]
+        seen = self.repository.seen(branch) or {}
+        name = f"{branch}-{len(self.repository.commits)}"
+        held.head = self.record(name, [held.head], {path: item.address for path, item in seen.items()})
+        held.staged.clear()
+        return held.head
+
+    def record(self, name: str, parents: list[str], tree: dict[str, str], **facts: Any) -> str:
+        """A commit with its metadata, dated now."""
+        entries = [Entry(path, address, 1, self.now, 2 if "://" in address else 1) for path, address in sorted(tree.items())]
+        metarange = ""
+        if entries:
+            ranges = []
+            for first in range(0, len(entries), 3):  # small ranges, so that commits share them
+                part = entries[first : first + 3]
+                range_id = self.repository.write_metadata(range_table(part))
+                ranges.append((range_id, part[0].path.encode(), part[-1].path.encode(), len(part)))
+            metarange = self.repository.write_metadata(metarange_table(ranges))
+        self.repository.commits[name] = Commit(name, parents, int(self.now.timestamp()), metarange, **facts)
+        self.repository.trees[name] = {path: self._listed(path, address) for path, address in tree.items()}
+        return name
+
+    def rules(self, default: int, **branches: int) -> None:
+        rows = [{"branch_id": name, "retention_days": days} for name, days in branches.items()]
+        self.repository.rules = {"default_retention_days": default, "branches": rows}
+
+    def files(self) -> set[str]:
+        """Keys of the objects that are there."""
+        return {str(path.relative_to(self.namespace)) for path in (self.namespace / "data").rglob("*") if path.is_file()}
+
+    def _listed(self, path: str, address: str) -> Listed:
+        return Listed(path, address, 1, int(self.now.timestamp()))

@@ -1,0 +1,324 @@
+"""A small lakeFS server over a storage namespace on the disk, stateful, spoken to over HTTP like the real one.
+
+It answers the calls that the collector makes, in the shape and with the faults that the recordings show (tests/data/lakefs): full
+addresses with the store's root written twice, hidden branches left out unless asked for, `"branches": null`, staged entries that
+`prepare_uncommited` misses. What it does not know it answers with 501, so that a test never passes on silence.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.lakes.lakefs.tables import framed, metarange_record, number, object_id, table, text
+
+KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-every-output"
+
+
+@dataclass
+class Commit:
+    """A commit as the server keeps it; `created` in seconds."""
+
+    id: str
+    parents: list[str]
+    created: int
+    metarange_id: str
+    version: int = 1
+    generation: int = 1
+    message: str = ""
+    nanos: int = 0
+
+
+@dataclass
+class Listed:
+    """An object that a ref shows: its address as the entry holds it, full or relative."""
+
+    path: str
+    address: str
+    size_bytes: int
+    mtime: int
+    checksum: str = "0" * 32
+    # Identical bytes at the same path are no change to the server, whatever their address (H5).
+    is_change: bool = True
+
+    @property
+    def is_full(self) -> bool:
+        return "://" in self.address
+
+
+@dataclass
+class Branch:
+    head: str
+    hidden: bool = False
+    # Path to what stands there now; null is a deletion.
+    staged: dict[str, Listed | None] = field(default_factory=dict)
+
+
+@dataclass
+class FakeRepository:
+    """State of one repository. `trees` maps a commit to its objects."""
+
+    name: str
+    namespace: Path
+    root: str = "/lakefs-blockstore"
+    read_only: bool = False
+    created: int = 0
+    branches: dict[str, Branch] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    commits: dict[str, Commit] = field(default_factory=dict)
+    trees: dict[str, dict[str, Listed]] = field(default_factory=dict)
+    rules: dict[str, Any] | None = None
+    storage_namespace: str | None = None
+    # Ids of a dump that stands in the namespace already; null writes a new one each time.
+    dumped: dict[str, str] | None = None
+
+    def seen(self, ref: str) -> dict[str, Listed] | None:
+        """What a reader of a branch, tag or commit sees."""
+        if ref in self.branches:
+            branch = self.branches[ref]
+            merged = {**self.trees[branch.head], **branch.staged}
+            return {path: item for path, item in merged.items() if item is not None}
+        return self.trees.get(self.tags.get(ref, ref))
+
+    def shown(self, item: Listed) -> str:
+        """The address as the REST listing of a local block store prints it."""
+        if item.is_full:
+            scheme, path = item.address.split("://", 1)
+            return f"local://{self.root}{path}" if scheme == "local" else item.address
+        return f"local://{self.root}/{self.name}/{item.address}"
+
+    def write_metadata(self, raw: bytes) -> str:
+        folder = self.namespace / "_lakefs"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / object_id(raw)).write_bytes(raw)
+        return object_id(raw)
+
+    def dump(self) -> dict[str, str]:
+        if self.dumped is not None:
+            return self.dumped
+        commits = [(c.id.encode(), framed(c.metarange_id.encode(), self._commit(c))) for c in self.commits.values()]
+        branches = [(n.encode(), framed(b.head.encode(), text(1, n) + text(2, b.head))) for n, b in self.branches.items()]
+        tags = [(n.encode(), framed(c.encode(), text(1, n) + text(2, c))) for n, c in self.tags.items()]
+        return {
+            "commits_meta_range_id": self._dumped("commit", commits),
+            "branches_meta_range_id": self._dumped("branch", branches),
+            "tags_meta_range_id": self._dumped("tag", tags),
+        }
+
+    def _commit(self, commit: Commit) -> bytes:
+        moment = number(1, commit.created) + (number(2, commit.nanos) if commit.nanos else b"")
+        out = text(1, commit.id) + text(2, "tester") + text(3, commit.message) + text(4, moment) + text(5, commit.metarange_id)
+        out += b"".join(text(7, parent) for parent in commit.parents)
+        return out + (number(8, commit.version) if commit.version else b"") + number(9, commit.generation)
+
+    def _dumped(self, entity: str, records: list[tuple[bytes, bytes]]) -> str:
+        ranges = []
+        ordered = sorted(records)
+        for first in range(0, len(ordered), 1000):
+            part = ordered[first : first + 1000]
+            range_id = self.write_metadata(table(part, "ranges", entity=entity))
+            ranges.append(metarange_record(range_id, part[0][0], part[-1][0], len(part)))
+        return self.write_metadata(table(ranges, "metaranges", entity=entity))
+
+    def prepare_uncommitted(self, run_id: str) -> str:
+        """Writes what the server holds to be uncommitted: no full address, no identical upload (H5)."""
+        found = [
+            item for branch in self.branches.values() for item in branch.staged.values() if item and item.is_change and not item.is_full
+        ]
+        if not found:
+            return ""
+        rows = pa.table({"physical_address": [i.address for i in found], "creation_date": pa.array([i.mtime for i in found], pa.int64())})
+        relative = f"_lakefs/retention/gc/uncommitted/{run_id}/uncommitted"
+        (self.namespace / relative).mkdir(parents=True, exist_ok=True)
+        sink = io.BytesIO()
+        pq.write_table(rows, sink, compression="gzip")
+        (self.namespace / relative / "part").write_bytes(sink.getvalue())
+        return f"local://{self.root}/{self.name}/{relative}"
+
+
+# Go's `strconv.ParseBool`, by which the server reads a query; the SDK sends `True`.
+TRUE = {"1", "t", "T", "TRUE", "true", "True"}
+Answer = tuple[int, Any]
+# Looks at (method, path, query) before the server does; an answer of its own stands for the server's.
+Fault = Callable[[str, str, Mapping[str, str]], Answer | None]
+
+
+class FakeServer:
+    """Repositories behind HTTP. `requests` are the calls so far, `fault` may answer in the server's stead."""
+
+    def __init__(self, *repositories: FakeRepository) -> None:
+        self.repositories = {repository.name: repository for repository in repositories}
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.fault: Fault = lambda method, path, query: None
+        self.grace_period = 86_400
+        self.page = 1000
+        self.date: str | None = None
+        self.tasks: dict[str, dict[str, str] | None] = {}
+        self.pages_of_uncommitted: list[tuple[str, str]] | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """The base URL, while the server runs."""
+        http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{http.server_address[1]}"
+        finally:
+            http.shutdown()
+            http.server_close()
+            thread.join()
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Answer:
+        with self._lock:
+            self.requests.append((method, path, query))
+            found = self.fault(method, path, query)
+            return found if found is not None else self._answer(method, [unquote(step) for step in path.split("/")[1:]], query, body)
+
+    def _answer(self, method: str, steps: list[str], query: dict[str, str], body: dict[str, Any]) -> Answer:
+        if (method, steps) == ("GET", ["config", "garbage-collection"]):
+            return 200, {"grace_period": self.grace_period}
+        if (method, steps) == ("GET", ["repositories"]):
+            return 200, self._paged({name: self._facts(item) for name, item in self.repositories.items()}, query)
+        if steps[:1] != ["repositories"] or len(steps) < 2:
+            return 501, {"message": "unknown to the fake server"}
+        repository = self.repositories.get(steps[1])
+        if repository is None:
+            return 404, {"message": "repository not found"}
+        match method, steps[2:]:
+            case "GET", []:
+                return 200, self._facts(repository)
+            case "GET", ["branches"]:
+                shown = {n: b for n, b in repository.branches.items() if not b.hidden or query.get("show_hidden") in TRUE}
+                return 200, self._paged({n: {"id": n, "commit_id": b.head} for n, b in shown.items()}, query)
+            case "GET", ["tags"]:
+                return 200, self._paged({n: {"id": n, "commit_id": c} for n, c in repository.tags.items()}, query)
+            case "GET", ["refs", ref, "objects", "ls"]:
+                return self._objects(repository, ref, query)
+            case "GET", ["settings", "gc_rules"]:
+                return self._rules(repository)
+            case "POST", ["dump"]:
+                task = f"DR{len(self.tasks)}"
+                self.tasks[task] = None
+                return 202, {"id": task}
+            case "GET", ["dump"]:
+                return self._dump(repository, query["task_id"])
+            case "POST", ["gc", "prepare_uncommited"]:
+                return self._uncommitted(repository, body)
+        return 501, {"message": "unknown to the fake server"}
+
+    def _facts(self, repository: FakeRepository) -> dict[str, Any]:
+        return {
+            "creation_date": repository.created,
+            "default_branch": "main",
+            "id": repository.name,
+            "read_only": repository.read_only,
+            "storage_id": "",
+            "storage_namespace": repository.storage_namespace or f"local://{repository.name}",
+        }
+
+    def _paged(self, items: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
+        amount = min(int(query.get("amount", "100")), self.page)
+        left = [name for name in sorted(items) if name > query.get("after", "")]
+        names = left[:amount]
+        more = len(left) > len(names)
+        pagination = {"has_more": more, "max_per_page": 1000, "next_offset": names[-1] if more else "", "results": len(names)}
+        return {"pagination": pagination, "results": [items[name] for name in names]}
+
+    def _objects(self, repository: FakeRepository, ref: str, query: Mapping[str, str]) -> Answer:
+        seen = repository.seen(ref)
+        if seen is None:
+            return 404, {"message": "branch not found"}
+        page = self._paged({path: path for path in seen}, query)
+        page["results"] = [_stats(repository, seen[path]) for path in page["results"]]
+        return 200, page
+
+    def _rules(self, repository: FakeRepository) -> Answer:
+        rules = repository.rules
+        if rules is None or not (rules["default_retention_days"] or rules["branches"]):  # stored, and read back as none (H19)
+            return 404, {"message": "no rules were found"}
+        return 200, {"branches": rules["branches"] or None, "default_retention_days": rules["default_retention_days"]}
+
+    def _dump(self, repository: FakeRepository, task: str) -> Answer:
+        if task not in self.tasks:
+            return 404, {"message": "not found"}
+        status: dict[str, Any] = {"id": task, "done": False, "update_time": "2026-06-01T00:00:02.670648914Z"}
+        if self.tasks[task] is None:
+            self.tasks[task] = repository.dump()
+            return 200, status
+        return 200, status | {"done": True, "refs": self.tasks[task]}
+
+    def _uncommitted(self, repository: FakeRepository, body: Mapping[str, Any]) -> Answer:
+        run_id = f"g0{len(self.requests):018}"
+        if self.pages_of_uncommitted is not None:
+            location, token = self.pages_of_uncommitted.pop(0)
+            return 201, {"run_id": run_id, "gc_uncommitted_location": location} | ({"continuation_token": token} if token else {})
+        if body.get("continuation_token"):
+            return 400, {"message": "invalid continuation token"}
+        return 201, {"run_id": run_id, "gc_uncommitted_location": repository.prepare_uncommitted(run_id)}
+
+
+def _stats(repository: FakeRepository, item: Listed) -> dict[str, Any]:
+    return {
+        "checksum": item.checksum,
+        "content_type": "application/octet-stream",
+        "mtime": item.mtime,
+        "path": item.path,
+        "path_type": "object",
+        "physical_address": repository.shown(item),
+        "size_bytes": item.size_bytes,
+    }
+
+
+def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
+    expected = "Basic " + base64.b64encode(f"{KEY_ID}:{SECRET}".encode()).decode()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._serve("GET")
+
+        def do_POST(self) -> None:
+            self._serve("POST")
+
+        def _serve(self, method: str) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            raw = self.rfile.read(length)
+            url = urlsplit(self.path)
+            if self.headers.get("Authorization") != expected:
+                status, body = 401, {"message": "error authenticating request"}
+            else:
+                query = dict(parse_qsl(url.query))
+                status, body = server.answer(method, url.path.removeprefix("/api/v1"), query, json.loads(raw) if raw else {})
+            if status == 0:  # the connection is lost
+                self.close_connection = True
+                self.connection.close()
+                return
+            content = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return server.date or super().date_time_string(timestamp)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    return Handler

@@ -1,0 +1,97 @@
+"""The fake server in the state of a recording: its refs, listings, rules and dump are the recorded ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gc_assets.lakes.lakefs.metaranges import read_metarange
+from gc_assets.lakes.lakefs.ranges import read_range
+from tests.lakes.lakefs.fake_server import Branch, Commit, FakeRepository, Listed
+from tests.lakes.lakefs.recordings import SERVER_ROOT, Recording
+
+
+def answers(recording: Recording, subject: str) -> list[Any]:
+    return [exchange["response"]["body"] for exchange in recording.exchanges(subject) if exchange["response"]["status"] < 300]
+
+
+def recorded_repository(recording: Recording, namespace: Path) -> FakeRepository:
+    """The repository at the moment of recording, over a copy of its namespace."""
+    facts = next(body for body in answers(recording, "repository") if "storage_namespace" in body)
+    repository = FakeRepository(facts["id"], namespace, SERVER_ROOT, facts["read_only"], facts["creation_date"])
+    repository.rules = answers(recording, "gc_rules")[0]
+    repository.dumped = next(body["refs"] for body in answers(recording, "dump") if body.get("done"))
+    for body in answers(recording, "commits"):
+        repository.commits[body["id"]] = Commit(
+            body["id"], body["parents"], body["creation_date"], body["meta_range_id"], body["version"], body["generation"], body["message"]
+        )
+        repository.trees[body["id"]] = _tree(recording, body["meta_range_id"])
+    repository.tags = {item["id"]: item["commit_id"] for body in answers(recording, "tags") for item in body["results"]}
+    listings = _listings(recording)
+    hidden = {item["id"] for item in _branches(recording, hidden=True)} - {item["id"] for item in _branches(recording, hidden=False)}
+    changed = _changed(recording)
+    for item in _branches(recording, hidden=True):
+        branch = Branch(item["commit_id"], hidden=item["id"] in hidden)
+        repository.branches[item["id"]] = branch
+        if item["id"] not in listings:
+            continue
+        seen, head = listings[item["id"]], repository.trees[branch.head]
+        for path, listed in seen.items():
+            if path not in head or head[path].address != listed.address:
+                listed.is_change = (item["id"], path) in changed
+                branch.staged[path] = listed
+            else:
+                head[path].checksum = listed.checksum
+        branch.staged |= dict.fromkeys(head.keys() - seen.keys())
+    _fill_unlisted(recording, repository, listings)
+    return repository
+
+
+def _branches(recording: Recording, *, hidden: bool) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for exchange in recording.exchanges("branches"):
+        asked = exchange["request"]["query"].get("show_hidden") == "true"
+        if exchange["request"]["path"].endswith("/branches") and asked == hidden:
+            found |= {item["id"]: item for item in exchange["response"]["body"]["results"]}
+    return list(found.values())
+
+
+def _listings(recording: Recording) -> dict[str, dict[str, Listed]]:
+    found: dict[str, dict[str, Listed]] = {}
+    for exchange in recording.exchanges("objects"):
+        ref = exchange["request"]["path"].split("/refs/")[1].split("/")[0]
+        for row in exchange["response"]["body"]["results"]:
+            address = _entry_address(recording.name, row["physical_address"])
+            found.setdefault(ref, {})[row["path"]] = Listed(row["path"], address, row["size_bytes"], row["mtime"], row["checksum"])
+    return found
+
+
+def _entry_address(name: str, shown: str) -> str:
+    """What stands in the entry, from what the listing prints."""
+    own, full = f"local://{SERVER_ROOT}/{name}/", f"local://{SERVER_ROOT}"
+    return shown.removeprefix(own) if shown.startswith(own) else f"local://{shown.removeprefix(full)}"
+
+
+def _changed(recording: Recording) -> set[tuple[str, str]]:
+    found: set[tuple[str, str]] = set()
+    for exchange in recording.exchanges("staging_diff"):
+        branch = exchange["request"]["path"].split("/branches/")[1].split("/")[0]
+        found |= {(branch, row["path"]) for row in exchange["response"]["body"]["results"]}
+    return found
+
+
+def _tree(recording: Recording, metarange_id: str) -> dict[str, Listed]:
+    tree: dict[str, Listed] = {}
+    for item in read_metarange("recorded", recording.metadata(metarange_id)) if metarange_id else ():
+        for row in read_range("recorded", recording.metadata(item.range_id)).to_pylist():
+            tree[row["path"]] = Listed(row["path"], row["address"], row["size_bytes"], int(row["written_at"].timestamp()))
+    return tree
+
+
+def _fill_unlisted(recording: Recording, repository: FakeRepository, listings: dict[str, dict[str, Listed]]) -> None:
+    """Staged objects of branches whose listing was not recorded (`many` recorded that of main), from the truth about each file."""
+    for row in recording.files():
+        for name in filter(None, row["staged_on"]):
+            if name not in listings:
+                listed = Listed(row["path"], row["key"], int(row["size"]), int(row["last_modified"]))
+                repository.branches[name].staged[row["path"]] = listed

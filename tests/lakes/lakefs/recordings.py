@@ -1,0 +1,92 @@
+"""The recorded repositories of a real lakeFS server, as tests read them (tests/data/lakefs/README.md)."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.lakes.lakefs.containers import decode
+from gc_assets.lakes.protocol import Container, Kind
+
+DATA = Path(__file__).parents[2] / "data" / "lakefs"
+NAMES = ("basic", "lifecycle", "many")
+SERVER_ROOT = "/lakefs-blockstore"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A repository as recorded. `namespace` is unpacked once for all tests, which read it and never write."""
+
+    name: str
+
+    @cached_property
+    def expected(self) -> dict[str, Any]:
+        return json.loads((DATA / self.name / "expected.json").read_text())
+
+    @cached_property
+    def namespace(self) -> Path:
+        return _unpacked(self.name)
+
+    @property
+    def location(self) -> str:
+        return f"file://{self.namespace}/"
+
+    def unpack(self, folder: Path) -> Path:
+        """A copy of the namespace, file times kept, that a test may change: `<folder>/<name>`."""
+        target = folder / self.name
+        archive = next((DATA / self.name).glob("namespace.tar.*"))
+        with tarfile.open(archive) as tar:
+            tar.extractall(target, filter="tar")
+        return target
+
+    def files(self) -> list[dict[str, Any]]:
+        """The truth about every file: key, path, size, last_modified, staged_on, ..."""
+        if "objects" in self.expected:
+            return self.expected["objects"]
+        with gzip.open(DATA / self.name / "objects.csv.gz", "rt", newline="") as lines:
+            return [{**row, "staged_on": row["staged_on"].split()} for row in csv.DictReader(lines)]
+
+    def exchanges(self, subject: str) -> list[dict[str, Any]]:
+        """Recorded requests with their answers."""
+        path = DATA / self.name / "rest" / f"{subject}.json"
+        return json.loads(path.read_text() if path.exists() else gzip.decompress(path.with_suffix(".json.gz").read_bytes()))
+
+    def metadata(self, object_id: str) -> bytes:
+        return (self.namespace / "_lakefs" / object_id).read_bytes()
+
+    def tables(self) -> Iterator[tuple[str, bytes]]:
+        """Every range and metarange, those of the refs dumps too."""
+        for path in sorted((self.namespace / "_lakefs").iterdir()):
+            if len(path.name) == 64:
+                yield path.name, path.read_bytes()
+
+    def container(self, object_id: str, kind: str, expected_entries: int | None = None) -> Container:
+        return Container(f"{self.location}_lakefs/{object_id}", kind, None, expected_entries)
+
+    def objects(self, metarange_id: str) -> pa.Table:
+        """Every row below a metarange, as we decode it."""
+        ranges = decode(self.container(metarange_id, Kind.METARANGE), self.metadata(metarange_id)).to_pylist()
+        parts = []
+        for row in ranges:
+            range_id = row["address"].rpartition("/")[2]
+            parts.append(decode(self.container(range_id, Kind.RANGE, row["expected_entries"]), self.metadata(range_id)))
+        return pa.Table.from_batches(parts)
+
+    def address(self, key: str) -> str:
+        """An expected key as the address that it has here."""
+        return f"file://{key.removeprefix('local://')}" if key.startswith("local://") else self.location + key
+
+
+@lru_cache
+def _unpacked(name: str) -> Path:
+    return Recording(name).unpack(Path(tempfile.mkdtemp(prefix="lakefs-")))

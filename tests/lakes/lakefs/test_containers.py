@@ -1,0 +1,225 @@
+"""Ranges and metaranges: a commit's decoded objects are those that the real server lists; damage is refused by name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.lakefs.containers import decode
+from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Container, Kind
+from tests.lakes.lakefs.recordings import NAMES, Recording
+from tests.lakes.lakefs.tables import Entry, TableWriter, framed, metarange_table, number, object_id, range_table, table, text
+
+LOCATION = "file:///namespace/"
+ENTRIES = [Entry(f"sales/{n:03}.csv", f"data/part/{n:020}", n, datetime(2026, 5, 1, 12, 0, n % 60, 5, tzinfo=UTC)) for n in range(200)]
+
+
+def named(name: str) -> dict[str, Any]:
+    return Recording(name).expected
+
+
+def container(raw: bytes, kind: str = Kind.RANGE, expected: int | None = None) -> Container:
+    return Container(f"{LOCATION}_lakefs/{object_id(raw)}", kind, len(raw), expected)
+
+
+def addresses(entries: Sequence[Entry]) -> set[str]:
+    raw = range_table(entries)
+    return set(decode(container(raw), raw)["address"].to_pylist())
+
+
+@pytest.mark.parametrize("name", ["basic", "lifecycle"])
+def test_every_commit_holds_what_the_server_lists_at_it(name: str) -> None:
+    recording = Recording(name)
+    for commit in recording.expected["commits"].values():
+        held: dict[str, set[str]] = {}
+        if commit["meta_range_id"]:
+            for row in recording.objects(commit["meta_range_id"]).select(["path", "address"]).to_pylist():
+                held.setdefault(row["path"], set()).add(row["address"])
+        assert set(held) == set(commit["tree"])
+        for path, key in commit["tree"].items():
+            assert recording.address(key) in held[path]
+
+
+def test_every_commit_of_the_large_repository_has_the_recorded_tree() -> None:
+    recording = Recording("many")
+    checked = 0
+    for commit in recording.expected["commits"]:
+        rows = recording.objects(commit["meta_range_id"]) if commit["meta_range_id"] else LOGICAL_ENTRY_SCHEMA.empty_table()
+        assert rows.num_rows == commit["objects"]
+        paths = rows["path"].to_pylist()
+        keys = [address.removeprefix(recording.location) for address in rows["address"].to_pylist()]
+        lines = "\n".join(sorted(f"{path}\t{key}" for path, key in zip(paths, keys, strict=True)))
+        assert hashlib.sha256(lines.encode()).hexdigest() == commit["tree_sha256"]
+        checked += rows.num_rows
+    assert checked > 100_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sizes_and_times_are_those_of_the_recorded_listing(name: str) -> None:
+    recording = Recording(name)
+    branches = recording.expected["branches"]
+    held: dict[str, dict[str, Any]] = {}
+    compared = 0
+    for exchange in recording.exchanges("objects"):
+        ref = exchange["request"]["path"].split("/refs/")[1].split("/")[0]
+        if ref not in branches or compared > 3_000:
+            continue
+        if ref not in held:
+            held[ref] = {row["path"]: row for row in recording.objects(_metaranges(recording)[ref]).to_pylist() if row["must_exist"]}
+        for listed in exchange["response"]["body"]["results"]:
+            row = held[ref].get(listed["path"])
+            if row is not None and listed["physical_address"].endswith(row["address"].removeprefix(recording.location)):
+                assert (row["size_bytes"], int(row["written_at"].timestamp())) == (listed["size_bytes"], listed["mtime"])
+                compared += 1
+    assert compared > 20
+
+
+def _metaranges(recording: Recording) -> dict[str, str]:
+    commits = recording.expected["commits"]
+    of = (
+        {c["id"]: c["meta_range_id"] for c in commits} if isinstance(commits, list) else {k: c["meta_range_id"] for k, c in commits.items()}
+    )
+    return {name: of[branch["head"]] for name, branch in recording.expected["branches"].items()}
+
+
+def test_a_range_gives_one_row_for_each_object_with_path_size_and_time() -> None:
+    raw = range_table(ENTRIES)
+    rows = decode(container(raw, expected=200), raw)
+    assert rows.schema == LOGICAL_ENTRY_SCHEMA
+    got = [(r["path"], r["address"], r["size_bytes"], r["written_at"], r["must_exist"], r["is_container"]) for r in rows.to_pylist()]
+    assert got == [(e.path, LOCATION + e.address, e.size_bytes, e.written_at, True, False) for e in ENTRIES]
+
+
+def test_user_metadata_of_an_object_is_passed_over() -> None:
+    assert addresses([Entry("a", "data/p/x", metadata={f"k{n}": "v" * n for n in range(30)})]) == {f"{LOCATION}data/p/x"}
+
+
+def test_a_file_with_two_spellings_is_one_file() -> None:
+    full = Entry("b", "local:///lakefs-blockstore/namespace/data/p/x", address_type=2)
+    assert f"{LOCATION}data/p/x" in addresses([full])
+    assert addresses([Entry("a", "data/p/x"), full]) >= {f"{LOCATION}data/p/x"}
+
+
+def test_a_full_address_under_another_mount_point_still_protects_the_file() -> None:
+    assert f"{LOCATION}data/p/x" in addresses([Entry("a", "local:///somewhere/else/entirely/data/p/x", address_type=2)])
+
+
+def test_a_full_address_with_the_root_written_twice_still_protects_the_file() -> None:
+    assert f"{LOCATION}data/p/x" in addresses([Entry("a", "local:///store/store/namespace/data/p/x", address_type=2)])
+
+
+def test_an_imported_object_keeps_its_own_address() -> None:
+    assert addresses([Entry("a", "s3://bucket/raw/x", address_type=2)]) == {"s3://bucket/raw/x"}
+    assert "file:///lakefs-external/x.bin" in addresses([Entry("a", "local:///lakefs-external/x.bin", address_type=2)])
+
+
+@pytest.mark.parametrize(
+    "address, expected", [("data/p/x", f"{LOCATION}data/p/x"), ("s3://bucket/x", "s3://bucket/x"), ("0123abcd", f"{LOCATION}0123abcd")]
+)
+def test_an_address_of_the_deprecated_type_is_full_where_it_begins_with_a_scheme(address: str, expected: str) -> None:
+    assert addresses([Entry("a", address, address_type=0)]) == {expected}
+
+
+def test_guessed_names_need_not_exist() -> None:
+    raw = range_table([Entry("a", "local:///x/namespace/data/p/x", address_type=2)])
+    assert not any(decode(container(raw), raw)["must_exist"].to_pylist())
+
+
+def test_a_path_that_is_not_utf_8_is_shown_and_its_object_protected() -> None:
+    _, value = Entry("a", "data/p/x").encode()
+    raw = TableWriter().write([(b"a\xff", value)], {"type": "ranges", "count": "1"})
+    with pytest.raises(FormatError, match="min_key"):
+        decode(container(raw), raw)
+    plain = TableWriter()
+    plain.meta = {}
+    pairs = [(b"a", value), (b"a\xff", value), (b"b", value)]
+    raw = plain.write(pairs, {"type": "ranges", "count": "3", "min_key": "a", "max_key": "b"})
+    assert decode(container(raw), raw)["path"].to_pylist() == ["a", "a\\xff", "b"]
+
+
+def test_a_range_with_fewer_objects_than_its_metarange_promises_is_refused() -> None:
+    raw = range_table(ENTRIES[:199])
+    with pytest.raises(FormatError, match="promises 200 objects, read 199"):
+        decode(container(raw, expected=200), raw)
+
+
+@pytest.mark.parametrize(
+    "properties, found",
+    [
+        ({"count": "199"}, "count is 199, read 200"),
+        ({"count": None}, "count is None"),
+        ({"type": "metaranges"}, "type and entity .'metaranges', None."),
+        ({"entity": "commit"}, "expected .'ranges', None."),
+        ({"min_key": "sales/001.csv"}, "property min_key"),
+        ({"max_key": "sales/198.csv"}, "property max_key"),
+    ],
+)
+def test_a_range_that_is_not_what_its_properties_say_is_refused(properties: dict[str, str | None], found: str) -> None:
+    raw = range_table(ENTRIES, **properties)
+    with pytest.raises(FormatError, match=f"^range {LOCATION}_lakefs/.*{found}"):
+        decode(container(raw), raw)
+
+
+@pytest.mark.parametrize(
+    "data, found",
+    [
+        (number(3, 1), "an entry without an address"),
+        (text(1, "data/x") + number(6, 3), "address type 3"),
+        (text(1, b"data/\xff"), "an address that is not UTF-8"),
+        (text(1, "data/x") + text(3, "no number"), "the field size with another wire type"),
+        (text(1, "data/x")[:-1], "runs past its end"),
+    ],
+)
+def test_an_entry_that_cannot_be_understood_stops_the_decode(data: bytes, found: str) -> None:
+    raw = table([(b"a", framed(b"i" * 32, data))], "ranges")
+    with pytest.raises(FormatError, match=found):
+        decode(container(raw), raw)
+
+
+def test_a_metarange_names_its_ranges_with_their_counts() -> None:
+    ids = ["a" * 64, "b" * 64]
+    raw = metarange_table([(ids[0], b"a", b"c", 5), (ids[1], b"d", b"f", 7)])
+    rows = decode(container(raw, Kind.METARANGE), raw).to_pylist()
+    assert [(r["address"], r["kind"], r["is_container"], r["expected_entries"]) for r in rows] == [
+        (f"{LOCATION}_lakefs/{ids[0]}", "range", True, 5),
+        (f"{LOCATION}_lakefs/{ids[1]}", "range", True, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    "ranges, found",
+    [
+        ([("a" * 64, b"a", b"m", 1), ("b" * 64, b"k", b"z", 1)], "follow each other"),
+        ([("a" * 64, b"m", b"a", 1)], "follow each other"),
+        ([("a" * 64, b"a", b"m", 0)], "with 0 records"),
+        ([("../../etc/passwd", b"a", b"m", 1)], "64 hexadecimal digits"),
+    ],
+)
+def test_a_metarange_that_makes_no_sense_is_refused(ranges: list[tuple[str, bytes, bytes, int]], found: str) -> None:
+    raw = metarange_table(ranges)
+    with pytest.raises(FormatError, match=found):
+        decode(container(raw, Kind.METARANGE), raw)
+
+
+@pytest.mark.parametrize(
+    "address, kind",
+    [
+        (f"{LOCATION}_lakefs/dummy", Kind.RANGE),
+        (f"{LOCATION}data/{'a' * 64}", Kind.RANGE),
+        (f"{LOCATION}_lakefs/{'a' * 64}", Kind.MANIFEST),
+    ],
+)
+def test_only_objects_of_the_metadata_folder_are_containers(address: str, kind: str) -> None:
+    with pytest.raises(FormatError, match="expected a metarange or range at"):
+        decode(Container(address, kind), b"")
+
+
+def test_a_commit_without_objects_has_an_empty_metarange() -> None:
+    raw = metarange_table([])
+    assert decode(container(raw, Kind.METARANGE), raw) == pa.RecordBatch.from_pylist([], schema=LOGICAL_ENTRY_SCHEMA)

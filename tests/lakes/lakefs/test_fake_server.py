@@ -1,0 +1,114 @@
+"""The fake server says what the real one said, field by field: every recorded question is asked again through `lakefs-sdk`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from lakefs_sdk.api.branches_api import BranchesApi
+from lakefs_sdk.api.internal_api import InternalApi
+from lakefs_sdk.api.objects_api import ObjectsApi
+from lakefs_sdk.api.repositories_api import RepositoriesApi
+from lakefs_sdk.api.tags_api import TagsApi
+from lakefs_sdk.api_client import ApiClient
+from lakefs_sdk.configuration import Configuration
+from lakefs_sdk.exceptions import ApiException
+from lakefs_sdk.models.branch_creation import BranchCreation
+
+from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeServer
+from tests.lakes.lakefs.recorded_server import recorded_repository
+from tests.lakes.lakefs.recordings import NAMES, Recording
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Recording, ApiClient]]:
+    recording = Recording(request.param)
+    with FakeServer(recorded_repository(recording, recording.namespace)).running() as url:
+        yield recording, ApiClient(Configuration(host=f"{url}/api/v1", username=KEY_ID, password=SECRET))
+
+
+def replayed(served: tuple[Recording, ApiClient], subject: str, suffix: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], Any]]:
+    """Recorded query, what stands between the repository and `suffix` in its path, and the recorded answer."""
+    recording, _ = served
+    for exchange in recording.exchanges(subject):
+        request, response = exchange["request"], exchange["response"]
+        if request["method"] == "GET" and request["path"].endswith(suffix) and response["status"] == 200 and not request.get("auth"):
+            yield request["query"], request["path"], response["body"]
+
+
+def paging(query: dict[str, str]) -> dict[str, Any]:
+    return {name: int(value) if name == "amount" else value == "true" if name == "show_hidden" else value for name, value in query.items()}
+
+
+def test_branches(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    asked = 0
+    for query, _, expected in replayed(served, "branches", "/branches"):
+        assert BranchesApi(client).list_branches(recording.name, **paging(query)).to_dict() == expected
+        asked += 1
+    assert asked > 1
+
+
+def test_tags(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    asked = [TagsApi(client).list_tags(recording.name, **paging(q)).to_dict() == e for q, _, e in replayed(served, "tags", "/tags")]
+    assert asked
+    assert all(asked)
+
+
+def test_listings_of_refs_page_by_page(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    branches = recording.expected["branches"]
+    asked = 0
+    for query, path, expected in replayed(served, "objects", "/objects/ls"):
+        ref = path.split("/refs/")[1].split("/")[0]
+        if ref in branches:
+            found = ObjectsApi(client).list_objects(recording.name, ref, **paging(query)).to_dict()
+            assert found["pagination"] == expected["pagination"]
+            assert found["results"] == expected["results"]
+            asked += 1
+    assert asked > 5
+
+
+def test_the_repository_and_its_rules(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    ((_, _, expected), *_) = replayed(served, "repository", f"/repositories/{recording.name}")
+    assert RepositoriesApi(client).get_repository(recording.name).to_dict() == expected
+    ((_, _, rules), *_) = replayed(served, "gc_rules", "/settings/gc_rules")
+    if rules["branches"]:
+        assert RepositoriesApi(client).get_gc_rules(recording.name).to_dict() == rules
+    ((_, _, grace), *_) = replayed(served, "config", "/config/garbage-collection")
+    assert InternalApi(client).get_garbage_collection_config().to_dict() == grace
+
+
+def test_the_refs_dump_is_the_recorded_one_and_not_done_at_once(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    api = RepositoriesApi(client)
+    task = api.dump_submit(recording.name)
+    first, second = (api.dump_status(recording.name, task.id).to_dict() for _ in range(2))
+    recorded = [exchange["response"]["body"] for exchange in recording.exchanges("dump") if exchange["request"]["query"]]
+    assert first.keys() == recorded[0].keys()
+    assert not first["done"]
+    assert second["refs"] == recorded[-1]["refs"]
+
+
+def test_errors_have_the_recorded_status_and_message(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    errors = {e["request"]["path"]: e["response"] for e in recording.exchanges("errors")}
+    missing = errors["/api/v1/repositories/no-such-repository"]
+    with pytest.raises(ApiException) as found:
+        RepositoriesApi(client).get_repository("no-such-repository")
+    assert (found.value.status, missing["body"]["message"] in str(found.value.body)) == (missing["status"], True)
+    nobody = ApiClient(Configuration(host=client.configuration.host, username=KEY_ID, password=KEY_ID))
+    with pytest.raises(ApiException) as refused:
+        RepositoriesApi(nobody).get_repository(recording.name)
+    assert refused.value.status == 401
+    assert "error authenticating request" in str(refused.value.body)
+
+
+def test_what_the_fake_does_not_know_it_refuses(served: tuple[Recording, ApiClient]) -> None:
+    recording, client = served
+    with pytest.raises(ApiException) as found:
+        BranchesApi(client).create_branch(recording.name, BranchCreation(name="new", source="main"))
+    assert found.value.status == 501

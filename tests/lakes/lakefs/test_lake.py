@@ -1,0 +1,621 @@
+"""A repository as a lake: what is read of it, what the rules keep, and that nothing unreadable is ever taken for nothing there.
+
+The hazards H1 to H20 are those of research on lakeFS's own collector; each test that stands for one names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.lakefs.lake import ATTEMPTS, LakeFsLake
+from gc_assets.lakes.protocol import FrozenRefs, Kind
+from tests.lakes.lakefs.fake_server import SECRET, Branch, Commit, FakeRepository, FakeServer, Listed
+from tests.lakes.lakefs.recorded_server import recorded_repository
+from tests.lakes.lakefs.recordings import Recording
+from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, graph_of, moment, recorded, retained, served, states
+from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+DAY = 86_400
+
+
+class Builder:
+    """A small repository, commit by commit; days are counted back from `NOW`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.repository = FakeRepository("ml-data", folder / "ml-data")
+        (self.repository.namespace / "data").mkdir(parents=True)
+        self.commit("first", [], 100, {})
+        self.repository.branches["main"] = Branch("first")
+
+    def commit(self, name: str, parents: list[str], days_ago: float, tree: dict[str, str], **facts: Any) -> str:
+        listed = {path: Listed(path, address, 1, 0) for path, address in tree.items()}
+        entries = [Entry(path, address, address_type=2 if "://" in address else 1) for path, address in sorted(tree.items())]
+        metarange = ""
+        if entries:
+            range_id = self.repository.write_metadata(range_table(entries))
+            low, high = entries[0].path.encode(), entries[-1].path.encode()
+            metarange = self.repository.write_metadata(metarange_table([(range_id, low, high, len(entries))]))
+        created = int(NOW.timestamp() - days_ago * DAY)
+        self.repository.commits[name] = Commit(name, parents, created, metarange, **facts)
+        self.repository.trees[name] = listed
+        return name
+
+    def branch(self, name: str, head: str, *, hidden: bool = False) -> None:
+        self.repository.branches[name] = Branch(head, hidden)
+
+    def stage(self, branch: str, path: str, address: str) -> None:
+        self.repository.branches[branch].staged[path] = Listed(path, address, 1, 0)
+
+    def rules(self, default: int, **branches: int) -> None:
+        rows = [{"branch_id": name, "retention_days": days} for name, days in branches.items()]
+        self.repository.rules = {"default_retention_days": default, "branches": rows}
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Builder:
+    return Builder(tmp_path)
+
+
+@pytest.fixture
+def lake(builder: Builder) -> Iterator[tuple[LakeFsLake, FakeServer]]:
+    with served(builder.repository) as pair:
+        yield pair
+
+
+def judged(lake: LakeFsLake, grace_cutoff: datetime = FAR_FUTURE) -> dict[str, str]:
+    refs = lake.freeze(NOW)
+    return states(lake.retain(refs, graph_of(commits_of(lake, refs)), NOW, grace_cutoff))
+
+
+def pinned(refs: FrozenRefs, namespace: Path) -> set[str]:
+    prefix = f"file://{namespace}/"
+    return {item.address.removeprefix(prefix) for item in refs.pinned if item.address.startswith(prefix)}
+
+
+# The recordings
+
+
+@pytest.mark.parametrize("name", ["basic", "lifecycle"])
+def test_live_and_dead_files_of_every_scenario_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
+    with recorded(name, tmp_path) as (recording, lake, server):
+        folder = server.repositories[name].namespace
+        trees = {commit: set(facts["tree"].values()) for commit, facts in recording.expected["commits"].items()}
+        on_disk = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "_lakefs" not in path.parts}
+        for scenario in recording.expected["scenarios"]:
+            server.repositories[name].rules = scenario["rules"]
+            refs = lake.freeze(NOW)
+            graph = graph_of(commits_of(lake, refs))
+            active = retained(lake.retain(refs, graph, moment(scenario["as_of"]), FAR_FUTURE))
+            live = set().union(*(trees[commit] for commit in active)) | pinned(refs, folder)
+            assert on_disk - live == set(scenario["dead_if_tags_protect"])
+            assert set(scenario["must_keep"]) <= live | {key for key in scenario["must_keep"] if "://" in key}
+
+
+@pytest.mark.parametrize("name", ["basic", "lifecycle", "many"])
+def test_active_commits_are_those_of_the_rule_and_hold_all_that_the_server_answered(name: str, tmp_path: Path) -> None:
+    """H14: the server's own answer leaves commits out by the order of their ids; the rule does not."""
+    with recorded(name, tmp_path, {"tags": "ignore"}) as (recording, lake, server):
+        for repository in server.repositories.values():
+            repository.branches = {n: Branch(b.head, b.hidden) for n, b in repository.branches.items()}
+            repository.trees = {commit: {} for commit in repository.trees}  # listings are not asked here
+        missed = 0
+        for scenario in recording.expected["scenarios"]:
+            server.repositories[name].rules = scenario["rules"]
+            refs = lake.freeze(NOW)
+            active = retained(lake.retain(refs, graph_of(commits_of(lake, refs)), moment(scenario["as_of"]), FAR_FUTURE))
+            assert active == set(scenario["rule_active_commits"])
+            assert active >= set(scenario["server_active_commits"])
+            missed += len(active - set(scenario["server_active_commits"]))
+        assert missed > 0 or name == "lifecycle"
+
+
+def test_every_trap_of_the_recording_keeps_what_must_be_kept(tmp_path: Path) -> None:
+    with recorded("basic", tmp_path) as (recording, lake, server):
+        namespace = server.repositories["basic"].namespace
+        scenario = next(item for item in recording.expected["scenarios"] if item["name"] == "A")
+        refs = lake.freeze(NOW)
+        active = retained(lake.retain(refs, graph_of(commits_of(lake, refs)), moment(scenario["as_of"]), FAR_FUTURE))
+        trees = recording.expected["commits"]
+        live = set().union(*(trees[commit]["tree"].values() for commit in active)) | pinned(refs, namespace)
+        traps = {trap["id"]: trap for trap in recording.expected["traps"]}
+        assert set(traps) == {
+            "tag-only", "dangling-young", "hard-reset", "hidden-branch", "reset", "staged-then-deleted", "staged-overwritten",
+            "identical-reupload", "link-pending", "link-expired", "link-full-address", "imported", "full-spelling", "strays",
+            "sibling-order",
+        }  # fmt: skip
+        for name, trap in traps.items():
+            if name != "link-pending":  # young by the server's link expiry, which the stages apply
+                assert set(trap.get("keys", ())) <= live, trap["text"]
+            assert not set(trap.get("dead", ())) & live, trap["text"]
+
+
+def test_refs_and_commits_are_the_recorded_ones_hidden_and_dangling_ones_too(tmp_path: Path) -> None:
+    with recorded("basic", tmp_path) as (recording, lake, _):
+        refs = lake.freeze(NOW)
+        expected = recording.expected
+        assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "tag"} == expected["tags"]
+        heads = {name: branch["head"] for name, branch in expected["branches"].items()}
+        assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "branch"} == heads
+        found = {commit.commit_id: commit for commit in commits_of(lake, refs)}
+        assert found.keys() == expected["commits"].keys() == set(expected["server"]["dump_commit_ids"])
+        for commit_id, facts in expected["commits"].items():
+            assert list(found[commit_id].parents) == facts["parents"]
+            assert int(found[commit_id].committed_at.timestamp()) == facts["creation_date"]
+        assert [claim.address for claim in refs.claims] == [f"file://{tmp_path}/basic/data/"]
+
+
+# Retention
+
+
+def test_without_rules_every_commit_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H1: lakeFS's collector takes missing rules for an empty live set."""
+    builder.commit("old", ["first"], 90, {"a": "data/p/a"})
+    builder.commit("head", ["old"], 1, {"b": "data/p/b"})
+    builder.branch("main", "head")
+    assert set(judged(lake[0]).values()) == {"retained"}
+    assert (
+        "no garbage collection rules"
+        in lake[0].retain(refs := lake[0].freeze(NOW), graph_of(commits_of(lake[0], refs)), NOW, FAR_FUTURE).notes[0]
+    )
+
+
+def test_rules_of_zero_days_without_branches_are_read_back_as_none_and_keep_everything(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
+) -> None:
+    """H19."""
+    builder.commit("head", ["first"], 1, {"b": "data/p/b"})
+    builder.branch("main", "head")
+    builder.rules(0)
+    assert set(judged(lake[0]).values()) == {"retained"}
+
+
+def test_the_commit_that_was_head_when_the_window_began_is_kept(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    for name, parent, days in [("a", "first", 30), ("b", "a", 12), ("c", "b", 3), ("d", "c", 1)]:
+        builder.commit(name, [parent], days, {})
+    builder.branch("main", "d")
+    builder.rules(7)
+    assert judged(lake[0]) == {"d": "retained", "c": "retained", "b": "retained", "a": "expired", "first": "expired"}
+
+
+@pytest.mark.parametrize("seconds, state", [(7 * DAY - 1, "retained"), (7 * DAY, "expired"), (7 * DAY + 1, "expired")])
+def test_the_parent_is_kept_while_its_child_is_strictly_younger_than_the_rule(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer], seconds: int, state: str
+) -> None:
+    builder.commit("head", ["first"], seconds / DAY, {})
+    builder.branch("main", "head")
+    builder.rules(7)
+    assert judged(lake[0])["first"] == state
+
+
+def test_a_branch_has_its_own_days_and_the_last_of_two_rules_for_it_counts(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("head", ["first"], 10, {})
+    builder.branch("main", "head")
+    builder.repository.rules = {
+        "default_retention_days": 1,
+        "branches": [{"branch_id": "main", "retention_days": days} for days in (1, 30)],
+    }
+    assert judged(lake[0])["first"] == "retained"
+
+
+def test_what_was_merged_lives_by_the_default_rule(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("side", ["first"], 3, {})
+    builder.commit("merge", ["first", "side"], 2, {})
+    builder.branch("main", "merge")
+    builder.rules(1, main=30)
+    assert judged(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
+    builder.rules(5, main=30)
+    assert judged(lake[0])["side"] == "retained"
+
+
+def test_in_commits_of_the_first_version_the_last_parent_is_the_line(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("side", ["first"], 3, {})
+    builder.commit("merge", ["side", "first"], 2, {}, version=0)
+    builder.branch("main", "merge")
+    builder.rules(1, main=30)
+    assert judged(lake[0]) == {"first": "retained", "merge": "retained", "side": "expired"}
+
+
+def test_a_tag_keeps_its_commit_and_nothing_before_it(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("release", ["first"], 50, {"a": "data/p/a"})
+    builder.commit("next", ["release"], 40, {})
+    builder.commit("head", ["next"], 30, {})
+    builder.branch("main", "head")
+    builder.repository.tags["v1"] = "release"
+    builder.rules(7)
+    assert judged(lake[0]) == {"head": "retained", "next": "expired", "release": "retained", "first": "expired"}
+
+
+def test_tags_that_are_to_be_ignored_protect_nothing(builder: Builder) -> None:
+    builder.commit("release", ["first"], 50, {})
+    builder.commit("head", ["release"], 30, {})
+    builder.branch("main", "head")
+    builder.repository.tags["v1"] = "release"
+    builder.rules(7)
+    with served(builder.repository, {"tags": "ignore"}) as (lake, _):
+        assert judged(lake)["release"] == "expired"
+
+
+def test_a_young_commit_that_nobody_reaches_is_kept_for_the_grace_period(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("lost", ["first"], 2, {})
+    builder.rules(1)
+    assert judged(lake[0], NOW - timedelta(days=3))["lost"] == "retained"
+    assert judged(lake[0], NOW - timedelta(days=1))["lost"] == "dangling"
+
+
+def test_the_configuration_can_decide_instead_of_the_server(builder: Builder) -> None:
+    for name, parent, days in [("a", "first", 30), ("b", "a", 12), ("c", "b", 3)]:
+        builder.commit(name, [parent], days, {})
+    builder.branch("main", "c")
+    builder.branch("release/1", "b")
+    builder.rules(365)
+    rules = {"source": "configured", "default": {"keep_last": 2}, "refs": [{"match": "release/.*", "keep": "forever"}]}
+    with served(builder.repository, rules) as (lake, _):
+        assert set(judged(lake).values()) == {"retained"}
+    del builder.repository.branches["release/1"]
+    with served(builder.repository, rules) as (lake, _):
+        assert judged(lake) == {"c": "retained", "b": "retained", "a": "expired", "first": "expired"}
+
+
+def test_commit_dates_that_users_made_up_stop_nothing(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("head", ["first"], 0, {})
+    builder.repository.commits["head"].created = 2**60
+    builder.repository.commits["first"].created = -(2**60)
+    builder.branch("main", "head")
+    builder.rules(7)
+    assert judged(lake[0]) == {"head": "retained", "first": "retained"}
+
+
+def test_a_rule_for_a_branch_that_does_not_exist_is_a_note(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.rules(7, gone=3)
+    assert any("'gone', which does not exist" in note for note in lake[0].freeze(NOW).notes)
+
+
+# Staging
+
+
+def test_staged_objects_of_every_branch_are_live_hidden_branches_too(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.branch("internal", "first", hidden=True)
+    builder.stage("main", "a", "data/p/a")
+    builder.stage("internal", "b", "data/p/b")
+    assert pinned(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/a", "data/p/b"}
+
+
+def test_identical_bytes_uploaded_again_are_live(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H5: neither diff nor prepare_uncommited shows the new file, and readers are sent to it."""
+    builder.commit("head", ["first"], 1, {"a": "data/p/old"})
+    builder.branch("main", "head")
+    builder.stage("main", "a", "data/p/new")
+    builder.repository.branches["main"].staged["a"].is_change = False
+    assert pinned(lake[0].freeze(NOW), builder.repository.namespace) == {"data/p/new"}
+
+
+def test_linked_objects_with_full_addresses_are_live_though_the_listing_doubles_the_root(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
+) -> None:
+    """H16, H17."""
+    builder.stage("main", "a", "local:///lakefs-blockstore/ml-data/data/p/a,signature")
+    assert "data/p/a,signature" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
+
+
+def test_what_is_committed_while_we_read_is_in_one_of_the_two_readings(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H6, and the order of reading: staging, commits, staging."""
+    builder.stage("main", "a", "data/p/a")
+
+    def commit_before_the_dump(method: str, path: str, query: Any) -> None:
+        if (method, path) == ("POST", "/repositories/ml-data/dump") and "late" not in builder.repository.commits:
+            builder.commit("late", ["first"], 0, {"a": "data/p/a"})
+            builder.branch("main", "late")
+            builder.stage("main", "b", "data/p/b")
+
+    lake[1].fault = commit_before_the_dump
+    refs = lake[0].freeze(NOW)
+    assert pinned(refs, builder.repository.namespace) >= {"data/p/a", "data/p/b"}
+    assert [ref.head_commit_id for ref in refs.refs] == ["late"]
+
+
+def test_a_head_that_the_dump_does_not_hold_yet_is_read_again(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    dumps = []
+
+    def commit_after_the_dump(method: str, path: str, query: Any) -> None:
+        if (method, path) == ("POST", "/repositories/ml-data/gc/prepare_uncommited"):
+            dumps.append(1)
+        if (method, path) == ("GET", "/repositories/ml-data/tags") and len(dumps) < 3:
+            name = builder.commit(f"commit-{len(dumps)}", ["first"], 0, {})
+            builder.branch("main", name)
+            builder.repository.tags["moving"] = name
+
+    lake[1].fault = commit_after_the_dump
+    refs = lake[0].freeze(NOW)
+    assert len(dumps) == 3
+    assert {ref.head_commit_id for ref in refs.refs} <= {commit.commit_id for commit in commits_of(lake[0], refs)}
+
+
+def test_a_repository_that_never_stands_still_is_given_up_after_a_few_readings(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
+) -> None:
+    def always_another(method: str, path: str, query: Any) -> tuple[int, Any] | None:
+        if (method, path) == ("GET", "/repositories/ml-data/tags"):
+            page = {"has_more": False, "next_offset": "", "results": 1, "max_per_page": 1000}
+            return 200, {"pagination": page, "results": [{"id": "t", "commit_id": "unknown"}]}
+        return None
+
+    lake[1].fault = always_another
+    with pytest.raises(LakeUnreadable, match="'t' points at commit unknown, which is not among the 1 of the refs dump"):
+        lake[0].freeze(NOW)
+    assert sum(method == "POST" and path.endswith("/dump") for method, path, _ in lake[1].requests) == ATTEMPTS
+
+
+def test_a_branch_deleted_while_it_is_paged_takes_its_staging_along(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H3: lakeFS then forgets what it had read of the other branches."""
+    builder.branch("gone", "first")
+    for number in range(7):
+        builder.stage("gone", f"g{number}", f"data/p/g{number}")
+        builder.stage("main", f"m{number}", f"data/p/m{number}")
+    lake[1].page = 3
+
+    def deleted(method: str, path: str, query: Any) -> None:
+        if "/refs/gone/" in path and query.get("after"):
+            builder.repository.branches.pop("gone", None)
+
+    lake[1].fault = deleted
+    assert pinned(lake[0].freeze(NOW), builder.repository.namespace) >= {f"data/p/m{number}" for number in range(7)}
+
+
+# What cannot be read
+
+
+@pytest.mark.parametrize(
+    "status, found",
+    [
+        (401, "HTTP 401: no; check access_key_id and secret_access_key"),
+        (403, "HTTP 403: no; give the collector's user the permissions"),
+        (404, "not found|HTTP 404: no; check endpoint and repository"),
+        (410, "HTTP 410: no"),
+        (500, "HTTP 500"),
+    ],
+)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/repositories/ml-data",
+        "/repositories",
+        "/config/garbage-collection",
+        "/repositories/ml-data/branches",
+        "/repositories/ml-data/refs/main/objects/ls",
+        "/repositories/ml-data/refs/first/objects/ls",
+        "/repositories/ml-data/tags",
+        "/repositories/ml-data/dump",
+        "/repositories/ml-data/gc/prepare_uncommited",
+    ],
+)
+def test_an_answer_that_is_refused_stops_the_run_and_names_itself_without_credentials(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer], path: str, status: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
+    lake[1].fault = lambda method, asked, query: (status, {"message": "no"}) if asked == path else None
+    with pytest.raises(LakeUnreadable, match=found) as error:
+        lake[0].freeze(NOW)
+    assert "lakeFS repository ml-data at http://127.0.0.1" in str(error.value)
+    assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 0])
+def test_a_server_that_is_busy_for_a_moment_is_asked_again(builder: Builder, lake: tuple[LakeFsLake, FakeServer], status: int) -> None:
+    failures = {"left": 2}
+
+    def busy(method: str, path: str, query: Any) -> tuple[int, Any] | None:
+        if path.endswith("/branches") and failures["left"]:
+            failures["left"] -= 1
+            return status, {"message": "slow down"}
+        return None
+
+    lake[1].fault = busy
+    assert [ref.ref_name for ref in lake[0].freeze(NOW).refs] == ["main"]
+    assert failures["left"] == 0
+
+
+def test_a_server_that_is_down_is_named(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.lakes.lakefs.client.RETRIES", 0)
+    with served(builder.repository) as (lake, _):
+        pass
+    with pytest.raises(LakeUnreadable, match=r"no answer .*check that the server runs") as error:
+        lake.freeze(NOW)
+    assert SECRET not in str(error.value)
+
+
+def test_wrong_credentials_are_not_shown(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(builder.repository, **{"secret_access_key": "a-wrong-one"}) as (lake, _), pytest.raises(LakeUnreadable) as error:
+        lake.freeze(NOW)
+    assert "HTTP 401: error authenticating request" in str(error.value)
+    assert "a-wrong-one" not in f"{error.value!r} {lake._config!r} {lake._server()!r}"
+
+
+def test_a_lake_pickles_for_executors(lake: tuple[LakeFsLake, FakeServer]) -> None:
+    refs = lake[0].freeze(NOW)
+    assert commits_of(pickle.loads(pickle.dumps(lake[0])), refs) == commits_of(lake[0], refs)  # noqa: S301
+
+
+@pytest.mark.parametrize(
+    "page, found",
+    [
+        ({"has_more": False, "next_offset": "", "results": 2, "max_per_page": 1000}, "of 1 items that says 2"),
+        ({"has_more": True, "next_offset": "", "results": 1, "max_per_page": 1000}, "the list stands still"),
+        ({"has_more": True, "next_offset": "a", "results": 1, "max_per_page": 1000}, "the list stands still"),
+    ],
+)
+def test_a_page_that_lost_something_or_leads_nowhere_stops_the_run(
+    lake: tuple[LakeFsLake, FakeServer], page: dict[str, Any], found: str
+) -> None:
+    body = {"pagination": page, "results": [{"id": "main", "commit_id": "first"}]}
+    lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/branches") else None
+    with pytest.raises(LakeUnreadable, match=found):
+        lake[0].freeze(NOW)
+
+
+def test_a_page_out_of_order_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+    page = {"has_more": False, "next_offset": "", "results": 2, "max_per_page": 1000}
+    body = {"pagination": page, "results": [{"id": name, "commit_id": "first"} for name in ("main", "dev")]}
+    lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/branches") else None
+    with pytest.raises(LakeUnreadable, match="out of order"):
+        lake[0].freeze(NOW)
+
+
+def test_an_empty_last_page_ends_a_list(lake: tuple[LakeFsLake, FakeServer]) -> None:
+    def with_an_empty_page(method: str, path: str, query: Any) -> tuple[int, Any] | None:
+        if not path.endswith("/branches"):
+            return None
+        if query.get("after"):
+            return 200, {"pagination": {"has_more": False, "next_offset": "", "results": 0, "max_per_page": 1000}, "results": []}
+        page = {"has_more": True, "next_offset": "main", "results": 1, "max_per_page": 1000}
+        return 200, {"pagination": page, "results": [{"id": "main", "commit_id": "first"}]}
+
+    lake[1].fault = with_an_empty_page
+    assert [ref.ref_name for ref in lake[0].freeze(NOW).refs] == ["main"]
+
+
+def test_lists_are_read_to_their_end(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    lake[1].page = 2
+    for number in range(9):
+        builder.branch(f"b{number}", "first")
+        builder.repository.tags[f"t{number}"] = "first"
+        builder.stage("main", f"path {number}", f"data/p/{number}")
+    refs = lake[0].freeze(NOW)
+    assert len(refs.refs) == 19
+    assert len(pinned(refs, builder.repository.namespace)) == 9
+
+
+def test_every_location_of_the_servers_list_counts_though_the_last_page_has_none(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
+) -> None:
+    """H2: the last page's location is empty, and lakeFS's client reads that one alone. H18: empty pages come in the middle too."""
+    builder.stage("main", "a", "data/p/a")
+    location = builder.repository.prepare_uncommitted("r1")
+    builder.repository.branches["main"].staged.clear()
+    lake[1].pages_of_uncommitted = [("", "t1"), (location, "t2"), ("", "t3"), ("", "")]
+    assert "data/p/a" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
+
+
+def test_a_continuation_token_that_stands_still_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H18."""
+    lake[1].pages_of_uncommitted = [("", "same")] * 20
+    with pytest.raises(LakeUnreadable, match="the listing stands still"):
+        lake[0].freeze(NOW)
+
+
+def test_a_list_of_the_server_that_is_not_in_the_storage_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+    lake[1].pages_of_uncommitted = [("local:///lakefs-blockstore/ml-data/_lakefs/retention/gc/uncommitted/r9/uncommitted", "")]
+    with pytest.raises(LakeUnreadable, match=r"there is none in .*/uncommitted/r9/uncommitted/"):
+        lake[0].freeze(NOW)
+
+
+def test_a_location_that_is_not_the_namespace_is_found_out(builder: Builder, tmp_path: Path) -> None:
+    with (
+        served(builder.repository, location=f"file://{tmp_path}/elsewhere") as (lake, _),
+        pytest.raises(LakeUnreadable, match="is not there, although the server has just written it; check that `location`"),
+    ):
+        lake.freeze(NOW)
+
+
+def test_a_namespace_is_matched_to_the_one_storage_of_that_folders_name(builder: Builder) -> None:
+    builder.repository.storage_namespace = "local://unknown"
+    with served(builder.repository) as (lake, _), pytest.raises(LakeUnreadable, match="0 configured storages end in the folder 'unknown'"):
+        lake.freeze(NOW)
+
+
+@pytest.mark.parametrize("other", ["local://ml-data", "local://ml-data/", "local://ml-data/data/inner", "local://"])
+def test_a_second_repository_on_the_same_storage_stops_the_run(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer], other: str, tmp_path: Path
+) -> None:
+    """H20, H13."""
+    lake[1].repositories["other"] = FakeRepository("other", tmp_path / "other", storage_namespace=other)
+    with pytest.raises(LakeUnreadable, match="repository other has the storage namespace"):
+        lake[0].freeze(NOW)
+
+
+def test_a_repository_beside_it_whose_name_begins_alike_is_no_overlap(lake: tuple[LakeFsLake, FakeServer], tmp_path: Path) -> None:
+    lake[1].repositories["ml-data-2"] = FakeRepository("ml-data-2", tmp_path / "other")
+    assert lake[0].freeze(NOW).refs
+
+
+@pytest.mark.parametrize("minutes, runs", [(4, True), (6, False), (-6, False)])
+def test_clocks_that_differ_by_more_than_five_minutes_stop_the_run(lake: tuple[LakeFsLake, FakeServer], minutes: int, runs: bool) -> None:
+    lake[1].date = format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True)
+    if runs:
+        assert lake[0].freeze(NOW).refs
+    else:
+        with pytest.raises(LakeUnreadable, match=r"the server's clock says .* Set the clocks"):
+            lake[0].freeze(NOW)
+
+
+@pytest.mark.parametrize("days", [-1, "7", None])
+def test_rules_that_make_no_sense_stop_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], days: Any) -> None:
+    """H19: the server accepts negative days, by which everything but the heads would be expired."""
+    builder.rules(7, main=days)
+    with pytest.raises(LakeUnreadable, match="garbage collection rules: expected days of 0 and more"):
+        lake[0].freeze(NOW)
+
+
+def test_a_truncated_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("head", ["lost"], 1, {})
+    builder.branch("main", "head")
+    with pytest.raises(LakeUnreadable, match="a parent that is not in the graph, for example head to its parent lost"):
+        judged(lake[0])
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "changed"])
+def test_a_damaged_object_of_the_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer], damage: str) -> None:
+    refs = lake[0].freeze(NOW)
+    path = Path(refs.sources[0].address.removeprefix("file://"))
+    raw = path.read_bytes()
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(raw[:-1] if damage == "cut" else raw[:5] + bytes([raw[5] ^ 1]) + raw[6:])
+    with pytest.raises(LakeUnreadable, match=f"commits in {refs.sources[0].address} cannot be read"):
+        commits_of(lake[0], refs)
+
+
+def test_a_read_only_repository_has_no_staging_list_to_ask_for(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.repository.read_only = True
+    lake[1].fault = lambda method, path, query: (403, {"message": "read-only"}) if path.endswith("prepare_uncommited") else None
+    assert lake[0].freeze(NOW).refs
+
+
+def test_the_metadata_folder_is_never_listed_so_that_a_stray_file_there_matters_to_nobody(
+    builder: Builder, lake: tuple[LakeFsLake, FakeServer]
+) -> None:
+    folder = builder.repository.namespace / "_lakefs"
+    folder.mkdir(exist_ok=True)
+    (folder / hashlib.sha256(b"stray").hexdigest()).write_bytes(b"stray")
+    refs = lake[0].freeze(NOW)
+    assert commits_of(lake[0], refs)
+    assert all("_lakefs" not in claim.address for claim in refs.claims)
+
+
+def test_nothing_younger_than_the_link_expiry_and_a_margin_is_a_candidate(lake: tuple[LakeFsLake, FakeServer]) -> None:
+    lake[1].grace_period = 6 * 3600
+    assert lake[0].freeze(NOW).min_age_seconds == 7 * 3600
+
+
+def test_content_roots_are_metaranges_and_the_first_commit_has_none(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    builder.commit("head", ["first"], 1, {"a": "data/p/a"})
+    builder.branch("main", "head")
+    roots = {commit.commit_id: commit.content_roots for commit in commits_of(lake[0], lake[0].freeze(NOW))}
+    assert roots["first"] == ()
+    assert [(root.kind, root.is_container) for root in roots["head"]] == [(Kind.METARANGE, True)]
+
+
+def test_the_recorded_server_counts_as_readable_by_every_branch(tmp_path: Path) -> None:
+    repository = recorded_repository(Recording("lifecycle"), Recording("lifecycle").unpack(tmp_path))
+    with served(repository) as (lake, _):
+        assert {ref.ref_name for ref in lake.freeze(NOW).refs if ref.ref_type == "branch"} == repository.branches.keys()

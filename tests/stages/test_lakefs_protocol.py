@@ -1,0 +1,259 @@
+"""The whole protocol on one lakeFS repository: plan, approve, apply, restore, purge; and what must never be planned.
+
+The tests of the first part are one story in order; each stands on what the one before it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.approvals import find_plan
+from gc_assets.stages.restore import restore
+from tests.lakes.lakefs.builder import RepositoryBuilder, xid
+from tests.lakes.lakefs.fake_server import SECRET, FakeServer
+from tests.lakes.lakefs.support import config_of
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Story:
+    house: Lakehouse
+    builder: RepositoryBuilder
+    server: FakeServer
+    dead: dict[str, str] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+    header: PlanHeader | None = None
+
+    def orphans(self) -> dict[str, str]:
+        return {row["key"].removeprefix("ml-data/"): row["reason"] for row in self.house.rows("orphan_files")}
+
+    def plan(self) -> PlanHeader:
+        self.header = self.house.plan()
+        return self.header
+
+    def planned(self) -> dict[str, str]:
+        return {row["key"].removeprefix("ml-data/"): row["action"] for row in self.house.rows("deletion_plan")}
+
+    def readable(self) -> None:
+        """Every object of every retained commit, and every staged one, is there."""
+        retained = {row["commit_id"] for row in self.house.rows("reachable_snapshots", "ml") if row["state"] == "retained"}
+        assert retained
+        repository = self.builder.repository
+        for commit in retained:
+            for item in repository.trees[commit].values():
+                assert (self.builder.namespace / item.address).is_file()
+        for branch in repository.branches:
+            for item in (repository.seen(branch) or {}).values():
+                assert (self.builder.namespace / item.address).is_file()
+
+
+def started(spark: SparkSession, folder: Path) -> Iterator[Story]:
+    house = Lakehouse(spark, folder)
+    builder = RepositoryBuilder(house.warehouse, days_ago(60))
+    server = FakeServer(builder.repository)
+    with server.running() as url:
+        house.lakes = [config_of(url, "ml-data", location=f"file://{builder.namespace}")]
+        yield Story(house, builder, server)
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    for story in started(spark, tmp_path_factory.mktemp("lakefs")):
+        builder = story.builder
+        builder.rules(10, main=20)
+        builder.commit("main", a_1=b"a1", a_2=b"a2")
+        first = {path: item.address for path, item in builder.repository.trees[builder.repository.branches["main"].head].items()}
+        builder.repository.tags["v1"] = builder.repository.branches["main"].head
+        builder.now = days_ago(50)
+        expired = builder.stage("main", "a/1")
+        builder.commit("main")
+        builder.now = days_ago(40)
+        head = builder.stage("main", "a/1")
+        builder.commit("main")
+        builder.now = days_ago(30)
+        lost = builder.stage("main", "tmp")
+        builder.reset("main")
+        staged = builder.stage("main", "staged")
+        builder.now = days_ago(2)
+        young = builder.upload()
+        builder.now = days_ago(10)
+        named_young = builder.upload(name=xid(NOW - timedelta(hours=20)))
+        story.dead = {expired: "expired", lost: "uncommitted"}
+        story.kept = {*first.values(), head, staged, young, named_young}
+        yield story
+
+
+def test_the_plan_holds_what_the_rules_let_go_and_what_nobody_committed(story: Story) -> None:
+    header = story.plan()
+    assert header.failed_gates == []
+    assert story.orphans() == story.dead
+    assert story.planned() == dict.fromkeys(story.dead, "quarantine")
+    assert header.held_for_expiry.files == 0
+
+
+def test_all_else_is_kept(story: Story) -> None:
+    assert story.builder.files() == story.kept | story.dead.keys()
+
+
+def test_the_credentials_are_in_no_table_receipt_or_plan(story: Story) -> None:
+    written = [path for path in (story.house.root / "state").rglob("*") if path.is_file()]
+    assert len(written) > 20
+    for path in written:
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_the_second_mark_decodes_nothing(story: Story) -> None:
+    story.plan()
+    decoded = [published.receipt.facts["decoded"] for published in story.house.tonight().state.runs("ml", "manifest_entries")]
+    assert decoded[0] > 0
+    assert set(decoded[1:]) == {0}
+
+
+def test_apply_quarantines_exactly_the_planned_files(story: Story) -> None:
+    assert story.header is not None
+    story.house.approved(story.header)
+    applied = story.house.apply(story.header)
+    assert {key: total.rows for key, total in applied.books.items()} == {("quarantine", "done"): len(story.dead)}
+    assert story.builder.files() == story.kept
+    story.readable()
+
+
+def test_what_waits_in_quarantine_is_not_planned_back_because_an_expired_commit_names_it(story: Story) -> None:
+    story.house.now = NOW + timedelta(days=1)
+    story.house.settings = {"quarantine_days": 30}
+    story.plan()
+    assert story.planned() == {}
+    story.house.settings = {}
+
+
+def test_a_quarantined_file_that_is_linked_again_comes_back(story: Story) -> None:
+    """H15: an address that was handed out may be linked again at any age; quarantine and the fresh mark prove who is dead."""
+    revived = next(key for key, reason in story.dead.items() if reason == "uncommitted")
+    story.builder.stage("main", "linked", revived)
+    story.house.now = NOW + timedelta(days=2)
+    header = story.plan()
+    assert story.planned()[revived] == "restore"
+    story.house.approved(header)
+    story.house.apply(header, ("restore",))
+    assert revived in story.builder.files()
+    story.readable()
+    story.builder.repository.branches["main"].staged.pop("linked")
+
+
+def test_restore_puts_everything_back(story: Story) -> None:
+    quarantined = next(plan for plan in story.house.tonight().state.runs(STORAGE, "deletion_log"))
+    plan_id = quarantined.receipt.facts["plan_id"]
+    restore(story.house.spark, story.house.tonight(), STORAGE, plan_id=plan_id)
+    assert story.builder.files() == story.kept | story.dead.keys()
+    assert find_plan(story.house.config, plan_id).status_at(story.house.now) == "restored"
+
+
+def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story) -> None:
+    house = story.house
+    house.now = NOW + timedelta(days=3)
+    header = story.plan()
+    dead = set(story.planned())
+    assert story.dead.keys() <= dead
+    house.approved(header)
+    house.apply(header)
+    house.now = NOW + timedelta(days=4)
+    purge = story.plan()
+    assert {key for key, action in story.planned().items() if action == "purge"} == dead
+    house.approved(purge)
+    assert all(outcome == "done" for _, outcome in house.apply(purge).books)
+    assert not story.dead.keys() & story.builder.files()
+    story.readable()
+
+
+# Single nights
+
+
+@pytest.fixture
+def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
+    yield from started(spark, tmp_path)
+
+
+def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(fresh: Story) -> None:
+    """H7: lakeFS sweeps a mark of any age without looking again."""
+    builder = fresh.builder
+    builder.rules(1)
+    old = builder.commit("main", a=b"1")
+    expired = builder.repository.trees[old]["a"].address
+    builder.now = days_ago(40)
+    builder.commit("main", a=b"2")
+    lost = builder.upload()
+    header = fresh.plan()
+    assert fresh.planned().keys() == {expired, lost}
+    fresh.house.approved(header)
+    builder.branch("revived", old)
+    builder.stage("main", "late", lost)
+    applied = fresh.house.apply(header)
+    assert {outcome: total.rows for (_, outcome), total in applied.books.items()} == {"changed": 2}
+    assert {expired, lost} <= builder.files()
+
+
+def test_a_range_that_is_gone_stops_the_night_and_names_it(fresh: Story) -> None:
+    builder = fresh.builder
+    builder.commit("main", a=b"1")
+    dumps = {path.name for path in (builder.namespace / "_lakefs").iterdir()}
+    fresh.house.mark()
+    metarange = builder.repository.commits[builder.repository.branches["main"].head].metarange_id
+    (victim,) = dumps - {metarange}
+    (builder.namespace / "_lakefs" / victim).unlink()
+    fresh.house.settings = {"name": "other"}
+    fresh.house.storage = "other"  # another storage's name: everything is decoded anew
+    fresh.house.now += timedelta(days=1)
+    with pytest.raises(LakeUnreadable, match=f"range .*_lakefs/{victim} cannot be read"):
+        fresh.house.mark()
+
+
+def test_grace_of_nothing_leaves_the_servers_own_in_force(fresh: Story) -> None:
+    builder = fresh.builder
+    fresh.house.settings = {"grace": timedelta(0)}
+    fresh.server.grace_period = 6 * 3600
+    builder.commit("main", a=b"1")
+    builder.now = NOW - timedelta(hours=6, minutes=30)
+    young = builder.upload()
+    builder.now = NOW - timedelta(hours=7, minutes=30)
+    old = builder.upload()
+    fresh.plan()
+    assert fresh.planned() == {old: "quarantine"}
+    assert young in builder.files()
+
+
+def test_objects_in_the_root_directly_under_data_and_of_uploads_in_progress(fresh: Story) -> None:
+    """H8: lakeFS deletes whatever lies in the root, parts of running uploads too. H11: it never frees what lies directly under data/."""
+    builder = fresh.builder
+    builder.commit("main", a=b"1")
+    for name in ("README.md", f"{'0123456789abcdef' * 2}-00001", "data/loose.bin"):
+        path = builder.namespace / name
+        path.write_bytes(b"stray")
+    fresh.house.now = NOW + timedelta(days=400)
+    fresh.plan()
+    assert fresh.planned() == {"data/loose.bin": "quarantine"}
+
+
+def test_another_lake_on_the_storage_protects_what_the_repository_lets_go(fresh: Story, tmp_path: Path) -> None:
+    """H13: the live set of a storage is the union over all lakes."""
+    builder = fresh.builder
+    builder.commit("main", a=b"1")
+    lost, foreign = builder.upload(), builder.upload()
+    importer = RepositoryBuilder(fresh.house.warehouse, days_ago(60), "importer")
+    importer.stage("main", "imported", f"local://{builder.namespace}/{foreign}")
+    importer.commit("main")
+    server = FakeServer(importer.repository)
+    with server.running() as url:
+        other = config_of(url, "importer", location=f"file://{importer.namespace}").model_copy(update={"name": "importer"})
+        fresh.house.lakes = [*fresh.house.lakes, other]
+        fresh.plan()
+        assert fresh.planned() == {lost: "quarantine"}

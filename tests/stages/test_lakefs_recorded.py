@@ -1,0 +1,118 @@
+"""Recorded lakeFS repositories through the common stages: what is live and what is garbage is what the recording knows to be so."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.stages.deletion_plan import deletion_plan, header_of
+from gc_assets.stages.live_filter import live_filter
+from gc_assets.stages.mark import mark
+from gc_assets.stages.night import Night
+from gc_assets.stages.orphan_files import orphan_files
+from gc_assets.stages.storage_inventory import storage_inventory
+from tests.lakes.lakefs.fake_server import FakeServer
+from tests.lakes.lakefs.recorded_server import recorded_repository
+from tests.lakes.lakefs.recordings import Recording
+from tests.lakes.lakefs.support import config_of, moment
+from tests.stages.lakehouse import STORAGE, Lakehouse
+
+pytestmark = pytest.mark.spark
+# Far behind the recording, so that no grace period hides what the recording calls dead.
+LATER = timedelta(days=40)
+GATES = {"max_delete_share": 1, "max_live_drop": 1}
+
+
+@dataclass
+class Recorded:
+    """A recorded repository at `<warehouse>/<name>/`, served by a fake server."""
+
+    recording: Recording
+    house: Lakehouse
+    server: FakeServer
+
+    def night(self, scenario: dict[str, Any], tags: str) -> dict[str, str]:
+        """Reason by key of a night whose policy counts back from the scenario's moment."""
+        recording, house = self.recording, self.house
+        self.server.repositories[recording.name].rules = scenario["rules"]
+        house.lakes = [house.lakes[0].model_copy(update={"retention": house.lakes[0].retention.model_copy(update={"tags": tags})})]
+        as_of = moment(scenario["as_of"])
+        house.now += timedelta(days=1)
+        night = Night.of(house.config, house.clock, house.clock.today(), as_of)
+        mark(house.spark, night, "ml")
+        live_filter(house.spark, night, STORAGE)
+        storage_inventory(house.spark, night, STORAGE)
+        orphan_files(house.spark, night, STORAGE)
+        self.header = header_of(deletion_plan(house.spark, night, STORAGE))
+        return {row["key"].removeprefix(f"{recording.name}/"): row["reason"] for row in house.rows("orphan_files")}
+
+    def live(self) -> set[str]:
+        return {key.removeprefix(f"{self.recording.name}/") for key in self.house.live()}
+
+
+@pytest.fixture(scope="module")
+def basic(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    yield from _recorded("basic", spark, tmp_path_factory.mktemp("basic"))
+
+
+def _recorded(name: str, spark: SparkSession, folder: Path) -> Iterator[Recorded]:
+    recording = Recording(name)
+    house = Lakehouse(spark, folder, settings={"gates": GATES})
+    namespace = recording.unpack(house.warehouse)
+    at = max(scenario["as_of"] for scenario in recording.expected["scenarios"])
+    house.now = moment(at) + LATER
+    server = FakeServer(recorded_repository(recording, namespace))
+    with server.running() as url:
+        house.lakes = [config_of(url, name, location=f"file://{namespace}/")]
+        yield Recorded(recording, house, server)
+
+
+def claimed(keys: list[str]) -> set[str]:
+    """A stray file in the namespace's root is claimed by nobody."""
+    return {key for key in keys if key.startswith("data/")}
+
+
+def scenario(recorded: Recorded, name: str) -> dict[str, Any]:
+    return next(item for item in recorded.recording.expected["scenarios"] if item["name"] == name)
+
+
+@pytest.mark.parametrize(
+    "name, tags, dead",
+    [
+        ("A", "keep", "dead_if_tags_protect"),
+        ("A+30d", "ignore", "dead_if_tags_ignored"),
+        ("short", "keep", "dead_if_tags_protect"),
+    ],
+)
+def test_exactly_the_dead_files_are_planned(basic: Recorded, name: str, tags: str, dead: str) -> None:
+    found = basic.night(scenario(basic, name), tags)
+    assert found.keys() == claimed(scenario(basic, name)[dead])
+    assert basic.header.failed_gates == []
+    assert basic.house.keys("deletion_plan") == {f"basic/{key}" for key in found}
+    assert {key for key in scenario(basic, name)["must_keep"] if "://" not in key} <= basic.live() or tags == "ignore"
+    committed = {item["key"] for item in basic.recording.expected["objects"] if item["in_commits"]}
+    assert {key for key, reason in found.items() if reason == "expired"} == committed & found.keys()
+    assert {reason for key, reason in found.items() if key not in committed} == {"uncommitted"}
+
+
+def test_a_stray_file_in_the_root_of_the_namespace_is_unowned(basic: Recorded) -> None:
+    assert "stray.bin" not in basic.night(scenario(basic, "A"), "keep")
+    (published,) = [basic.house.tonight().state.require(STORAGE, "orphan_files", basic.house.clock.today())]
+    metadata = sum(path.is_file() for path in (basic.house.warehouse / "basic" / "_lakefs").rglob("*"))
+    unneeded = published.receipt.facts["waterfall"]["unowned"]["files"]
+    assert 1 <= unneeded <= metadata + 1
+
+
+def test_the_large_repository_loses_exactly_its_recorded_dead_files(spark: SparkSession, tmp_path: Path) -> None:
+    for many in _recorded("many", spark, tmp_path):
+        found = many.night(scenario(many, "A"), "keep")
+        digest = hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
+        assert (len(found), digest) == (scenario(many, "A")["dead_if_tags_protect"], scenario(many, "A")["dead_digest"])
+        assert many.header.failed_gates == []
