@@ -94,7 +94,7 @@ def build(lake: NessieLake, size: Size) -> None:
             writer.commit(NOW - timedelta(days=size.commits - commit), size.files_per_commit, rewrite=False)
     log = _log(nessie)
     for number in range(size.refs):
-        nessie.branch(f"branch_{number:03}", at=log[number * (len(log) - 300) // size.refs])
+        nessie.branch(f"branch_{number:03}", at=log[number * len(log) // size.refs])
         branch = nessie.on(f"branch_{number:03}")
         TableWriter(branch.catalog.load_table("shop.orders_000")).commit(NOW - timedelta(days=5), size.files_per_commit, rewrite=False)
 

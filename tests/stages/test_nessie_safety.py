@@ -244,3 +244,27 @@ def test_a_dropped_branch_is_remembered_until_the_default_cutoff_lets_it_go(hous
     header = house.plan()
     assert header.failed_gates == []
     assert mine <= house.keys("deletion_plan")
+
+
+def test_an_empty_repository_makes_a_night_that_plans_nothing(house: Lakehouse, builder: NessieBuilder) -> None:
+    written(house.warehouse / "x.parquet")
+    house.lakes = [builder.config()]
+    house.plan()
+    assert house.keys("live_files", "shop") == house.keys("deletion_plan") == set()
+
+
+def test_metadata_of_another_table_under_the_same_content_is_live_and_so_is_what_it_names(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    main.new("db.t")
+    main.new("db.other")
+    known, other = builder.content(["db", "t"]), builder.content(["db", "other"])
+    assert known is not None
+    assert other is not None
+    main.drop("db.other")
+    builder.commit([put(["db", "t"], {**other, "id": known["id"]})])
+    house.lakes = [builder.config(retention=HEADS)]
+    header = house.plan()
+    assert header.failed_gates == []
+    reading = open_table(other["metadataLocation"])
+    assert {house.key(file) for file in reading.inspect.files()["file_path"].to_pylist()} <= house.live()
+    assert house.key(known["metadataLocation"]) in house.keys("deletion_plan")

@@ -19,6 +19,7 @@ from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
 from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake
+from gc_assets.schemas import COMMIT_GRAPH
 from gc_assets.stages.doctor import FAIL, OK, Finding, doctor
 from gc_assets.stages.night import Night
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
@@ -283,3 +284,10 @@ def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> N
         builder.tag("v1", "dev")
         found = retention_of(builder.config(retention={"default": "2"}), NOW)
         assert contents(found) == plain_rule(builder.api, lambda name: 2, NOW)
+
+
+def test_the_policy_over_an_empty_repository_keeps_nothing(builder: NessieBuilder) -> None:
+    lake, refs = frozen(builder)
+    found = lake.retain(refs, COMMIT_GRAPH.schema.empty_table(), NOW, NOW)
+    assert found.contents is not None
+    assert (found.reachable.num_rows, found.contents.num_rows) == (0, 0)
