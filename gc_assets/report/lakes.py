@@ -130,7 +130,7 @@ def _of_table(rows: pa.Table, table: str | None) -> pa.Table:
 def _node(row: dict[str, Any], said: dict[str, Any], moved: dict[str, str | None], labels: list[str]) -> Node:
     parent = row["parents"][0] if row["parents"] else None
     when = row["committed_at"].isoformat() if row["committed_at"] is not None else "time unknown"
-    tip = f"{row['commit_id']}\n{when} {row['message'] or ''}\n{said['state']}: {said['reason']}"
+    tip = f"{row['commit_id']}\n{when} {row['message'] or ''}\n{said['reason']}"
     return Node(
         commit_id=row["commit_id"],
         parent=parent,

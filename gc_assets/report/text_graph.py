@@ -41,8 +41,8 @@ def _free(lanes: list[str | None]) -> int:
 def _meeting(lanes: list[str | None], into: int, other: int) -> str:
     """`|/`, or `|_|/` where lanes lie between."""
     characters = [mark for awaited in lanes for mark in ("|" if awaited else " ", " ")]
-    for between in range(into, other - 1):
-        characters[2 * between + 1] = "_"
+    for position in range(2 * into + 1, 2 * other - 1):
+        characters[position] = "_" if characters[position] == " " else characters[position]
     characters[2 * other - 1] = "/"
     return "".join(characters).rstrip()
 

@@ -79,7 +79,7 @@ def _commit_links(night: Night, lake: str, commit: str, table: str | None) -> It
         yield Link(ref["ref_type"] if ref is not None else "ref", name, f"in lake {lake}{where}{back}{more}")
     graph = _one_of(rows_about(night, COMMIT_GRAPH.schema, state.require(lake, COMMIT_GRAPH.name, day), "commit_id", commit), table)
     at = f"{graph['committed_at'].isoformat()}" if graph is not None and graph["committed_at"] is not None else ""
-    why = f"{said['state']}: {said['reason']}" if said is not None else ""
+    why = said["reason"] if said is not None else ""
     until = f"; kept until {said['keep_until'].isoformat()}" if said is not None and said["keep_until"] is not None else ""
     yield Link("commit", commit, "; ".join(part for part in (at, why) if part) + until)
 
