@@ -1,4 +1,4 @@
-"""`python -m benchmarks iceberg|icechunk --size s|m|l [--peer]`."""
+"""`python -m benchmarks iceberg|icechunk|nessie --size s|m|l [--peer]`; a Nessie lake may also be `d`, deep, or `r`, of many refs."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from pathlib import Path
 import click
 
 from benchmarks.comparison import compare
+from benchmarks.nessie_lake import peer_seconds
 from benchmarks.resident import ROOT
 from benchmarks.tables import as_objects, stages, summary
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["iceberg", "icechunk"]))
-@click.option("--size", type=click.Choice(["s", "m", "l"]), default="s", show_default=True)
+@click.argument("kind", type=click.Choice(["iceberg", "icechunk", "nessie"]))
+@click.option("--size", type=click.Choice(["s", "m", "l", "d", "r"]), default="s", show_default=True)
 @click.option("--peer", is_flag=True, help="Also run the peer, as a dry run, on the same directory.")
 @click.option("--cold-only", is_flag=True, help="Leave the warm nights out.")
 @click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Where lakes are kept; default .benchmarks/.")
 @click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(kind: str, size: str, peer: bool, cold_only: bool, cache: Path, format_: str) -> None:
     """Builds a lake once, runs the stages of a first night and of a second one after a change of one percent, and prints what they took."""
+    if kind == "nessie" and peer:
+        raise click.UsageError("nessie-gc is on no registry; its measured figures are printed beside ours without --peer")
+    if kind != "nessie" and size in {"d", "r"}:
+        raise click.UsageError(f"size {size} is a Nessie lake's; {kind} has s, m and l")
     measured = compare(kind, size, cache, peer=peer, warm=not cold_only)
     if format_ == "json":
         click.echo(json.dumps(as_objects(measured), indent=1))
@@ -29,6 +34,8 @@ def main(kind: str, size: str, peer: bool, cold_only: bool, cache: Path, format_
     load = os.getloadavg()[0]
     click.echo(f"{kind} {size}: {os.cpu_count()} cores, load {load:.1f} at the end\n")
     click.echo("\n".join(summary(measured)))
+    if kind == "nessie":
+        click.echo(f"\nnessie-gc, mark and sweep without its start, on two shared cores: {peer_seconds(size):.1f} s on any night")
     for item in measured:
         if item.who != "peer":
             click.echo(f"\n{item.night} night, {'cold' if item.cold else 'warm'}:\n")

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import iceberg_lake, icechunk_lake, peer_iceberg
+from benchmarks import iceberg_lake, icechunk_lake, nessie_lake, peer_iceberg
 from benchmarks.resident import Resident
 
 GRACE: Final = timedelta(hours=72)
@@ -38,14 +38,21 @@ class Subject:
         if kind == "iceberg":
             self.lake: Any = iceberg_lake.ensure_lake(cache, size)
             self.now = iceberg_lake.NOW
+        elif kind == "nessie":
+            self.lake = nessie_lake.ensure_lake(cache, size)
+            self.now = nessie_lake.NOW
         else:
             self.lake = icechunk_lake.ensure_lake(cache, size)
             self.now = self.lake.now()
 
     def changed(self) -> AbstractContextManager[datetime]:
         """The lake with one percent more, a day later."""
-        lakes: Any = iceberg_lake if self.kind == "iceberg" else icechunk_lake
+        lakes: Any = {"iceberg": iceberg_lake, "icechunk": icechunk_lake, "nessie": nessie_lake}[self.kind]
         return lakes.changed(self.lake, lakes.SIZES[self.size])
+
+    def running(self) -> AbstractContextManager[None]:
+        """What has to run while the lake is asked: the server of a Nessie lake."""
+        return self.lake.running() if self.kind == "nessie" else nullcontext()
 
     def peer_command(self) -> list[str]:
         if self.kind == "iceberg":
@@ -72,7 +79,7 @@ def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True)
     """
     subject = Subject(kind, size, cache)
     cache.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory:
+    with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory, subject.running():
         found = _nights(subject, Path(directory), peer=peer, warm=warm)
     for night in {item.night for item in found}:
         mine = [item for item in found if item.night == night]

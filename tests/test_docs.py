@@ -42,6 +42,7 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
         config.IcechunkExpiry,
         config.LakeFsRetention,
         config.LakeFsLakeConfig,
+        config.NessieRetention,
     ],
 )
 def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
@@ -52,6 +53,12 @@ def test_every_key_of_the_configuration_is_documented(model: type[config.Storage
         "kind",
         "retention",
     }
+
+
+def test_every_key_of_a_nessie_lake_is_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
+    named = {name for name in config.NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
+    assert named == config.NessieLakeConfig.model_fields.keys() - {"name", "kind"}
 
 
 def test_every_gate_is_documented() -> None:

@@ -9,7 +9,6 @@ from gc_assets.assets.results import Figures, materialized
 from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import KINDS_WITH_CONTENTS
 from gc_assets.schemas import LIFECYCLE_OBJECTS, LIVE_CONTENTS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.stages import live_files as stage
 from resources.collector import Collector
@@ -19,7 +18,7 @@ CHECKS = [RECEIPT, LIVE_WHILE_REFS]
 
 def live_files(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
     deps = [key_of(lake, table) for table in (REACHABLE_SNAPSHOTS, MANIFEST_ENTRIES)]
-    if lake.kind in KINDS_WITH_CONTENTS:
+    if LIVE_CONTENTS.is_of(lake.kind):
         deps.append(key_of(lake, LIVE_CONTENTS))
     if has_rules(lake):
         deps.append(key_of(lake, LIFECYCLE_OBJECTS))
@@ -47,4 +46,5 @@ def _figures(published: Published) -> Figures:
 
 
 def _report(published: Published) -> str:
-    return amounts_table("Kind of file", published.receipt.facts["by_kind"])
+    facts = published.receipt.facts
+    return "\n\n".join([amounts_table("Kind of file", facts["by_kind"]), *(f"- {note}" for note in facts["notes"])])

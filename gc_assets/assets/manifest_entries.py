@@ -7,7 +7,6 @@ from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.results import Figures, materialized
 from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import KINDS_WITH_CONTENTS
 from gc_assets.schemas import EXPIRY_PLAN, LIVE_CONTENTS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.stages import manifest_entries as stage
 from resources.collector import Collector
@@ -16,7 +15,7 @@ CHECKS = [RECEIPT, EVERYTHING_DECODED]
 
 
 def manifest_entries(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
-    roots = (REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if lake.kind in KINDS_WITH_CONTENTS else []))
+    roots = (REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if LIVE_CONTENTS.is_of(lake.kind) else []))
     spec = lake_spec(lake, MANIFEST_ENTRIES, run_dates, [key_of(lake, table) for table in roots])
 
     @box([spec], CHECKS)

@@ -14,7 +14,7 @@ from gc_assets.assets.histories import expiry_markdown, history_markdown
 from gc_assets.assets.results import Figures, materialized
 from gc_assets.assets.spec import LakeConfig, RunDates, box, key_of, lake_spec
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, KINDS_WITH_CONTENTS, RETAINED
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.schemas import COMMIT_GRAPH, CURRENT_RULES, EXPIRY_PLAN, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.stages import reachable_snapshots as stage
 from resources.collector import Collector
@@ -24,7 +24,7 @@ CHECKS = [RECEIPT, COMPLETE]
 
 def reachable_snapshots(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinition:
     deps = [key_of(lake, COMMIT_GRAPH), key_of(lake, CURRENT_RULES)]
-    tables = (REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if lake.kind in KINDS_WITH_CONTENTS else []))
+    tables = (REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if LIVE_CONTENTS.is_of(lake.kind) else []))
     specs = [lake_spec(lake, table, run_dates, deps) for table in tables]
 
     @box(specs, CHECKS)

@@ -51,11 +51,8 @@ class Kind:
     TABLE_UUID = "table_uuid"
 
 
-# What `manifest_entries` and content roots hold beside files.
-PLACES = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
-# Lake kinds whose live set is `live_contents` and not what their retained commits put. Nobody edits their history, so what the
-# policy does not keep is released at once.
-KINDS_WITH_CONTENTS = frozenset({"nessie"})
+# Kinds that are no files: they stand beside `manifest_entries` and content roots, never in a live set.
+PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
 
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))

@@ -47,7 +47,7 @@ def lake_page(night: Night, lake: str, kind: str) -> LakePage:
         refs=refs.receipt.rows,
         states={name: facts[name] for name in ("retained", "expired", "dangling")},
         expiry_actions=expiry.receipt.rows,
-        notes=(*refs.receipt.facts["notes"], *facts["notes"]),
+        notes=(*refs.receipt.facts["notes"], *facts["notes"], *state.require(lake, LIVE_FILES.name, day).receipt.facts.get("notes", ())),
         holders=tuple(_holders(night, lake, reachable)),
         histories=tuple(shown),
         histories_left_out=len(found) - len(shown),

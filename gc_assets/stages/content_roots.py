@@ -18,7 +18,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, KINDS_WITH_CONTENTS, RETAINED
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.lakes.registry import EDITED_HISTORIES
 from gc_assets.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, PINNED, REACHABLE_SNAPSHOTS
 from gc_assets.stages.lake_refs import PINNED_SIDE
@@ -61,7 +61,7 @@ class RootTables:
 def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
     """The published tables that the content roots of a lake come from, by asset name."""
     names = [LAKE_REFS.name, COMMIT_GRAPH.name, REACHABLE_SNAPSHOTS.name, EXPIRY_PLAN.name]
-    if night.config.lake(lake_name).kind in KINDS_WITH_CONTENTS:
+    if LIVE_CONTENTS.is_of(night.config.lake(lake_name).kind):
         names.append(LIVE_CONTENTS.name)
     return {name: night.state.require(night.group(lake_name), name, night.run_date) for name in names}
 
@@ -125,16 +125,16 @@ def content_roots(tables: RootTables) -> pa.Table:
 def _shown(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
     """Roots of a lake with contents: live are those that a live content points at, by its witness, whatever commit put them.
 
-    What no content shows is dead at once: history is not edited there, so it need not let go first. What no ref shows is spared.
+    What none shows keeps the rank that its commit has, and what no ref shows is spared.
     """
     ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending")])
     at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
     live = pc.is_valid(at)
     by_ref = pc.is_valid(ordered.column("ref_name").take(at))
     must = pc.fill_null(ordered.column("at_head").take(at), False) if tolerant else by_ref
-    ranks = [pa.scalar(rank, pa.int8()) for rank in (REACHED, SPARED, DEAD)]
+    reached, spared, released = (pa.scalar(rank, pa.int8()) for rank in (REACHED, SPARED, RELEASED))
     columns = {
-        "rank": pc.if_else(by_ref, ranks[0], pc.if_else(live, ranks[1], ranks[2])),
+        "rank": pc.if_else(by_ref, reached, pc.if_else(live, spared, pc.max_element_wise(roots.column("rank"), released))),
         "commit_id": pc.coalesce(ordered.column("commit_id").take(at), roots.column("commit_id")),
         "must_exist": pc.and_(pc.and_(live, must), roots.column("must_exist")),
     }

@@ -14,12 +14,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal
 
+import pyarrow as pa
+
 from gc_assets.config import StorageConfig
 from gc_assets.core.errors import GcError
 from gc_assets.core.files import Files
 from gc_assets.core.paths import overlapping
 from gc_assets.core.units import format_duration
+from gc_assets.lakes.protocol import GrowingLake
 from gc_assets.stages.approvals import unfinished
+from gc_assets.stages.commit_graph import commit_rows
 from gc_assets.stages.night import Night
 from gc_assets.stores.lease import Holder
 from gc_assets.stores.local import local_path
@@ -53,6 +57,7 @@ def doctor(night: Night) -> Iterator[Finding]:
     yield from _looked("state", "clock", lambda: _clock(night))
     for lake in night.config.lakes:
         yield from _looked(lake.name, "readable", lambda name=lake.name: _lake(night, name))
+        yield from _looked(lake.name, "visible", lambda name=lake.name: _visible(night, name))
     yield _overlaps(night)
     for storage in night.config.storages:
         yield from _looked(storage.name, "listable", lambda item=storage: _listable(item))
@@ -114,6 +119,20 @@ def _lake(night: Night, name: str) -> Iterator[Finding]:
             f"{len(outside):,} claimed prefixes lie in no storage: {examples}",
             "Add their storage to have them swept.",
         )
+
+
+def _visible(night: Night, name: str) -> Iterator[Finding]:
+    """Whether all of a history is shown to us, where a lake can tell: reads it whole, as a first night does."""
+    lake = night.lake(name)
+    if not isinstance(lake, GrowingLake):
+        return
+    refs = lake.freeze(night.clock.now())
+    commits = [commit for source in refs.sources for commit in lake.commits(source)]
+    if commits:
+        graph = pa.Table.from_batches([commit_rows(commits, night.resolver())])
+        lake.retain(refs, graph, night.clock.now(), night.clock.now())
+    found = f"{len(commits):,} commits: no log is shorter, and no head's state other, than the server says"
+    yield Finding(name, "visible", OK, found)
 
 
 def _overlaps(night: Night) -> Finding:

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
@@ -18,18 +17,7 @@ from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.protocol import KINDS, Kind
-from gc_assets.schemas import (
-    CLAIMS,
-    CONTAINERS,
-    DELETION_LOG,
-    EDGES,
-    LIFECYCLE_OBJECTS,
-    LIVE_CONTENTS,
-    LIVE_FILES,
-    MANIFEST_ENTRIES,
-    PLACES,
-    UNREADABLE,
-)
+from gc_assets.schemas import CONTAINERS, DELETION_LOG, EDGES, LIFECYCLE_OBJECTS, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
 from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.manifest_entries import (
@@ -43,6 +31,7 @@ from gc_assets.stages.manifest_entries import (
 )
 from gc_assets.stages.night import Night
 from gc_assets.stages.policy import has_lifecycle
+from gc_assets.stages.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
 from gc_assets.stages.tables import (
     PARTS_DDL,
     ROUTE,
@@ -249,26 +238,26 @@ class _Close:
             roots = every_root.filter(pc.invert(unlisted))
             edges = read_parts(files, list(self.edges), EDGES)
             found = closure(roots, edges)
-            collected = self._collected(found)
+            collected = collected_before(self.roots, self.logs, found, self._failed())
             if len(collected):
-                roots, edges = (_need_not_exist(rows, collected) for rows in (roots, edges))
+                roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
                 found = closure(roots, edges)
             lengths, lost = self._lengths(files, found)
+            refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _metadata(found, lengths, leaves)
-            claims = _claims(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
             sides = {WITNESSES_SIDE: witnesses, DIRECT_SIDE: direct, METADATA_SIDE: metadata, CLAIMS_SIDE: claims}
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             counts = metadata.group_by("storage").aggregate([([], "count_all")]).to_pylist()
-            notes = list(_notes(self.lake_name, lost, every_root.filter(unlisted)))
+            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
             yield report_parts(parts, facts={"metadata_by_storage": {row["storage"]: row["count_all"] for row in counts}, "notes": notes})
 
     def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
-        """The decoded length of each container of `found`, and the containers that live contents need and may be without.
+        """The decoded length of each container of `found`, and the containers that live contents show and that are gone.
 
         The length is null for one that only freed commits need and nobody could read, and for one that is gone and need not exist.
-
         An object whose parent tells its length counts at that length only: Icechunk's expiry writes a snapshot anew under its name.
         A snapshot that no ref reaches and whose metadata is gone cannot be read by anyone (icechunk.md 5, H12): what is left
         of it is kept while it is young, and it stops no plan. What could not be read tonight is undecoded even if an earlier
@@ -294,31 +283,6 @@ class _Close:
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
 
-    def _collected(self, found: pa.Table) -> pa.Array:
-        """Metadata of older live contents that a plan of ours purged: a longer cut-off cannot bring back what a shorter one let go."""
-        failed = self._failed()
-        absent = found.filter(pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent"))))
-        if self.roots.contents is None or not absent.num_rows:
-            return pa.array([], pa.string())
-        shown = read_parts(self.roots.files, list(self.roots.contents), LIVE_CONTENTS.schema, ["metadata_location", "at_head"])
-        heads = shown.column("metadata_location").filter(shown.column("at_head"))
-        older = absent.filter(pc.invert(pc.is_in(absent.column("address"), heads)))
-        purged: set[tuple[str, str]] = set()
-        for storage, paths in self.logs.items():
-            keys = pc.unique(older.column("key").filter(pc.equal(older.column("storage"), storage)))
-            done = pc.field("key").isin(keys) & (pc.field("outcome") == "done") & (pc.field("phase") == "purge")
-            for path in paths if len(keys) else ():
-                rows = pq.read_table(pa.BufferReader(self.roots.files.read(path)), columns=["key"], filters=done)
-                purged |= {(storage, key) for key in rows.column("key").to_pylist()}
-        rows = older.select(["address", "storage", "key"]).to_pylist()
-        return pa.array([row["address"] for row in rows if (row["storage"], row["key"]) in purged], pa.string())
-
-
-def _need_not_exist(rows: pa.Table, addresses: pa.Array) -> pa.Table:
-    must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
-    at = rows.schema.get_field_index("must_exist")
-    return rows.set_column(at, rows.schema.field(at), must)
-
 
 def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Witnesses in order of strength, and the files that commits and containers are or name themselves."""
@@ -339,32 +303,6 @@ def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> t
         "container_size_bytes", pa.chunked_array([*lengths.chunks, nothing], pa.int64())
     )
     return witnesses, files.select(DIRECT.names).cast(DIRECT)
-
-
-def _claims(places: pa.Table, unlisted: pa.Table) -> pa.Table:
-    """What containers say to be a table's own, each prefix once, and the places of contents that nobody here can list, shielded."""
-    own = places.filter(pc.equal(places.column("kind"), Kind.TABLE_LOCATION))
-    rows = pa.concat_tables(
-        [
-            item.select(["address", "storage", "key"]).append_column("collect", pa.array([collect] * item.num_rows, pa.bool_()))
-            for item, collect in ((own, True), (unlisted, False))
-        ],
-        promote_options="default",
-    )
-    once = rows.group_by(["address", "storage", "key", "collect"]).aggregate([])
-    nobody = pa.nulls(once.num_rows, pa.string())
-    return once.append_column("table_uuid", nobody).append_column("table_name", nobody).select(CLAIMS.names).cast(CLAIMS)
-
-
-def _notes(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
-    if lost.num_rows:
-        example = lost.column("address")[0].as_py()
-        yield (
-            f"lake {lake_name}: {lost.num_rows:,} metadata objects of older history are gone (for example {example}); readers of that "
-            "history fail, readers of the heads do not"
-        )
-    for address in pc.unique(unlisted.column("address")).to_pylist():
-        yield f"lake {lake_name}: everything below {address} is kept, because the files of a content there cannot be listed"
 
 
 def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:

@@ -26,10 +26,9 @@ from gc_assets.core.files import Files
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published, Run
-from gc_assets.lakes.protocol import PLACES as PLACE_KINDS
-from gc_assets.lakes.protocol import Container, Lake, Objects
+from gc_assets.lakes.protocol import PLACE_KINDS, Container, Lake, Objects
 from gc_assets.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, PLACES, UNREADABLE
-from gc_assets.stages.content_roots import DEAD, RootTables, content_roots, inputs_of, root_tables
+from gc_assets.stages.content_roots import RELEASED, RootTables, content_roots, inputs_of, root_tables
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, Written, collect, merge_written, parallelism, publish, report_parts, spark_schema
 from gc_assets.stores.local import LocalObjects
@@ -113,7 +112,7 @@ class _Pending:
 
     They come from `parents` (edges of the level above, or what could not be read on earlier nights) and from the content
     roots where those are given. A container whose parent does not record its length is asked for it; one that is not
-    there gets -1, so that no decoded object of that name stands in for it. A dead content root that was decoded or gone on an
+    there gets -1, so that no decoded object of that name stands in for it. A freed content root that was decoded or gone on an
     earlier night is not asked for again: collected history would be asked for every night, for ever.
     """
 
@@ -132,20 +131,20 @@ class _Pending:
                 containers = roots.filter(roots.column("is_container"))
                 # Of a root only tonight's word counts: the length it had when it could not be read may have been the fault.
                 inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
-                settled = (
-                    pc.is_in(containers.column("address"), self._gone()),
-                    pc.is_in(containers.column("address"), known.column("container")),
-                )
-                done = pc.and_(pc.equal(containers.column("rank"), DEAD), pc.or_(*settled))
-                asked = containers.filter(pc.invert(done)).select(ROOT_COLUMNS)
+                asked = containers.filter(pc.invert(self._settled(containers, known))).select(ROOT_COLUMNS)
                 wanted = pa.concat_tables([inner, asked], promote_options="default")
             tasks = self._sized(_once(wanted))
             decoded = pc.is_in(named_length(tasks, "address", "size_bytes"), named_length(known, "container", "container_size_bytes"))
             yield from tasks.filter(pc.invert(decoded)).to_batches()
 
-    def _gone(self) -> pa.ChunkedArray:
-        retried = read_parts(self.files, list(self.parents), UNREADABLE, ["address", "absent"])
-        return retried.column("address").filter(retried.column("absent"))
+    def _settled(self, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
+        """Freed roots of a lake with contents that an earlier night decoded or did not find."""
+        if self.roots is None or self.roots.contents is None:
+            return pa.chunked_array([pa.array([False] * roots.num_rows, pa.bool_())])
+        failed = read_parts(self.files, list(self.parents), UNREADABLE, ["address", "absent"])
+        gone = pc.is_in(roots.column("address"), failed.column("address").filter(failed.column("absent")))
+        decoded = pc.is_in(roots.column("address"), known.column("container"))
+        return pc.and_(pc.greater_equal(roots.column("rank"), RELEASED), pc.or_(gone, decoded))
 
     def _sized(self, tasks: pa.Table) -> pa.Table:
         sizes = tasks.column("size_bytes")

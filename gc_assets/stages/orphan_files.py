@@ -20,13 +20,14 @@ from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
-from gc_assets.lakes.protocol import KINDS_WITH_CONTENTS, Kind
+from gc_assets.lakes.protocol import Kind
 from gc_assets.lakes.registry import EDITED_HISTORIES
 from gc_assets.schemas import (
     CLAIMS,
     COMMIT_GRAPH,
     LAKE_REFS,
     LIFECYCLE_OBJECTS,
+    LIVE_CONTENTS,
     LIVE_FILES,
     LIVE_FILTER,
     ORPHAN_FILES,
@@ -218,7 +219,7 @@ def _known_tables(night: Night) -> dict[str, int]:
             if row["table_uuid"] is not None:
                 milliseconds = (row["committed_at_max"] - EPOCH) // timedelta(milliseconds=1)
                 known[row["table_uuid"]] = max(known.get(row["table_uuid"], 0), milliseconds)
-        if lake.kind in KINDS_WITH_CONTENTS:
+        if LIVE_CONTENTS.is_of(lake.kind):
             # Its tables have their uuids in their metadata, and a dropped branch's snapshots are no sign of a stale catalog: only
             # one newer than every commit of the server is.
             newest_of_all = max((row["committed_at_max"] for row in newest), default=EPOCH)

@@ -18,7 +18,6 @@ from gc_assets.core.receipts import Balance, Published, Run
 from gc_assets.lakes.protocol import (
     DANGLING,
     EXPIRED,
-    KINDS_WITH_CONTENTS,
     REMOVE_SNAPSHOT,
     RETAINED,
     ExpiryAction,
@@ -44,7 +43,7 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     as_of = datetime.fromisoformat(refs.receipt.facts["as_of"])
     reachable_run = state.start(night.group(lake_name), REACHABLE_SNAPSHOTS.name, night.run_date, night.clock)
     expiry_run = state.start(night.group(lake_name), EXPIRY_PLAN.name, night.run_date, night.clock)
-    has_contents = refs.receipt.facts["kind"] in KINDS_WITH_CONTENTS
+    has_contents = LIVE_CONTENTS.is_of(refs.receipt.facts["kind"])
     contents_run = state.start(night.group(lake_name), LIVE_CONTENTS.name, night.run_date, night.clock) if has_contents else None
     task = _Retain(
         night.lake(lake_name),

@@ -12,11 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gc_assets.config import Config, StorageConfig
+from gc_assets.core.clock import Clock
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
 from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake
+from gc_assets.schemas import COMMIT_GRAPH
+from gc_assets.stages.doctor import FAIL, OK, Finding, doctor
+from gc_assets.stages.night import Night
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.server import OLDEST, Server, running
 from tests.lakes.nessie.support import contents, graph_of, log_of, plain_rule, retention_of
@@ -242,6 +247,20 @@ def test_a_commit_whose_operations_are_hidden_stops_the_run(guarded: NessieBuild
     assert NessieLake(guarded.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
 
 
+def test_doctor_tells_whether_all_of_a_history_is_shown(guarded: NessieBuilder, tmp_path: Path) -> None:
+    storage = StorageConfig(name="warehouse", location=f"file://{tmp_path}/")
+
+    def visible(**settings: str) -> Finding:
+        config = Config(state=str(tmp_path / "state"), storages=(storage,), lakes=(guarded.config(**settings),))
+        night = Night.of(config, Clock(), Clock().today())
+        return next(finding for finding in doctor(night) if finding.check == "visible")
+
+    hidden = visible()
+    assert hidden.verdict == FAIL
+    assert "READ_CONTENT_KEY" in hidden.found
+    assert visible(empty_commits="allow").verdict == OK
+
+
 def test_a_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder) -> None:
     builder.commit([put(["a"], table(1)), put(["b"], table(2))])
     lake, refs = frozen(builder)
@@ -265,3 +284,10 @@ def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> N
         builder.tag("v1", "dev")
         found = retention_of(builder.config(retention={"default": "2"}), NOW)
         assert contents(found) == plain_rule(builder.api, lambda name: 2, NOW)
+
+
+def test_the_policy_over_an_empty_repository_keeps_nothing(builder: NessieBuilder) -> None:
+    lake, refs = frozen(builder)
+    found = lake.retain(refs, COMMIT_GRAPH.schema.empty_table(), NOW, NOW)
+    assert found.contents is not None
+    assert (found.reachable.num_rows, found.contents.num_rows) == (0, 0)

@@ -1,0 +1,138 @@
+"""Nessie lakes of the sizes at which nessie-gc was measured: S, M and L by volume, D deep, R with many refs.
+
+A real server keeps the history in RocksDB beside the files, so that a lake is built once. Manifests are written as those of the Iceberg
+lakes; every metadata file lists one snapshot, as Nessie's Iceberg REST keeps them. Everything is live.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.cache import FINISHED, change, is_whole
+from benchmarks.iceberg_lake import NOW, SCHEMA, SPEC, TableWriter
+from gc_assets.demo.iceberg_builder import clock_at
+from tests.lakes.nessie.builder import BranchBuilder, NessieBuilder
+from tests.lakes.nessie.server import NEWEST, Server, fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A lake's shape. `refs` branches hang off the history of `main`, each with one commit of its own."""
+
+    tables: int
+    commits: int
+    files_per_commit: int
+    refs: int = 0
+
+
+SIZES: Final = {"s": Size(10, 5, 45), "m": Size(50, 10, 90), "l": Size(100, 20, 140), "d": Size(4, 250, 20), "r": Size(5, 200, 2, refs=110)}
+# nessie-gc, built from its sources, on lakes of these shapes: wall seconds of mark and of sweep, each with about two seconds of JVM start
+# (two shared cores, -Xmx1g, H2 file store). Its jar is on no registry, so these figures stand where it would run.
+PEER: Final = {"s": (3.6, 4.2), "m": (4.4, 7.4), "l": (7.2, 22.6), "d": (6.5, 39.0), "r": (14.7, 17.3)}
+PEER_START: Final = 2.0
+
+
+def peer_seconds(size: str) -> float:
+    """What nessie-gc took for mark and sweep without starting."""
+    return sum(PEER[size]) - 2 * PEER_START
+
+
+class NessieLake:
+    """A server's store (`rocks/`) and the warehouse it is about, both below `root`; the server runs inside `running`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.warehouse = root / "warehouse"
+        settings = {"nessie.version.store.type": "ROCKSDB", "nessie.version.store.persist.rocks.database-path": str(root / "rocks")}
+        self.server = Server(fetch(NEWEST), root, settings)
+
+    def builder(self) -> NessieBuilder:
+        return NessieBuilder(self.server.uri, self.warehouse)
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        self.server.start()
+        try:
+            yield
+        finally:
+            self.server.stop()
+
+    def config(self, state: Path) -> dict[str, Any]:
+        """The document of a `lakes.yaml` for this lake."""
+        return {
+            "state": str(state),
+            "storages": [{"name": "warehouse", "location": f"file://{self.warehouse}/"}],
+            "lakes": [{"name": "shop", "kind": "nessie", "uri": self.server.uri}],
+        }
+
+
+def ensure_lake(cache: Path, name: str) -> NessieLake:
+    """The lake of that size below `cache`, built if it is not there whole."""
+    lake = NessieLake(cache.resolve() / f"nessie-{name}")
+    if not is_whole(lake.root):
+        shutil.rmtree(lake.root, ignore_errors=True)
+        lake.root.mkdir(parents=True)
+        with lake.running():
+            build(lake, SIZES[name])
+        (lake.root / FINISHED).write_text("{}")
+    return lake
+
+
+def build(lake: NessieLake, size: Size) -> None:
+    """The tables one after the other, then the branches, spread evenly over the history."""
+    nessie = lake.builder()
+    main = nessie.on()
+    for index in range(size.tables):
+        writer = _table(main, f"shop.orders_{index:03}")
+        for commit in range(size.commits):
+            writer.commit(NOW - timedelta(days=size.commits - commit), size.files_per_commit, rewrite=False)
+    log = _log(nessie)
+    for number in range(size.refs):
+        nessie.branch(f"branch_{number:03}", at=log[number * len(log) // size.refs])
+        branch = nessie.on(f"branch_{number:03}")
+        TableWriter(branch.catalog.load_table("shop.orders_000")).commit(NOW - timedelta(days=5), size.files_per_commit, rewrite=False)
+
+
+@contextmanager
+def changed(lake: NessieLake, size: Size) -> Generator[datetime]:
+    """The lake a day later, with one percent more files in one commit a table (at most ten tables); as before afterwards."""
+    later = NOW + timedelta(days=1)
+    nessie = lake.builder()
+    before = nessie.head()
+    files, tables = max(1, size.tables * size.commits * size.files_per_commit // 100), min(size.tables, 10)
+    catalog = nessie.on().catalog
+    writers = [TableWriter(catalog.load_table(f"shop.orders_{index:03}")) for index in range(tables)]
+    with change(lake.root):
+        try:
+            for writer in writers:
+                writer.commit(later - timedelta(hours=6), max(1, files // tables), rewrite=False)
+            yield later
+        finally:
+            nessie.assign("main", before)
+            for writer in writers:
+                for path in writer.written:
+                    path.unlink()
+
+
+def _table(main: BranchBuilder, name: str) -> TableWriter:
+    with clock_at(NOW - timedelta(days=400)):
+        main.catalog.create_table(name, SCHEMA, partition_spec=SPEC)
+    return TableWriter(main.catalog.load_table(name))
+
+
+def _log(nessie: NessieBuilder) -> list[str]:
+    """The commits of `main`, newest first."""
+    found: list[str] = []
+    token: dict[str, str] = {}
+    while True:
+        page = nessie.api.get("trees/main/history", params={"max-records": 250, **token}).json()
+        found += [entry["commitMeta"]["hash"] for entry in page["logEntries"]]
+        if not page["hasMore"]:
+            return found
+        token = {"page-token": page["token"]}

@@ -1,0 +1,102 @@
+"""Metadata files of tables and views as rows: what is kept of them, where they lie, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.core.errors import FormatError
+from gc_assets.lakes.nessie.locations import roots_of
+from gc_assets.lakes.nessie.metadata_rows import KeepListed, table_rows, view_rows
+from gc_assets.lakes.nessie.models import Content, Key
+from gc_assets.lakes.protocol import Container, Kind
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.nessie.builder import LONG_AGO
+
+VIEW = {"view-uuid": "u", "location": "s3://b/v", "format-version": 1}
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> tuple[Container, bytes, list[str]]:
+    """A metadata file of three snapshots, the first of which a native tag names, and their ids."""
+    lake = LakeBuilder(tmp_path)
+    table = lake.table("db.t", LONG_AGO)
+    ids = [table.append(LONG_AGO) for _ in range(3)]
+    table.tag(LONG_AGO, "audit", ids[0])
+    table.statistics(LONG_AGO, ids[1])
+    address = table.metadata_location
+    return Container(address, Kind.METADATA_JSON), table.path(address).read_bytes(), ids
+
+
+@pytest.mark.parametrize("keep, kept", [("all", [0, 1, 2]), ("refs", [0, 2]), ("none", [2])])
+def test_a_live_metadata_file_keeps_the_snapshots_that_the_configuration_names(
+    listed: tuple[Container, bytes, list[str]], keep: KeepListed, kept: list[int]
+) -> None:
+    container, raw, ids = listed
+    rows = table_rows(container, raw, keep).to_pylist()
+    lists = [row for row in rows if row["kind"] == Kind.MANIFEST_LIST]
+    assert {row["snapshot_id"] for row in lists} == {ids[number] for number in kept}
+    statistics = {row["snapshot_id"] for row in rows if row["kind"] in {Kind.STATISTICS, Kind.PARTITION_STATISTICS}}
+    assert statistics == ({ids[1]} if 1 in kept else set())
+
+
+def test_only_the_current_snapshot_must_exist(listed: tuple[Container, bytes, list[str]]) -> None:
+    container, raw, ids = listed
+    rows = table_rows(container, raw, "all").to_pylist()
+    assert {row["snapshot_id"] for row in rows if row["must_exist"]} == {ids[2]}
+
+
+def test_a_metadata_file_says_where_its_table_lies_and_which_it_is(tmp_path: Path) -> None:
+    lake = LakeBuilder(tmp_path)
+    table = lake.table("db.t", LONG_AGO, properties={"write.data.path": f"file://{tmp_path}/data/"})
+    address = table.metadata_location
+    rows = table_rows(Container(address, Kind.METADATA_JSON), table.path(address).read_bytes(), "all").to_pylist()
+    places = {row["address"] for row in rows if row["kind"] == Kind.TABLE_LOCATION}
+    assert places == {f"{table.table.location()}/", f"file://{tmp_path}/data/"}
+    assert [row["address"] for row in rows if row["kind"] == Kind.TABLE_UUID] == [f"urn:uuid:{table.uuid}"]
+
+
+def test_a_view_is_its_metadata_file_at_its_location() -> None:
+    rows = view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), json.dumps(VIEW).encode()).to_pylist()
+    assert [(row["kind"], row["address"]) for row in rows] == [("table_location", "s3://b/v/"), ("table_uuid", "urn:uuid:u")]
+
+
+@pytest.mark.parametrize("document", [b"", b"{", b"[]", b"null", b'{"location": "s3://b/v"}', json.dumps({**VIEW, "location": 1}).encode()])
+def test_view_metadata_that_is_none_is_refused_by_its_name(document: bytes) -> None:
+    with pytest.raises(FormatError, match=r"s3://b/v/metadata/1\.json: "):
+        view_rows(Container("s3://b/v/metadata/1.json", Kind.VIEW_METADATA), document)
+
+
+def content(**fields: Any) -> Content:
+    return Content.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    "fields, places",
+    [
+        ({"type": "UDF", "metadataLocation": "s3://b/f/metadata/1.json"}, ["s3://b/f/"]),
+        ({"type": "UDF", "sqlText": "select 1", "dialect": "spark"}, []),
+        (
+            {"type": "DELTA_LAKE_TABLE", "metadataLocationHistory": ["s3://b/d/_delta_log/0.json"], "lastCheckpoint": "/e/_delta_log/9.cp"},
+            ["s3://b/d/", "/e/"],
+        ),
+        ({"type": "ACME_TENSOR", "where": {"deep": ["s3a://b/tensors/one/"]}}, ["s3a://b/tensors/one/"]),
+        ({"type": "NAMESPACE", "properties": {"location": "s3://b/"}}, []),
+    ],
+)
+def test_a_content_that_cannot_be_listed_shields_the_place_it_names(fields: dict[str, Any], places: list[str]) -> None:
+    roots = roots_of("shop", "c0", [(Key(elements=("k",)), content(**fields))])
+    assert [(root.kind, root.address, root.must_exist) for root in roots] == [(Kind.UNLISTED_LOCATION, place, False) for place in places]
+
+
+def test_tables_and_views_point_at_their_metadata_once() -> None:
+    table = content(type="ICEBERG_TABLE", id="1", metadataLocation="s3://b/t/metadata/1.json", snapshotId=7, later={"field": 1})
+    view = content(type="ICEBERG_VIEW", id="2", metadataLocation="s3://b/v/metadata/1.json", versionId=1)
+    roots = roots_of("shop", "c0", [(Key(elements=(name,)), item) for name, item in (("t", table), ("u", table), ("v", view))])
+    assert [(root.kind, root.address) for root in roots] == [
+        (Kind.METADATA_JSON, "s3://b/t/metadata/1.json"),
+        (Kind.VIEW_METADATA, "s3://b/v/metadata/1.json"),
+    ]
