@@ -337,6 +337,9 @@ class LakeFsLakeConfig(_Model):
     recheck_deduplicated: bool = Field(
         default=True, description="Look again at objects that other paths once kept from a lifecycle rule; the proposal never does."
     )
+    full_listing: Duration = Field(
+        default=timedelta(days=7), description="How often the whole of data/ is listed; between, only what changed. 0s: every night."
+    )
     location: str | None = Field(
         default=None, description="Where the storage namespace is, if the server's own words for it do not name a configured storage."
     )

@@ -140,6 +140,46 @@ REACHABLE_SNAPSHOTS = _table(
     TABLE_NAME,
 )
 
+UNCOMMITTED_OBJECTS = _table(
+    "uncommitted_objects",
+    "lake",
+    "lakeFS: objects that staging areas name and no commit needs to; they are live.",
+    ("storage", "key", "branch", "path"),
+    _field("storage", STRING, "Storage the object lies in; null for an external address."),
+    _field("key", STRING, "Canonical key in that storage, or the address of an external object."),
+    _field("branch", STRING, "Branch that has it staged; null where only the server's own list names it."),
+    _field("path", STRING, "Logical path; null where only the server's own list names it."),
+    _field("created_at", TIMESTAMP, "When the entry was written."),
+    kinds=("lakefs",),
+)
+
+POTENTIAL_COMMITS = _table(
+    "potential_commits",
+    "lake",
+    "lakeFS: commits that may hold objects which the lifecycle rules release and no finished run has handled yet.",
+    ("commit_id",),
+    _field("commit_id", STRING, "Commit id."),
+    _field("branches", STRINGS, "Branches that a rule names and that reach it; an empty name stands for all other branches together."),
+    _field("last_deleted", TIMESTAMP, "The bound used: the latest over the branches of the minimum; null = from the beginning."),
+    kinds=("lakefs",),
+)
+
+LIFECYCLE_OBJECTS = _table(
+    "lifecycle_objects",
+    "lake",
+    "lakeFS: objects that a lifecycle rule releases under at least one path, and whether another reference keeps them.",
+    ("storage", "key"),
+    _field("storage", STRING, "Storage the object lies in."),
+    _field("key", STRING, "Canonical key."),
+    _field("paths", STRINGS, "Logical paths that name it, 100 at most, in alphabetical order."),
+    _field("matched_rules", STRINGS, "Ids of the rules that release it."),
+    _field("deduplicated", BOOL, "True: it is kept, because another path, branch, tag or staging area needs it, or once did."),
+    _field("size_bytes", LONG, "Size where the entries record it."),
+    _field("commits", LONG, "Retained commits that will hold a dangling path once it is gone, by the path that most of them hold."),
+    _field("potential", BOOL, "True: one of `potential_commits` holds it."),
+    kinds=("lakefs",),
+)
+
 EXPIRY_PLAN = _table(
     "expiry_plan",
     "lake",
@@ -298,6 +338,7 @@ ORPHAN_FILES = _table(
     _field("held_by", STRING, "For `expired`: the lake whose history must let go of the file first; null where nothing must."),
     _field("held_by_table", STRING, "With `held_by`: the Iceberg table whose history it is; null outside Iceberg lakes."),
     _field("kind", STRING, "For `expired`: the file kind; null where nothing names the file."),
+    _field("dangling_commits", LONG, "For `lifecycle`: retained commits that will hold a path to nothing."),
     _field("table_uuid", STRING, "Iceberg table that claims the file."),
 )
 
@@ -313,6 +354,7 @@ DELETION_PLAN = _table(
     _field("version_id", STRING, "Object version."),
     _field("reason", STRING, "As in `orphan_files`; for `restore` why it is live again."),
     _field("lake", STRING, "Lake that claims the file."),
+    _field("dangling_commits", LONG, "For `lifecycle`: retained commits that will hold a path to nothing."),
     _field("after_expiry", BOOL, "True: only once the plan's own expiry actions are done and a fresh mark agrees."),
     _field("held_by", STRING, "With `after_expiry`: the lake whose history must let go of the file first."),
     _field("held_by_table", STRING, "With `held_by`: the Iceberg table whose history it is; null outside Iceberg lakes."),
@@ -427,6 +469,24 @@ PROBLEMS: Final = pa.schema(
     ]
 )
 
+UNCOMMITTED: Final = pa.schema(
+    [
+        _field("address", STRING, "Address of a staged object, as the lake spells it."),
+        _field("branch", STRING, "As in `uncommitted_objects`."),
+        _field("path", STRING, "As in `uncommitted_objects`."),
+        _field("created_at", TIMESTAMP, "As in `uncommitted_objects`."),
+        _field("storage", STRING, "Storage the file lies in; null for an external address."),
+        _field("key", STRING, "Canonical key."),
+    ]
+)
+
+DIRECTORIES: Final = pa.schema(
+    [
+        _field("key", STRING, "A directory that holds objects and no directories, ending in `/`."),
+        _field("modified_ns", LONG, "Its own time of modification before it was read, in nanoseconds."),
+    ]
+)
+
 TABLES: Final[dict[str, Table]] = {
     table.name: table
     for table in (
@@ -435,6 +495,9 @@ TABLES: Final[dict[str, Table]] = {
         LAKE_REFS,
         COMMIT_GRAPH,
         REACHABLE_SNAPSHOTS,
+        UNCOMMITTED_OBJECTS,
+        POTENTIAL_COMMITS,
+        LIFECYCLE_OBJECTS,
         EXPIRY_PLAN,
         SNAPSHOT_HISTORY,
         EXPIRY_LOG,

@@ -34,11 +34,25 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [config.StorageConfig, config.Gates, config.IcebergRetention, config.IcechunkRetention, config.IcechunkExpiry, config.NessieRetention],
+    [
+        config.StorageConfig,
+        config.Gates,
+        config.IcebergRetention,
+        config.IcechunkRetention,
+        config.IcechunkExpiry,
+        config.LakeFsRetention,
+        config.LakeFsLakeConfig,
+        config.NessieRetention,
+    ],
 )
 def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
-    assert {name for name in model.model_fields if f"{name}`" not in page and f"{name}[]`" not in page} <= {"gates", "money"}
+    assert {name for name in model.model_fields if f"{name}`" not in page and f"{name}[]`" not in page} <= {
+        "gates",
+        "money",
+        "kind",
+        "retention",
+    }
 
 
 def test_every_key_of_a_nessie_lake_is_documented() -> None:

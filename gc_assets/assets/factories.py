@@ -10,6 +10,7 @@ from gc_assets.assets.commit_graph import commit_graph
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.deletion_plan import deletion_plan
 from gc_assets.assets.lake_refs import lake_refs
+from gc_assets.assets.lifecycle import has_rules, lifecycle_objects, potential_commits
 from gc_assets.assets.live_files import live_files
 from gc_assets.assets.live_filter import live_filter
 from gc_assets.assets.manifest_entries import manifest_entries
@@ -19,6 +20,7 @@ from gc_assets.assets.reachable_snapshots import reachable_snapshots
 from gc_assets.assets.snapshot_history import snapshot_history
 from gc_assets.assets.spec import LakeConfig, RunDates, key_of, lake_spec
 from gc_assets.assets.storage_inventory import storage_inventory
+from gc_assets.assets.uncommitted_objects import uncommitted_objects
 from gc_assets.config import StorageConfig
 from gc_assets.schemas import EXPIRY_LOG, EXPIRY_PLAN, SNAPSHOT_HISTORY
 
@@ -33,6 +35,8 @@ def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefiniti
         reachable_snapshots(lake, run_dates),
         *([snapshot_history(lake, run_dates)] if SNAPSHOT_HISTORY.is_of(lake.kind) else []),
         manifest_entries(lake, run_dates),
+        *([uncommitted_objects(lake, run_dates)] if lake.kind == "lakefs" else []),
+        *([potential_commits(lake, run_dates), lifecycle_objects(lake, run_dates)] if has_rules(lake) else []),
         live_files(lake, run_dates),
     ]
 

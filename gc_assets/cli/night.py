@@ -61,8 +61,9 @@ def run_night(
     """
     chosen = with_mode(platform, mode)
     night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
-    keys = selection(chosen, lakes, storages, through)
     assets = build_definitions(chosen, as_of)
+    there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
+    keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
     if {asset for _, asset in keys} - WITHOUT_SPARK:
         opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
     definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))

@@ -142,6 +142,16 @@ class ExpiryAction:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncommitted:
+    """An object that a branch's staging area names and its head does not. `branch` and `path` are null where the system does not say."""
+
+    address: str
+    branch: str | None
+    path: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """All that a run believes of a lake: refs, where its commits are read, what it claims, and files live whatever commits say.
 
@@ -149,6 +159,7 @@ class FrozenRefs:
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
     `edits` are those that plans of ours made in earlier nights: what they let go of is no rolled-back history, which a rule may keep.
+    `uncommitted` is what is staged (lakeFS), each under one address; all its names are `pinned` too.
     `min_age_seconds`: nothing younger is ever a candidate here, whatever the storage's grace, because the system itself may still
     take the file up (a lakeFS address that may yet be linked).
     """
@@ -162,6 +173,7 @@ class FrozenRefs:
     notes: tuple[str, ...] = ()
     edits: tuple[ExpiryAction, ...] = ()
     min_age_seconds: int = 0
+    uncommitted: tuple[Uncommitted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
+
 from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.parts import read_parts
@@ -22,7 +24,10 @@ from gc_assets.schemas import (
     LIVE_FILES,
     ORPHAN_FILES,
     STORAGE_INVENTORY,
+    STRING,
+    TIMESTAMP,
 )
+from gc_assets.stages.ages import Ages
 from gc_assets.stages.browse import rows_where
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import EXTERNAL_SIDE
@@ -125,6 +130,8 @@ def _not_live(night: Night, storage: str, key: str, facts: dict[str, Any], histo
             "young",
             f"No live commit needs it, but it is younger than the grace period (last modified {listed['last_modified'].isoformat()}).",
         )
+    if facts.get("young_by_name"):
+        return "young", f"No live commit needs it, but by its name it was handed out so lately that lake {claim} may yet link it."
     return "unknown", f"Lake {claim} claims its place and no table of this date says more; run the date again to the end."
 
 
@@ -166,7 +173,17 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
         facts["plan_refused_by"] = [gate["name"] for gate in plan.receipt.facts["header"]["gates"] if not gate["passed"]]
     owner = _claims(night, storage).owner(key[: key.rfind("/") + 1])
     facts["claimed_by"] = owner.lake if owner is not None else None
+    if owner is not None and orphans is not None and facts.get("inventory") is not None:
+        facts["young_by_name"] = not _is_old(night, owner.lake, key, facts)
     return facts
+
+
+def _is_old(night: Night, lake: str, key: str, facts: dict[str, Any]) -> bool:
+    """Whether the lake that claims the key lets it be a candidate by its age."""
+    refs = [table for item in night.config.lakes if (table := night.state.current(item.name, LAKE_REFS.name, night.run_date))]
+    row = {"key": key, "last_modified": facts["inventory"]["last_modified"], "lake": lake}
+    claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))
+    return bool(Ages.of(facts["grace_cutoff"], refs).old(claimed)[0].as_py())
 
 
 def _claims(night: Night, storage: str) -> Claims:

@@ -13,11 +13,11 @@ from gc_assets.core.parts import read_parts
 from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Ref
-from gc_assets.schemas import CLAIMS, EXPIRY_LOG, LAKE_REFS, PINNED, SOURCES
+from gc_assets.schemas import CLAIMS, EXPIRY_LOG, LAKE_REFS, PINNED, SOURCES, UNCOMMITTED
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import publish, read_rows, write_rows
 
-SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE = "_sources", "_claims", "_pinned"
+SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE, UNCOMMITTED_SIDE = "_sources", "_claims", "_pinned", "_uncommitted"
 
 
 def lake_refs(night: Night, lake_name: str) -> Published:
@@ -44,6 +44,9 @@ def lake_refs(night: Night, lake_name: str) -> Published:
             [{**asdict(item), "properties": list(item.properties.items())} for item in refs.sources], SOURCES
         ),
         CLAIMS_SIDE: _resolved(pa.Table.from_pylist([asdict(item) for item in refs.claims], _unresolved(CLAIMS)), CLAIMS, resolver),
+        UNCOMMITTED_SIDE: _resolved(
+            pa.Table.from_pylist([asdict(item) for item in refs.uncommitted], _unresolved(UNCOMMITTED)), UNCOMMITTED, resolver
+        ),
         PINNED_SIDE: _resolved(pa.Table.from_pylist([asdict(item) for item in refs.pinned], _unresolved(PINNED)), PINNED, resolver),
     }
     facts = {

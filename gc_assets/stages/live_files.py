@@ -17,7 +17,7 @@ from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.protocol import KINDS, Kind
-from gc_assets.schemas import CONTAINERS, DELETION_LOG, EDGES, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
+from gc_assets.schemas import CONTAINERS, DELETION_LOG, EDGES, LIFECYCLE_OBJECTS, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
 from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.manifest_entries import (
@@ -30,10 +30,25 @@ from gc_assets.stages.manifest_entries import (
     segments,
 )
 from gc_assets.stages.night import Night
+from gc_assets.stages.policy import has_lifecycle
 from gc_assets.stages.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
-from gc_assets.stages.tables import PARTS_DDL, ROUTE, Totals, collect, merge_written, publish, put, read_paths, report_parts, write_frame
+from gc_assets.stages.tables import (
+    PARTS_DDL,
+    ROUTE,
+    Totals,
+    collect,
+    merge_written,
+    publish,
+    put,
+    read_paths,
+    read_table,
+    report_parts,
+    write_frame,
+)
 
 EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external"
+# Files of retained commits that their owner's lifecycle rules release (lakeFS).
+LIFECYCLE_SIDE = "_lifecycle"
 WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
 # Live metadata objects that must be in the inventory, with the length that was decoded: published beside the table.
 METADATA_SIDE = "_metadata"
@@ -93,8 +108,12 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))
-    routes = [EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE]
-    written = write_frame(_files(rows, direct, witnesses, lake_name), LIVE_FILES, run, state, ["storage", "kind"], routes)
+    routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
+    files = _files(rows, direct, witnesses, lake_name)
+    lifecycle = released_by_lifecycle(night, lake_name)
+    if lifecycle is not None:
+        files = _without(files, read_table(spark, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
+    written = write_frame(files, LIVE_FILES, run, state, ["storage", "kind"], routes)
     for side in scratch:
         state.files.delete_directory(f"{run.path}/{side}")
     written = replace(written, side={**written.side, **kept_sides})
@@ -107,7 +126,15 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         "by_storage": _by(written.totals, 0),
         **{f"{side.lstrip('_')}_files": sum(part.rows for part in written.side.get(side, ())) for side in routes},
     }
-    return publish(state, run, written, night.clock, inputs=[*inputs.values(), entries], facts=facts, unsafe=night.unsafe)
+    return publish(
+        state,
+        run,
+        written,
+        night.clock,
+        inputs=[*inputs.values(), entries, *([lifecycle] if lifecycle else [])],
+        facts=facts,
+        unsafe=night.unsafe,
+    )
 
 
 def _logs(night: Night) -> dict[str, tuple[str, ...]]:
@@ -163,6 +190,18 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
         "container_size_bytes",
         _route().alias(ROUTE),
     )
+
+
+def released_by_lifecycle(night: Night, lake_name: str) -> Published | None:
+    """`lifecycle_objects` of the run, for a lake that has lifecycle rules."""
+    return night.state.require(night.group(lake_name), LIFECYCLE_OBJECTS.name, night.run_date) if has_lifecycle(night, lake_name) else None
+
+
+def _without(files: DataFrame, released: DataFrame) -> DataFrame:
+    """The files with those that the owner's rules release routed aside."""
+    flagged = files.join(released.select("storage", "key", F.lit(True).alias("is_released")), ["storage", "key"], "left")
+    route = F.when((F.col(ROUTE) == "") & F.coalesce("is_released", F.lit(False)), LIFECYCLE_SIDE).otherwise(F.col(ROUTE))
+    return flagged.withColumn(ROUTE, route).select(*files.columns)
 
 
 def _kind_number() -> Column:

@@ -26,6 +26,7 @@ from gc_assets.schemas import (
     CLAIMS,
     COMMIT_GRAPH,
     LAKE_REFS,
+    LIFECYCLE_OBJECTS,
     LIVE_CONTENTS,
     LIVE_FILES,
     LIVE_FILTER,
@@ -37,7 +38,7 @@ from gc_assets.schemas import (
 from gc_assets.stages.ages import Ages
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, METADATA, METADATA_SIDE
+from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE, METADATA, METADATA_SIDE, released_by_lifecycle
 from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
 from gc_assets.stages.manifest_entries import PLACES_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
@@ -67,12 +68,14 @@ IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 WITNESS_DDL: Final = (
     "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string, table_uuid: string>"
 )
-# Of several lakes that name a released file: one whose history must let go of it first, one that has let go, one that only mentions it.
-HELD, RELEASED, MENTIONED = 0, 1, 2
+# Of several lakes that name a released file: one whose history must let go of it first, one that has let go, one whose owner's
+# rules release it, one that only mentions it.
+HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A gate names a few and counts the rest, up to here.
 MAX_NAMED: Final = 1_000
+LAKEFS_METADATA: Final = r"(^|/)_lakefs/[0-9a-f]{64}$"
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
 
 
@@ -131,6 +134,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         "by_reason": {
             f"{reason}/{lake}": {"files": total.rows, "bytes": total.size_bytes} for (reason, lake), total in sorted(written.totals.items())
         },
+        # Ranges and metaranges that no retained commit needs: nobody deletes them, so that at least they are counted.
+        "unneeded_metadata": {"files": probed.facts.get("unneeded_files", 0), "bytes": probed.facts.get("unneeded_bytes", 0)},
         "live_keys": live_count(live, storage_name),
         "missing_metadata": missing[:MAX_SAMPLES],
         "missing_metadata_count": len(missing),
@@ -249,18 +254,38 @@ def _orphans(
     if _any_hit(night, keys, candidate_paths):
         judged = candidates.join(_hits(candidates, keys), "key", "left")
     joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
-    expired = F.col("w").isNotNull() & (F.col("w.strength") < MENTIONED)
+    joined = joined.join(_dangling_commits(spark, night, storage_name), "key", "left")
+    expired = F.col("w").isNotNull() & (F.col("w.strength") <= RELEASED)
+    lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
     never_committed = F.col("lake").isin(_names(night, {"lakefs"}))
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
-        F.when(expired, "expired").when(never_committed, "uncommitted").otherwise("unreferenced").alias("reason"),
+        F.when(lifecycle, "lifecycle")
+        .when(expired, "expired")
+        .when(never_committed, "uncommitted")
+        .otherwise("unreferenced")
+        .alias("reason"),
         F.col("w.commit_id").alias("last_commit_id"),
         F.col("w.container").alias("last_container"),
         F.when(F.col("w.strength") == HELD, F.col("w.lake")).alias("held_by"),
         F.when(F.col("w.strength") == HELD, F.col("w.table_uuid")).alias("held_by_table"),
         F.col("w.kind").alias("kind"),
+        F.when(lifecycle, F.col("dangling_commits")).alias("dangling_commits"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+    """How many retained commits will hold a path to nothing, by key, for what lifecycle rules release."""
+    tables = [released_by_lifecycle(night, lake.name) for lake in night.config.lakes]
+    frames = [read_table(spark, night.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
+    if not frames:
+        return spark.createDataFrame([], "key string, dangling_commits long")
+    everything = frames[0]
+    for frame in frames[1:]:
+        everything = everything.unionByName(frame)
+    mine = everything.filter((F.col("storage") == storage_name) & ~F.col("deduplicated"))
+    return mine.groupBy("key").agg(F.sum("commits").alias("dangling_commits"))
 
 
 def _names(night: Night, kinds: Collection[str]) -> list[str]:
@@ -286,7 +311,7 @@ def _hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
 
 def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
     """The strongest expired or dangling commit behind each released key (columns key, w)."""
-    parts = [(table, side) for table in live for side in (EXPIRED_SIDE, DANGLING_SIDE) if table.paths(side)]
+    parts = [(table, side) for table in live for side in (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE) if table.paths(side)]
     frames = [
         read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
         .filter(F.col("storage") == storage_name)
@@ -305,8 +330,8 @@ def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[
 
 
 def _strength(night: Night, live: Published, side: str) -> int:
-    if side == DANGLING_SIDE:
-        return MENTIONED
+    if side != EXPIRED_SIDE:
+        return LIFECYCLE if side == LIFECYCLE_SIDE else MENTIONED
     return HELD if night.config.lake(live.receipt.group).kind in EDITED_HISTORIES else RELEASED
 
 
@@ -340,6 +365,7 @@ class _Probe:
             totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
 
         found = 0
+        unneeded = Totals()
         for batch in batches:
             found += self.metadata.found(batch)
             hits = self.live.contains(batch.column("key_hash").to_numpy())
@@ -347,7 +373,10 @@ class _Probe:
             rest = batch.filter(pa.array(np.logical_not(hits)))
             lake, table_uuid = self.claims.resolve(rest.column("key"))
             owned = rest.append_column("lake", lake).append_column("table_uuid", table_uuid)
-            count(UNOWNED, owned.filter(pc.is_null(lake)))
+            unowned = owned.filter(pc.is_null(lake))
+            count(UNOWNED, unowned)
+            metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), LAKEFS_METADATA))
+            unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             owned = owned.filter(pc.is_valid(lake))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), SUSPECT)).select(CANDIDATES.names))
             old = self.ages.old(owned)
@@ -355,7 +384,11 @@ class _Probe:
             candidates = owned.filter(old)
             count(CANDIDATE, candidates)
             writer.write(candidates.select(CANDIDATES.names))
-        yield report_parts([*writer.close(), *suspects.close()], totals=totals, facts={"metadata_found": found})
+        yield report_parts(
+            [*writer.close(), *suspects.close()],
+            totals=totals,
+            facts={"metadata_found": found, "unneeded_files": unneeded.rows, "unneeded_bytes": unneeded.size_bytes},
+        )
 
 
 @dataclass(frozen=True)

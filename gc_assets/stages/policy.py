@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.config import AnyLake, IcechunkLakeConfig, LakeFsLakeConfig, NessieLakeConfig, RefRule
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.receipts import Published
 from gc_assets.core.units import Cutoff
+from gc_assets.lakes.lakefs.lifecycle import Rule
 from gc_assets.lakes.lakefs.lifecycle_rules import LifecycleRule, parse_rules, rule_rows
 from gc_assets.schemas import CURRENT_RULES, POLICY_TABLE
 from gc_assets.stages.approvals import plans
@@ -85,6 +87,34 @@ def _rules(lake: AnyLake, as_of: datetime) -> list[dict[str, Any]]:
     retention = lake.retention
     table = Cutoff(max_age=retention.max_snapshot_age, keep_last=retention.min_snapshots_to_keep)
     return [_rule("retention.source=table", None, table, as_of), *_ref_rules(retention.refs, as_of)]
+
+
+def has_lifecycle(night: Night, lake_name: str) -> bool:
+    lake = night.config.lake(lake_name)
+    return isinstance(lake, LakeFsLakeConfig) and lake.rules is not None
+
+
+def newest_finished(night: Night) -> date | None:
+    """The newest run date before this one whose deletions finished in full."""
+    return max((day for day in finished_dates(night) if day < night.run_date), default=None)
+
+
+def lifecycle_rules(night: Night, lake_name: str) -> list[Rule]:
+    """The rules about objects that hold for the run date, enabled or not, with `last_deleted`.
+
+    Raises `GateRefused` where an apply looks again and the rules file says something else by now.
+    """
+    lake = night.config.lake(lake_name)
+    policy = read_rows(night.state, POLICY_TABLE, night.state.require(lake_name, POLICY_TABLE.name, night.run_date))
+    current = read_rows(night.state, CURRENT_RULES, night.state.require(lake_name, CURRENT_RULES.name, night.run_date))
+    bounds = {(row["rule_id"], row["prefix"], row["branch"]): row["last_deleted"] for row in current.to_pylist()}
+    rows = [row for row in policy.to_pylist() if row["scope"] == "objects" and row["run_date"] == night.run_date]
+    rules = [Rule.of({**row, "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"]))}) for row in rows]
+    if night.recheck is not None and isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
+        now = [Rule.of(row) for row in rule_rows(read_lifecycle_rules(lake.rules), night.as_of)]
+        if now != [replace(rule, last_deleted=None) for rule in rules]:
+            raise GateRefused(f"lake {lake_name}: the lifecycle rules in {lake.rules} are no longer those of the plan; make a new plan")
+    return rules
 
 
 def read_lifecycle_rules(path: str) -> Mapping[str, LifecycleRule]:

@@ -10,9 +10,9 @@ import os
 import stat
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +22,16 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.local import is_utf8, local_path, printable
-from gc_assets.stores.protocol import INVENTORY_SCHEMA, LISTING_SOURCE, RESERVED_PREFIX, Listed, ListingTask, Problem, ProblemKind
+from gc_assets.stores.protocol import (
+    INVENTORY_SCHEMA,
+    LISTING_SOURCE,
+    RESERVED_PREFIX,
+    Directory,
+    Listed,
+    ListingTask,
+    Problem,
+    ProblemKind,
+)
 
 # A directory with more entries is split into shares: a sixth of a second of work.
 HUGE_DIRECTORY = 50_000
@@ -65,18 +74,24 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class LocalListingTask:
-    """Units of the storage at the absolute path `root`. `parallelism` bounds the shares of a huge directory met on the way."""
+    """Units of the storage at the absolute path `root`. `parallelism` bounds the shares of a huge directory met on the way.
+
+    Directories whose keys are in `carried` are passed over: what they hold is known from an earlier listing. Those that were modified
+    before `settled_ns` can be such later: one changed just now may change again within the same tick of the file system's clock.
+    """
 
     root: str
     units: tuple[Unit, ...]
     parallelism: int
+    carried: frozenset[str] = frozenset()
+    settled_ns: int = 0
 
     def run(self, budget: int) -> Iterator[Listed]:
         """As `ListingTask.run` says; one directory is listed or split whatever the budget, so every round ends nearer to the end.
 
         What vanishes while listing is skipped. What cannot be read is a problem of kind `unreadable`.
         """
-        rows = _Rows()
+        rows = _Rows(self.carried)
         pending = list(self.units)
         leftover: list[Unit] = []
         met = 0
@@ -84,28 +99,57 @@ class LocalListingTask:
             unit = pending.pop()
             try:
                 with _opened(self.root, unit.key) as (directory, scan):
+                    modified_ns = os.fstat(directory).st_mtime_ns
                     names = [entry.name for entry in islice(scan, HUGE_DIRECTORY + 1)]
                     met += len(names)
                     if len(names) > HUGE_DIRECTORY and unit.shares == 1 and self.parallelism > 1:
                         leftover += unit.split(self.parallelism)
                         continue
+                    is_leaf = bool(names)
                     while names:
-                        pending += rows.add(unit, directory, unit.owned(names))
+                        below, only_objects = rows.add(unit, directory, unit.owned(names))
+                        pending += below
+                        is_leaf = is_leaf and only_objects
                         if rows.is_full:
                             yield rows.take()
                         names = [entry.name for entry in islice(scan, BATCH_ROWS)]
                         met += len(names)
+                    if is_leaf and unit.shares == 1 and modified_ns < self.settled_ns:
+                        rows.directories.append(Directory(unit.key, modified_ns))
             except FileNotFoundError as error:
                 if not unit.key:
                     rows.problem(b"", "unreadable", error)
             except OSError as error:
                 rows.problem(unit.key.encode(), "unreadable", error)
         leftover += pending
-        yield rows.take(leftover=_tasks(self.root, leftover, self.parallelism, 4 * self.parallelism))
+        yield rows.take(leftover=self.dealt(leftover, 4 * self.parallelism))
+
+    def dealt(self, units: Sequence[Unit], wanted: int) -> tuple[LocalListingTask, ...]:
+        """Every share alone, the directories dealt out to `wanted` tasks."""
+        shares = [(unit,) for unit in units if unit.shares > 1]
+        whole = [unit for unit in units if unit.shares == 1]
+        parts = [tuple(whole[start :: max(wanted, 1)]) for start in range(min(len(whole), max(wanted, 1)))]
+        return tuple(replace(self, units=part) for part in [*shares, *parts])
 
 
-def plan_listing(location: str, parallelism: int) -> Sequence[ListingTask]:
-    """Tasks that together list the storage once; at most four for each of `parallelism` workers, besides shares of huge directories.
+def unchanged_directories(location: str, known: Iterable[Directory]) -> frozenset[str]:
+    """Keys of the directories that are as they were when they were listed. One that is gone, or a link by now, is not."""
+    root = local_path(location).rstrip("/")
+    return frozenset(directory.key for directory in known if _modified_ns(f"{root}/{directory.key.rstrip('/')}") == directory.modified_ns)
+
+
+def _modified_ns(path: str) -> int | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None  # the listing meets the same directory, and says what is wrong with it
+    return status.st_mtime_ns if stat.S_ISDIR(status.st_mode) else None
+
+
+def plan_listing(location: str, parallelism: int, carried: frozenset[str] = frozenset(), settled_ns: int = 0) -> Sequence[ListingTask]:
+    """Tasks that together list the storage once, without the directories in `carried` (`LocalListingTask` says what the last two mean).
+
+    At most four for each of `parallelism` workers, besides shares of huge directories.
 
     Raises `StoreError` where the location is no directory or cannot be read: an inventory that is empty for that reason
     would make all live files look lost.
@@ -132,28 +176,24 @@ def plan_listing(location: str, parallelism: int) -> Sequence[ListingTask]:
             settled += unit.split(parallelism)
             continue
         settled.append(Unit(unit.key, recurse=False))
-        queue.extend(unit.below(name) for name in directories if is_utf8(name) and not unit.is_reserved(name))
+        below = [unit.below(name) for name in directories if is_utf8(name) and not unit.is_reserved(name)]
+        queue.extend(unit for unit in below if unit.key not in carried)
     wanted = 4 * parallelism if queue else -(-seen // ENTRIES_PER_TASK)
-    return _tasks(root, [*settled, *queue], parallelism, min(wanted, 4 * parallelism))
-
-
-def _tasks(root: str, units: Sequence[Unit], parallelism: int, wanted: int) -> tuple[LocalListingTask, ...]:
-    """Every share alone, the directories dealt out to `wanted` tasks."""
-    shares = [(unit,) for unit in units if unit.shares > 1]
-    whole = [unit for unit in units if unit.shares == 1]
-    dealt = [tuple(whole[start :: max(wanted, 1)]) for start in range(min(len(whole), max(wanted, 1)))]
-    return tuple(LocalListingTask(root, part, parallelism) for part in [*shares, *dealt])
+    whole = LocalListingTask(root, (), parallelism, carried, settled_ns)
+    return whole.dealt([*settled, *queue], min(wanted, 4 * parallelism))
 
 
 @dataclass(slots=True)
 class _Rows:
-    """Columns of the objects met since the last `take`."""
+    """Columns of the objects met since the last `take`, and the directories read to their end."""
 
+    carried: frozenset[str] = frozenset()
     keys: list[bytes] = field(default_factory=list[bytes])
     sizes: list[int] = field(default_factory=list[int])
     modified: list[int] = field(default_factory=list[int])
     inodes: list[int] = field(default_factory=list[int])
     problems: list[Problem] = field(default_factory=list[Problem])
+    directories: list[Directory] = field(default_factory=list[Directory])
 
     @property
     def is_full(self) -> bool:
@@ -162,10 +202,14 @@ class _Rows:
     def problem(self, key: bytes, kind: ProblemKind, detail: str | OSError) -> None:
         self.problems.append(Problem(printable(key), kind, detail if isinstance(detail, str) else _why(detail)))
 
-    def add(self, unit: Unit, directory: int, names: list[bytes]) -> list[Unit]:
-        """Takes the objects and problems among the names in an open directory; returns the directories to follow."""
+    def add(self, unit: Unit, directory: int, names: list[bytes]) -> tuple[list[Unit], bool]:
+        """Takes the objects and problems among the names in an open directory; returns the directories to follow.
+
+        And whether the names were objects and nothing else.
+        """
         prefix = unit.key.encode()
         below: list[Unit] = []
+        before = len(self.keys)
         for name in names:
             try:
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -182,17 +226,17 @@ class _Rows:
                 self.modified.append(status.st_mtime_ns)
                 self.inodes.append(status.st_ino)
             elif stat.S_ISDIR(status.st_mode):
-                if unit.recurse and not unit.is_reserved(name):
+                if unit.recurse and not unit.is_reserved(name) and unit.below(name).key not in self.carried:
                     below.append(unit.below(name))
             elif stat.S_ISLNK(status.st_mode):
                 self.problem(prefix + name, "symlink", "a symbolic link: kept, never followed")
             else:
                 self.problem(prefix + name, "special", "a socket, fifo or device: kept")
-        return below
+        return below, len(self.keys) - before == len(names)
 
     def take(self, leftover: tuple[ListingTask, ...] = ()) -> Listed:
-        listed = Listed(self._batch(), tuple(self.problems), leftover)
-        self.keys, self.sizes, self.modified, self.inodes, self.problems = [], [], [], [], []
+        listed = Listed(self._batch(), tuple(self.problems), leftover, tuple(self.directories))
+        self.keys, self.sizes, self.modified, self.inodes, self.problems, self.directories = [], [], [], [], [], []
         return listed
 
     def _batch(self) -> pa.RecordBatch:

@@ -114,12 +114,27 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
+class Directory:
+    """A directory that holds objects and no directories, with its own time of modification before it was read.
+
+    While that time stays the same nothing was added to it or taken from it.
+    """
+
+    key: str
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Listed:
-    """A step of a listing: objects with the columns of `storage_inventory`, problems met, and work left over for another round."""
+    """A step of a listing: objects with the columns of `storage_inventory`, problems met, and work left over for another round.
+
+    `directories` are those that a later listing need not read again while they are unchanged.
+    """
 
     objects: pa.RecordBatch
     problems: tuple[Problem, ...] = ()
     leftover: tuple[ListingTask, ...] = ()
+    directories: tuple[Directory, ...] = ()
 
 
 class ListingTask(Protocol):

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from gc_assets.config import NessieLakeConfig
+from gc_assets.config import LakeFsLakeConfig, NessieLakeConfig
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.partitions import run_dates
@@ -52,6 +52,18 @@ def test_a_nessie_lake_has_its_live_contents_between_the_policy_and_the_expansio
     found = specs(build_definitions(replace(at, config=at.config.model_copy(update={"lakes": (*at.config.lakes, shop)}))))
     assert "shop/commit_graph" in found["shop/live_contents"]["deps"]
     assert all("shop/live_contents" in found[f"shop/{name}"]["deps"] for name in ("manifest_entries", "live_files"))
+
+
+def test_a_lakefs_lake_with_lifecycle_rules_has_their_two_assets_before_its_live_files(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    secrets = {"access_key_id": "k", "secret_access_key": "s"}
+    lake = {"name": "ml", "kind": "lakefs", "endpoint": "http://localhost:8000", "repository": "ml", "rules": "/rules.json", **secrets}
+    config = at.config.model_copy(update={"lakes": (LakeFsLakeConfig.model_validate(lake),)})
+    found = specs(build_definitions(replace(at, config=config)))
+    assert "ml/lifecycle_objects" in found["ml/live_files"]["deps"]
+    assert found["ml/lifecycle_objects"]["deps"] == ["ml/potential_commits"]
+    assert found["ml/potential_commits"]["deps"] == ["ml/current_rules", "ml/manifest_entries"]
+    assert found["ml/uncommitted_objects"]["deps"] == ["ml/lake_refs"]
 
 
 def test_every_asset_that_another_reads_exists(definitions: dg.Definitions) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.approvals import find_plan
+from gc_assets.stages.explain import explain
 from gc_assets.stages.restore import restore
+from gc_assets.stages.storage_inventory import storage_inventory
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer
 from tests.lakes.lakefs.support import config_of
@@ -103,6 +105,20 @@ def test_the_plan_holds_what_the_rules_let_go_and_what_nobody_committed(story: S
 
 def test_all_else_is_kept(story: Story) -> None:
     assert story.builder.files() == story.kept | story.dead.keys()
+
+
+def test_explain_says_why_a_file_is_kept_or_goes(story: Story) -> None:
+    def verdict(key: str) -> tuple[str, str]:
+        (found,) = explain(story.house.tonight(), f"ml-data/{key}")
+        return found.verdict, found.sentence
+
+    said = {key: verdict(key) for key in story.kept | story.dead.keys()}
+    assert {said[key][0] for key in story.dead} == {"planned"}
+    young = sorted(sentence for kind, sentence in said.values() if kind == "young")
+    assert len(young) == 2
+    assert "by its name it was handed out so lately that lake ml may yet link it" in young[0]
+    assert "younger than the grace period" in young[1]
+    assert {kind for key, (kind, _) in said.items() if key in story.kept} == {"live", "young"}
 
 
 def test_the_credentials_are_in_no_table_receipt_or_plan(story: Story) -> None:
@@ -257,3 +273,49 @@ def test_another_lake_on_the_storage_protects_what_the_repository_lets_go(fresh:
         fresh.house.lakes = [*fresh.house.lakes, other]
         fresh.plan()
         assert fresh.planned() == {lost: "quarantine"}
+
+
+def test_the_second_night_lists_only_partitions_that_changed_and_plans_what_a_clean_run_would(fresh: Story) -> None:
+    builder, house = fresh.builder, fresh.house
+    house.now = datetime.now(UTC) + timedelta(days=400)  # behind whatever time the disk gives its directories
+    builder.commit("main", a=b"1")
+    first = builder.upload()
+    fresh.plan()
+    assert fresh.planned().keys() == {first}
+    builder.now = days_ago(30)
+    second = builder.upload()
+    house.now += timedelta(days=1)
+    header = fresh.plan()
+    facts = house.tonight().state.require(STORAGE, "storage_inventory", house.clock.today()).receipt.facts
+    assert (facts["flow"], facts["carried_directories"], facts["carried_objects"]) == ("optimized", 1, 2)
+    assert fresh.planned().keys() == {first, second}
+    house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(0)})]
+    assert fresh.plan().rows_digest == header.rows_digest
+    facts = house.tonight().state.require(STORAGE, "storage_inventory", house.clock.today()).receipt.facts
+    assert (facts["flow"], facts["carried_objects"]) == ("clean", 0)
+
+
+def test_what_was_quarantined_is_gone_from_the_next_nights_inventory(fresh: Story) -> None:
+    builder, house = fresh.builder, fresh.house
+    house.now = datetime.now(UTC) + timedelta(days=400)
+    builder.commit("main", a=b"1")
+    lost = builder.upload()
+    header = fresh.plan()
+    house.approved(header)
+    house.apply(header)
+    house.now += timedelta(days=1)
+    fresh.plan()
+    facts = house.tonight().state.require(STORAGE, "storage_inventory", house.clock.today()).receipt.facts
+    assert (facts["flow"], facts["carried_directories"]) == ("optimized", 0)
+    assert fresh.planned() == {lost: "purge"}
+
+
+@pytest.mark.parametrize("days, flow", [(6, "optimized"), (7, "clean")])
+def test_the_whole_is_listed_every_seven_days(fresh: Story, days: int, flow: str) -> None:
+    house = fresh.house
+    fresh.builder.commit("main", a=b"1")
+    house.mark()
+    storage_inventory(house.spark, house.tonight(), STORAGE)
+    house.now += timedelta(days=days)
+    published = storage_inventory(house.spark, house.tonight(), STORAGE)
+    assert published.receipt.facts["flow"] == flow

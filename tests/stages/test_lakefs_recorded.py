@@ -18,6 +18,7 @@ from gc_assets.stages.mark import mark
 from gc_assets.stages.night import Night
 from gc_assets.stages.orphan_files import orphan_files
 from gc_assets.stages.storage_inventory import storage_inventory
+from gc_assets.stages.uncommitted_objects import uncommitted_objects
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
@@ -108,6 +109,17 @@ def test_a_stray_file_in_the_root_of_the_namespace_is_unowned(basic: Recorded) -
     metadata = sum(path.is_file() for path in (basic.house.warehouse / "basic" / "_lakefs").rglob("*"))
     unneeded = published.receipt.facts["waterfall"]["unowned"]["files"]
     assert 1 <= unneeded <= metadata + 1
+    tables = published.receipt.facts["unneeded_metadata"]
+    assert 0 < tables["files"] < unneeded
+    assert tables["bytes"] > 500 * tables["files"]
+
+
+def test_what_is_staged_is_published_by_branch_and_path(basic: Recorded) -> None:
+    basic.night(scenario(basic, "A"), "keep")
+    uncommitted_objects(basic.house.tonight(), "ml")
+    found = {(row["branch"], row["path"]): row["key"].removeprefix("basic/") for row in basic.house.rows("uncommitted_objects", "ml")}
+    staged = basic.recording.expected["branches"]
+    assert found == {(branch, path): key for branch, facts in staged.items() for path, key in facts["staged"].items()}
 
 
 def test_the_large_repository_loses_exactly_its_recorded_dead_files(spark: SparkSession, tmp_path: Path) -> None:

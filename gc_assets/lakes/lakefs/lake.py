@@ -29,7 +29,19 @@ from gc_assets.lakes.lakefs.namespaces import namespace_location, overlapping_re
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, listed_by_server, staged_objects
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Kind, Objects, Ref, Retention
+from gc_assets.lakes.protocol import (
+    Claim,
+    Commit,
+    CommitSource,
+    Container,
+    ContentRoot,
+    FrozenRefs,
+    Kind,
+    Objects,
+    Ref,
+    Retention,
+    Uncommitted,
+)
 
 # A repository where a branch is deleted or committed to at every moment of its reading is read again this often.
 ATTEMPTS: Final = 5
@@ -38,6 +50,8 @@ MAX_SKEW: Final = timedelta(minutes=5)
 # lakeFS's link expiry and its collector's minimum age are equal, which leaves no margin for clocks and slow requests.
 LINK_MARGIN: Final = timedelta(hours=1)
 _RECORDS: Final = "records"
+# The last second that a `datetime` has.
+_LATEST: Final = 253_402_300_799
 
 
 class LakeFsLake:
@@ -73,6 +87,7 @@ class LakeFsLake:
             pinned=_pinned(location, staged, [str(Location.parse(storage)) for storage in self._storages]),
             notes=tuple(self._notes(repository, rules, refs, min_age)),
             min_age_seconds=int(min_age.total_seconds()),
+            uncommitted=_uncommitted(location, staged),
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
@@ -183,6 +198,18 @@ class LakeFsLake:
         branches = {ref.ref_name for ref in refs if ref.ref_type == "branch"}
         for name in sorted(set() if rules is None else rules.branch_days.keys() - branches):
             yield f"lake {self.name}: the server has a retention rule for branch {name!r}, which does not exist"
+
+
+def _uncommitted(location: str, staged: Iterable[StagedObject]) -> tuple[Uncommitted, ...]:
+    """Each staged object of each path once; one that only the server's own list has, without branch and path."""
+    found: dict[tuple[str, str | None, str | None], Uncommitted] = {}
+    for item in staged:
+        names = list(names_of(location, item.address)) if "://" in item.address else [location + item.address]
+        address = next((name for name in names if name.startswith(location)), names[0])
+        moment = datetime.fromtimestamp(max(0, min(item.written_at, _LATEST)), UTC)
+        found.setdefault((address, item.branch, item.path), Uncommitted(address, item.branch, item.path, moment))
+    named = {address for address, branch, _ in found if branch is not None}
+    return tuple(item for (address, branch, _), item in found.items() if branch is not None or address not in named)
 
 
 def _pinned(location: str, staged: Iterable[StagedObject], storages: Sequence[str]) -> tuple[ContentRoot, ...]:

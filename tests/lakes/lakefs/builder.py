@@ -26,6 +26,7 @@ class RepositoryBuilder:
         self.repository = FakeRepository(name, folder / name)
         self.now = now
         self._count = 0
+        self._written: dict[str, datetime] = {}
         (self.repository.namespace / "data").mkdir(parents=True)
         self.repository.branches["main"] = Branch(self.record("first", [], {}))
 
@@ -37,6 +38,7 @@ class RepositoryBuilder:
         """A file in the storage, dated now; the key that an entry may name."""
         self._count += 1
         key = f"data/{xid(self.now)}/{name or xid(self.now, self._count)}"
+        self._written[key] = self.now
         path = self.namespace / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -75,7 +77,10 @@ class RepositoryBuilder:
 
     def record(self, name: str, parents: list[str], tree: dict[str, str], **facts: Any) -> str:
         """A commit with its metadata, dated now."""
-        entries = [Entry(path, address, 1, self.now, 2 if "://" in address else 1) for path, address in sorted(tree.items())]
+        entries = [
+            Entry(path, address, 1, self._written.get(address, self.now), 2 if "://" in address else 1)
+            for path, address in sorted(tree.items())
+        ]
         metarange = ""
         if entries:
             ranges = []

@@ -64,8 +64,9 @@ class TableWriter:
             b"rocksdb.num.entries": uvarint(len(pairs) if self.num_entries is None else self.num_entries),
             b"rocksdb.block.based.table.index.type": struct.pack("<I", self.index_type if self.index_type is not None else 2 * two_level),
         }
-        at_properties = self._put(self._block(sorted(props.items()), 1))
-        metaindex = self._put(self._block(sorted({b"rocksdb.properties": self._handle(at_properties), **self.meta}.items()), 1))
+        at_properties = self._put(self._block(sorted(props.items()), 1), compression=0)  # RocksDB reads these two as they stand
+        meta = {b"rocksdb.properties": self._handle(at_properties), **self.meta}
+        metaindex = self._put(self._block(sorted(meta.items()), 1), compression=0)
         footer = self._handle(metaindex) + self._handle(self._put(self._block(index, 1)))
         self._out += bytes([self.checksum]) + footer.ljust(40, b"\0") + struct.pack("<I", self.version) + self.magic
         return bytes(self._out)
@@ -95,11 +96,12 @@ class TableWriter:
         restarts = restarts or [0]
         return bytes(out) + struct.pack(f"<{len(restarts)}I", *restarts) + struct.pack("<I", len(restarts))
 
-    def _put(self, block: bytes) -> tuple[int, int]:
-        packed = pa.compress(block, codec="snappy", asbytes=True) if self.compression == 1 else block
-        crc = google_crc32c.value(packed + bytes([self.compression]))
+    def _put(self, block: bytes, compression: int | None = None) -> tuple[int, int]:
+        compression = self.compression if compression is None else compression
+        packed = pa.compress(block, codec="snappy", asbytes=True) if compression == 1 else block
+        crc = google_crc32c.value(packed + bytes([compression]))
         at = len(self._out)
-        self._out += packed + bytes([self.compression]) + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+        self._out += packed + bytes([compression]) + struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
         return at, len(packed)
 
     def _handle(self, place: tuple[int, int]) -> bytes:

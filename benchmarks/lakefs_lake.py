@@ -1,0 +1,122 @@
+"""`python -m benchmarks.lakefs_lake`: how fast a lakeFS repository's metadata is decoded, first night and second.
+
+A generated repository: `entries` objects at the head, `commits` commits each of which rewrites one range of many, so that ranges are
+shared as in lakeFS. Only metadata is on the disk; the server is the tests' small one, which is not measured.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from gc_assets.config import Config, LakeFsLakeConfig, StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.receipts import Published
+from gc_assets.stages.commit_graph import commit_graph
+from gc_assets.stages.lake_refs import lake_refs
+from gc_assets.stages.live_files import live_files
+from gc_assets.stages.manifest_entries import manifest_entries
+from gc_assets.stages.night import Night
+from gc_assets.stages.reachable_snapshots import reachable_snapshots
+from resources.spark import SparkRuntime
+from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeRepository, FakeServer
+from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
+
+NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
+ENTRIES_A_RANGE = 5_000
+# lakeFS's names: a partition and an object, both xids.
+XID = "d7k67ohksdudjsb1{:04x}"
+
+Range = tuple[str, bytes, bytes, int]
+
+
+class GeneratedRepository:
+    """The metadata of a repository, range by range."""
+
+    def __init__(self, folder: Path, entries: int, commits: int) -> None:
+        self.repository = FakeRepository("bench", folder / "bench")
+        self._ranges = [self._range(number, 0) for number in range(-(-entries // ENTRIES_A_RANGE))]
+        for number in range(commits):
+            self.commit(number)
+
+    def commit(self, number: int) -> None:
+        """A commit that rewrites one range."""
+        touched = number * 7 % len(self._ranges)
+        self._ranges[touched] = self._range(touched, number + 1)
+        metarange = self.repository.write_metadata(metarange_table(self._ranges))
+        name, parents = f"commit-{number:05}", [f"commit-{number - 1:05}"] if number else []
+        made = NOW - timedelta(days=300) + timedelta(days=number)
+        self.repository.commits[name] = Commit(name, parents, int(made.timestamp()), metarange)
+        self.repository.trees[name] = {}  # what a listing would show; the server's side is not measured
+        self.repository.branches["main"] = Branch(name)
+
+    def _range(self, number: int, version: int) -> Range:
+        """One object in a hundred is another than in the version before."""
+        first = number * ENTRIES_A_RANGE
+        entries = [
+            Entry(f"events/part-{first + place:09}.parquet", self._address(number, place, version if place % 100 == version % 100 else 0))
+            for place in range(ENTRIES_A_RANGE)
+        ]
+        low, high = entries[0].path.encode(), entries[-1].path.encode()
+        return self.repository.write_metadata(range_table(entries)), low, high, len(entries)
+
+    def _address(self, number: int, place: int, version: int) -> str:
+        return f"data/{XID.format(number)}/d7k67o{number:04x}{place:04x}{version:04x}0g"
+
+
+def nights(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tuple[str, str, float, dict[str, int]]]:
+    """(night, stage, seconds, facts) of a first night and of one that follows one more commit."""
+    started = time.perf_counter()
+    generated = GeneratedRepository(folder, entries, commits)
+    yield "", "generate", time.perf_counter() - started, {}
+    spark = SparkRuntime(mode="session", master=f"local[{cores}]", remote="", conf={"spark.sql.shuffle.partitions": "8"}).session()
+    spark.range(1).mapInArrow(lambda batches: batches, "id long").count()  # workers are up
+    server = FakeServer(generated.repository)
+    with server.running() as url:
+        location = f"file://{generated.repository.namespace}/"
+        credentials = {"access_key_id": KEY_ID, "secret_access_key": SECRET}
+        lake = {"name": "bench", "kind": "lakefs", "endpoint": url, "repository": "bench", "location": location, **credentials}
+        for night_name, now in (("first", NOW), ("second", NOW + timedelta(days=1))):
+            config = Config(
+                state=str(folder / "state"),
+                storages=(StorageConfig(name="blocks", location=location),),
+                lakes=(LakeFsLakeConfig.model_validate(lake),),
+            )
+            night = Night.of(config, Clock(now), now.date())
+            stages: list[tuple[str, Callable[[], Published]]] = [
+                ("lake_refs", lambda: lake_refs(night, "bench")),  # noqa: B023
+                ("commit_graph", lambda: commit_graph(spark, night, "bench")),  # noqa: B023
+                ("reachable_snapshots", lambda: reachable_snapshots(spark, night, "bench")[0]),  # noqa: B023
+                ("manifest_entries", lambda: manifest_entries(spark, night, "bench")),  # noqa: B023
+                ("live_files", lambda: live_files(spark, night, "bench")),  # noqa: B023
+            ]
+            for name, stage in stages:
+                started = time.perf_counter()
+                facts = stage().receipt.facts
+                yield night_name, name, time.perf_counter() - started, {key: facts[key] for key in ("decoded", "entries") if key in facts}
+            generated.commit(commits)
+
+
+@click.command()
+@click.option("--entries", default=1_000_000, show_default=True)
+@click.option("--commits", default=200, show_default=True)
+@click.option("--cores", default=1, show_default=True, help="Spark's local[N].")
+def main(entries: int, commits: int, cores: int) -> None:
+    """Prints what each stage of two nights took, and the entries decoded for a second of a core."""
+    with tempfile.TemporaryDirectory(prefix="lakefs-bench-") as folder:
+        for night, stage, seconds, facts in nights(Path(folder), entries, commits, cores):
+            rate = (
+                f"  {facts['decoded']:,} containers, {facts['entries']:,} entries, {facts['entries'] / seconds / cores:,.0f}/s a core"
+                if facts
+                else ""
+            )
+            click.echo(f"{night:7} {stage:20} {seconds:8.2f} s{rate}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A listing that passes over unchanged directories finds exactly what a full one finds."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gc_assets.stores.listing import plan_listing, unchanged_directories
+from gc_assets.stores.protocol import Directory
+from tests.stores.builders import write
+
+SETTLED = 2**62
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "remove", "move", "night", "drop", "replace"]),
+        st.sampled_from(["data/p1/", "data/p2/", "data/s/t/p3/", "data/", "data/p1/deep/", ""]),
+        st.sampled_from(["a", "b", "c"]),
+    ),
+    max_size=25,
+)
+
+
+def listed(root: Path, carried: frozenset[str] = frozenset()) -> tuple[dict[str, str], list[Directory]]:
+    """Etag by key, and the directories that need not be read again."""
+    tasks = list(plan_listing(str(root), 2, carried, SETTLED))
+    found: dict[str, str] = {}
+    directories: list[Directory] = []
+    while tasks:
+        for step in tasks.pop().run(4):
+            found |= dict(zip(step.objects.column("key").to_pylist(), step.objects.column("etag").to_pylist(), strict=True))
+            directories += step.directories
+            tasks += step.leftover
+    return found, directories
+
+
+def tick(root: Path, clock: Iterator[int], times: dict[Path, int]) -> None:
+    """Gives each directory that changed a new time: the file system's own clock may stand still between two changes."""
+    for path in [root, *root.rglob("*")]:
+        if path.is_dir() and path.stat().st_mtime_ns != times.get(path):
+            times[path] = next(clock)
+            os.utime(path, ns=(times[path], times[path]))
+
+
+def folder_of(key: str) -> str:
+    return key[: key.rfind("/") + 1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS)
+def test_nights_that_list_only_what_changed_know_what_a_full_listing_knows(steps: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        known: dict[str, str] = {}
+        directories: list[Directory] = []
+        clock, times = itertools.count(1_000), dict[Path, int]()
+        for verb, place, name in [*steps, ("night", "", "")]:
+            path = root / place / name
+            if verb == "write" and not path.exists():
+                write(root, f"{place}{name}")
+            elif verb == "remove" and path.is_file():
+                path.unlink()
+            elif verb == "move" and path.is_file() and (root / "data/p2").is_dir() and not (root / "data/p2/moved").exists():
+                path.rename(root / "data/p2/moved")
+            elif verb == "drop" and place and (root / place).is_dir():
+                shutil.rmtree(root / place)
+            elif verb == "replace" and path.is_file():  # another object of that name, which is how stores replace one
+                path.unlink()
+                write(root, f"{place}{name}", b"other")
+            tick(root, clock, times)
+            if verb == "night":
+                carried = unchanged_directories(str(root), directories)
+                found, read = listed(root, carried)
+                assert not {folder_of(key) for key in found} & carried
+                known = {key: etag for key, etag in known.items() if folder_of(key) in carried} | found
+                directories = [item for item in directories if item.key in carried] + read
+                assert known == listed(root)[0]
+
+
+def test_an_unchanged_directory_is_not_read_and_a_changed_one_is(tmp_path: Path) -> None:
+    write(tmp_path, "data/old/a")
+    write(tmp_path, "data/new/b")
+    _, directories = listed(tmp_path)
+    assert {item.key for item in directories} == {"data/old/", "data/new/"}
+    write(tmp_path, "data/new/c")
+    os.utime(tmp_path / "data/new", ns=(1, 1))
+    assert unchanged_directories(str(tmp_path), directories) == {"data/old/"}
+    found, _ = listed(tmp_path, frozenset({"data/old/"}))
+    assert set(found) == {"data/new/b", "data/new/c"}
+
+
+def test_a_directory_that_holds_more_than_objects_is_always_read(tmp_path: Path) -> None:
+    write(tmp_path, "data/a")
+    write(tmp_path, "data/deep/b")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "link").symlink_to(tmp_path / "data")
+    write(tmp_path, "linked/c")
+    assert {item.key for item in listed(tmp_path)[1]} == {"data/deep/"}
+
+
+def test_a_directory_that_was_changed_just_now_is_read_again(tmp_path: Path) -> None:
+    modified = write(tmp_path, "data/p/a").parent.stat().st_mtime_ns
+    for settled, kept in [(modified, 0), (modified + 1, 1)]:
+        tasks = plan_listing(str(tmp_path), 2, frozenset(), settled)
+        assert sum(len(step.directories) for task in tasks for step in task.run(100)) == kept
+
+
+def test_a_directory_that_became_a_link_or_is_gone_is_not_unchanged(tmp_path: Path) -> None:
+    write(tmp_path, "data/p/a")
+    _, directories = listed(tmp_path)
+    (tmp_path / "data/p").rename(tmp_path / "moved")
+    assert unchanged_directories(str(tmp_path), directories) == frozenset()
+    (tmp_path / "data/p").symlink_to(tmp_path / "moved")
+    assert unchanged_directories(str(tmp_path), directories) == frozenset()
