@@ -27,7 +27,7 @@ def potential_commits(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinit
         with plain_failures():
             night = collector.night(context.partition_key)
             commits_stage.potential_commits(collector.spark(), night, lake.name)
-            return materialized(night, lake.name, POTENTIAL_COMMITS, [RECEIPT], _commits)
+            return materialized(night, lake.name, POTENTIAL_COMMITS, [RECEIPT], _commits, _notes)
 
     return run
 
@@ -45,6 +45,10 @@ def lifecycle_objects(lake: LakeConfig, run_dates: RunDates) -> dg.AssetsDefinit
 
 def _commits(published: Published) -> Figures:
     return {"commits": published.receipt.facts["commits"], "potential_commits": published.receipt.facts["potential"]}
+
+
+def _notes(published: Published) -> str:
+    return "\n".join(f"- {note}" for note in published.receipt.facts["notes"])
 
 
 def _objects(published: Published) -> Figures:

@@ -69,7 +69,15 @@ def potential_commits(spark: SparkSession, night: Night, lake_name: str) -> Publ
     )
     written = merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(task, PARTS_DDL)))
     inputs = [refs, graph, reachable, entries]
-    return publish(state, run, written, night.clock, inputs=inputs, facts=written.facts, unsafe=night.unsafe)
+    facts = {**written.facts, "notes": list(_notes(lake_name, task))}
+    return publish(state, run, written, night.clock, inputs=inputs, facts=facts, unsafe=night.unsafe)
+
+
+def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
+    branches = {ref.ref_name for ref in task.refs if ref.ref_type == "branch"}
+    for rule in task.rules:
+        if rule.branch is not None and rule.branch not in branches:
+            yield f"lake {lake_name}: lifecycle rule {rule.rule_id!r} names the branch {rule.branch!r}, which does not exist"
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,15 @@ def test_rules_changed_after_the_plan_stop_its_apply(place: tuple[Place, Reposit
     assert builder.files() == before
 
 
+def test_a_rule_for_a_branch_that_does_not_exist_is_a_note(place: tuple[Place, RepositoryBuilder]) -> None:
+    at, builder = place
+    builder.commit("main", keep=b"k")
+    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 5, "gone": 3}})
+    at.house.mark()
+    published = at.house.tonight().state.require("ml", "potential_commits", at.house.clock.today())
+    assert published.receipt.facts["notes"] == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
+
+
 def test_planning_again_gives_the_same_plan(place: tuple[Place, RepositoryBuilder]) -> None:
     at, builder = place
     builder.stage("main", "tmp/a")
