@@ -64,6 +64,8 @@ def run_night(
     assets = build_definitions(chosen, as_of)
     there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
     keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
+    if through is not None and TABLES[through].scope == "lake" and not any(name == through for _, name in keys):
+        raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
     if {asset for _, asset in keys} - WITHOUT_SPARK:
         opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
     definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))

@@ -114,7 +114,7 @@ class LocalListingTask:
                             yield rows.take()
                         names = [entry.name for entry in islice(scan, BATCH_ROWS)]
                         met += len(names)
-                    if is_leaf and unit.shares == 1 and modified_ns < self.settled_ns:
+                    if is_leaf and unit.key and unit.shares == 1 and modified_ns < self.settled_ns:
                         rows.directories.append(Directory(unit.key, modified_ns))
             except FileNotFoundError as error:
                 if not unit.key:

@@ -91,6 +91,7 @@ def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str)
         (["approve", "0123", "--by", "ada"], "too short"),
         (["approve", "0123456789ab"], "--by"),
         (["apply", "0123456789ab"], "`gc-assets plans` lists"),
+        (["run", "--through", "lifecycle_objects"], "none of the chosen lakes"),
         (["apply", "0123456789ab", "--phase", "burn"], "burn"),
         (["restore"], "--plan P, --prefix X or --key K"),
         (["restore", "--key", "file:///elsewhere/file"], "in no configured storage"),
