@@ -19,7 +19,7 @@ from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.paths import overlapping
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance, Published, State
-from gc_assets.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, SNAPSHOT_HISTORY
 from gc_assets.stages.acting import ACT_COLUMNS, Act
 from gc_assets.stages.approvals import StoredPlan, execution_directory, refuse_gates, refuse_historical
 from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
@@ -245,9 +245,9 @@ class _Execution:
 
     def remember(self, recheck: str) -> None:
         """The histories of the edited lakes say what is expired now, from the fresh mark."""
-        for lake in self.plan.header.expiry_actions:
-            if self.night.config.lake(lake).kind == "iceberg":
-                snapshot_history(self.spark, _again(self.night, self.plan, recheck), lake)
+        for lake in self.night.config.lakes:
+            if SNAPSHOT_HISTORY.is_of(lake.kind) and lake.name in self.plan.header.expiry_actions:
+                snapshot_history(self.spark, _again(self.night, self.plan, recheck), lake.name)
 
     def publish(self, chosen: Sequence[str]) -> Applied:
         """The log, with balanced books; the plan is finished where every phase was executed and nothing failed."""

@@ -141,7 +141,7 @@ def expire_lakes(spark: SparkSession, night: Night, plan: StoredPlan, lease: Loc
         record = ExpiryRecord(night, plan.header, lake_name)
         settled = record.settled()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
-        if removes and (record.begun or not only_interrupted):
+        if removes and not only_interrupted:
             rows = read_paths(spark, night.state.files, EXPIRY_ACTIONS, plan.published.paths(EXPIRY_SIDE))
             remember(spark, night, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
         lease.check()
@@ -162,7 +162,8 @@ def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], *, only_in
     if not todo:
         return False
     if only_interrupted:
-        given_up = [action for action in todo if not resumed or action in known]
+        there = any(lake.name == record.lake for lake in night.config.lakes)
+        given_up = [action for action in todo if not (resumed and there) or action in known]
         if given_up:
             record.conclude([Settled(action, CHANGED, OUT_OF_DATE, clock.now()) for action in given_up])
         todo = [action for action in todo if action not in given_up]
