@@ -265,6 +265,11 @@ class IcebergLakeConfig(_Model):
     retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
     history: History = Field(default_factory=lambda: History())
 
+    def place(self) -> dict[str, str]:
+        """Which catalog it is, without who asks: another one under the same name is another lake."""
+        known = {key: self.catalog[key].get_secret_value() for key in ("type", "uri", "warehouse") if key in self.catalog}
+        return {key: re.sub(r"://[^/@]*@", "://", value).partition("?")[0] for key, value in known.items()}
+
 
 class NessieLakeConfig(_Model):
     """The Iceberg tables and views of all refs of one Nessie server (REST API v2)."""
@@ -391,6 +396,7 @@ class Config(_Model):
         policy = {
             "storages": [storage.model_dump(mode="json", exclude={"mode", "money"}) for storage in self.storages],
             "lakes": [lake.model_dump(mode="json", exclude=_SECRET_OR_PLACE) for lake in self.lakes],
+            "catalogs": [lake.place() for lake in self.lakes if isinstance(lake, IcebergLakeConfig)],
         }
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
@@ -23,7 +23,7 @@ from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, SNAPSHOT_HISTORY
 from gc_assets.stages.acting import ACT_COLUMNS, Act
 from gc_assets.stages.approvals import StoredPlan, execution_directory, refuse_gates, refuse_historical
 from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
-from gc_assets.stages.expiry import expire_lakes, is_over
+from gc_assets.stages.expiry import HistoryName, expire_lakes, is_over
 from gc_assets.stages.live_filter import expired_keys, live_count, live_keys
 from gc_assets.stages.mark import mark
 from gc_assets.stages.night import RECHECK, Night
@@ -77,13 +77,16 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         _same_rows(rows, plan)
         execution = _Execution(spark, night, plan, rows, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
         for phase in chosen:
-            if phase != EXPIRE:
-                execution.act(phase, needed)
+            if phase == EXPIRE:
+                if execution.expire():
+                    needed = _needed(spark, night, plan, recheck, only_ending=stale)
+                execution.remember(recheck)
+                lease.renew()
                 continue
-            if execution.expire():
+            execution.act(phase, needed)
+            if phase == RESTORE and len(chosen) > 1:  # what came back may name files that nobody knew to be needed
                 needed = _needed(spark, night, plan, recheck, only_ending=stale)
-            execution.remember(recheck)
-            lease.renew()
+                lease.renew()
         return execution.publish(chosen)
     finally:
         _forget(state, recheck)
@@ -203,7 +206,8 @@ class _Execution:
     only_interrupted: bool
     books: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
     written: list[Written] = field(default_factory=list[Written])
-    failed: frozenset[tuple[str, str | None]] = frozenset()
+    failed: frozenset[HistoryName] = frozenset()
+    not_made: frozenset[HistoryName] = frozenset()
 
     def __post_init__(self) -> None:
         header = self.plan.header
@@ -215,16 +219,16 @@ class _Execution:
         waiting = quarantine_ledger(self.spark, state, header.storage).select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
         task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
         share = F.pmod(F.xxhash64("key"), F.lit(self.log.shares))
-        history = F.concat_ws("/", "held_by", "held_by_table")
-        failed = [F.lit("/".join(name for name in names if name is not None)) for names in sorted(self.failed, key=str)]
-        retry = F.col("after_expiry") & F.array_contains(F.array(*failed).cast("array<string>"), history)
-        uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" failed, which was to free it"))
+        failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
+        uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
+        gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
+        unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
         ordered = (
             self.rows.filter(F.col("action") == phase)
             .join(needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
-            .withColumn("retry", retry & ~F.coalesce("is_live", F.lit(False)))
-            .withColumn("needed", F.coalesce("needed", F.when(F.col("retry"), uncertain)))
+            .withColumn("retry", failed & ~F.coalesce("is_live", F.lit(False)))
+            .withColumn("needed", F.coalesce("needed", F.when(failed | not_made, uncertain), unheard))
             .select(*ACT_COLUMNS)
             .repartition(min(parallelism(self.spark), self.log.shares), share)
             .sortWithinPartitions(share, "key")
@@ -240,7 +244,7 @@ class _Execution:
         """Makes the plan's edits of history; true where any was left to be made, so that what was marked before is out of date."""
         expired = expire_lakes(self.spark, self.night, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
-        self.failed = expired.failed
+        self.failed, self.not_made = expired.failed, expired.not_made
         return expired.edited
 
     def remember(self, recheck: str) -> None:
@@ -285,6 +289,11 @@ class _Execution:
 
     def _failed(self, phase: str) -> int:
         return self.books.get((phase, FAILED), Totals()).rows
+
+
+def _is_one_of(histories: Collection[HistoryName]) -> Column:
+    names = [F.lit("/".join(name for name in names if name is not None)) for names in sorted(histories, key=str)]
+    return F.array_contains(F.array(*names).cast("array<string>"), F.concat_ws("/", "held_by", "held_by_table"))
 
 
 def _amounts(books: dict[tuple[str, str], Totals], phases: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -35,6 +35,8 @@ ABSENT: ExpiryVerdict = "absent"
 CHANGED: ExpiryVerdict = "changed"
 FAILED: ExpiryVerdict = "failed"
 UNDONE: Final = "undone"
+# A lake, and in it an Iceberg table.
+HistoryName = tuple[str, str | None]
 OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 
 
@@ -52,13 +54,14 @@ class Settled:
 class Expired:
     """How many edits had which outcome; whether any was left to be made, so that what was marked before is out of date.
 
-    `failed` names the histories (lake, table) of which an edit failed: on such a one's strength nothing is freed, whatever a mark
-    finds, because a catalog may have dropped a ref with its snapshot.
+    `failed` and `not_made` name the histories of which an edit failed or was left undone: on such a one's strength nothing is freed,
+    whatever a mark finds, because a catalog may have dropped a ref with its snapshot, or a table may live on in another catalog.
     """
 
     counts: dict[str, int]
     edited: bool
-    failed: frozenset[tuple[str, str | None]]
+    failed: frozenset[HistoryName]
+    not_made: frozenset[HistoryName]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +139,21 @@ def is_over(night: Night, plan: StoredPlan) -> bool:
 def expire_lakes(spark: SparkSession, night: Night, plan: StoredPlan, lease: LocalLease, *, only_interrupted: bool) -> Expired:
     """What became of the plan's edits. Before a snapshot is removed its record stands in `snapshot_history`."""
     counts = Counter[str]()
-    edited, failed = False, set[tuple[str, str | None]]()
+    edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
     for lake_name, actions in actions_of(night, plan).items():
         record = ExpiryRecord(night, plan.header, lake_name)
         settled = record.settled()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
-        if removes and not only_interrupted:
+        if removes and not only_interrupted and not record.begun:
             rows = read_paths(spark, night.state.files, EXPIRY_ACTIONS, plan.published.paths(EXPIRY_SIDE))
             remember(spark, night, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
         lease.check()
         edited |= make_edits(record, actions, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))
-        failed |= {(lake_name, item.action.table_uuid) for item in record.outcomes().values() if item.verdict == FAILED}
-    return Expired(dict(counts), edited, frozenset(failed))
+        for item in record.outcomes().values():
+            if item.verdict in {FAILED, CHANGED}:
+                (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
+    return Expired(dict(counts), edited, frozenset(failed), frozenset(not_made))
 
 
 def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], *, only_interrupted: bool) -> bool:

@@ -83,10 +83,13 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
 
 def _edits(night: Night, lake_name: str) -> tuple[ExpiryAction, ...]:
     """What plans of ours changed of the histories that a lake keeps; removed Iceberg snapshots are in no graph any more."""
-    paths = [path for log in night.state.runs(lake_name, EXPIRY_LOG.name) for path in log.paths()]
-    rows = read_parts(night.state.files, paths, EXPIRY_LOG.schema)
-    made = pc.and_(pc.equal(rows.column("outcome"), "done"), pc.not_equal(rows.column("action"), REMOVE_SNAPSHOT))
-    return tuple(ExpiryAction(**row) for row in rows.filter(made).select(EXPIRY_PLAN.schema.names).to_pylist())
+    newest: dict[tuple[str, ExpiryAction], str] = {}
+    logs = sorted(night.state.runs(lake_name, EXPIRY_LOG.name), key=lambda log: log.receipt.run_id)
+    for log in logs:
+        rows = read_parts(night.state.files, log.paths(), EXPIRY_LOG.schema)
+        for row in rows.filter(pc.not_equal(rows.column("action"), REMOVE_SNAPSHOT)).to_pylist():
+            newest[row["plan_id"], ExpiryAction(**{name: row[name] for name in EXPIRY_PLAN.schema.names})] = row["outcome"]
+    return tuple(action for (_, action), outcome in newest.items() if outcome == "done")
 
 
 @dataclass(frozen=True)

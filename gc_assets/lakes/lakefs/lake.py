@@ -10,6 +10,7 @@ cut-off, which was taken before the first ref was read, so that listing first co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -52,6 +53,9 @@ LINK_MARGIN: Final = timedelta(hours=1)
 _RECORDS: Final = "records"
 # The last second that a `datetime` has.
 _LATEST: Final = 253_402_300_799
+
+
+_HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 
 class LakeFsLake:
@@ -144,9 +148,10 @@ class LakeFsLake:
         commit_ids = {commit for item in ranges for commit in read_commit_ids(*self._raw(location, item.range_id, "range", COMMIT))}
         branches = self._refs(location, dump.branches, BRANCH)
         tags = self._refs(location, dump.tags, TAG)
-        later = client.branches()
+        later, later_tags = client.branches(), client.tags()
         staged += staged_objects(client, later)
-        for ref, head in (*heads.items(), *branches.items(), *later.items(), *client.tags().items(), *tags.items()):
+        self._refuse_names_of_commits({*heads, *branches, *later}, commit_ids)
+        for ref, head in (*heads.items(), *branches.items(), *later.items(), *later_tags.items(), *tags.items()):
             if head not in commit_ids:
                 raise RefGone(
                     f"lake {self.name}: {ref!r} points at commit {head}, which is not among the {len(commit_ids):,} of the refs dump; "
@@ -157,6 +162,8 @@ class LakeFsLake:
                 f"lake {self.name}: branch {min(unlisted)!r} is in the refs dump and not in the server's list of branches (hidden ones "
                 "included), so what is staged on it cannot be read; run again"
             )
+        # What was made or moved since the dump counts as it is now: its head is among the commits, and nobody else protects it.
+        branches, tags = {**branches, **later}, {**tags, **later_tags}
         facts = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
         sources = tuple(
             CommitSource(f"{location}{METADATA}{item.range_id}", properties={_RECORDS: str(item.records), **facts}) for item in ranges
@@ -167,6 +174,15 @@ class LakeFsLake:
             *(Ref(n, "tag", c) for n, c in sorted(tags.items())),
         )
         return refs, sources, staged
+
+    def _refuse_names_of_commits(self, branches: set[str], commit_ids: set[str]) -> None:
+        """The server takes a name for a commit where it is the beginning of one id, and shows that commit for the branch's staging area."""
+        for name in sorted(branches):
+            if _HEXADECIMAL.fullmatch(name) and sum(commit.startswith(name.lower()) for commit in commit_ids) == 1:
+                raise LakeUnreadable(
+                    f"lake {self.name}: branch {name!r} is the beginning of a commit id, so the server shows that commit in its "
+                    "place and what is staged on it cannot be read; rename the branch"
+                )
 
     def _refs(self, location: str, metarange_id: str, entity: str) -> Mapping[str, str]:
         found: dict[str, str] = {}

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -41,10 +42,36 @@ class _Rules(RootModel[dict[str, LifecycleRule]]):
     pass
 
 
+class _RepeatedKeyError(Exception):
+    """A key that one JSON object has twice."""
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON lets the last of two equal keys win, silently."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _RepeatedKeyError(key)
+        found[key] = value
+    return found
+
+
+def _refuse_repeated(text: str) -> None:
+    try:
+        json.loads(text, object_pairs_hook=_unrepeated)
+    except ValueError:
+        return  # no JSON at all: pydantic says where
+
+
 def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
     """The rules by id. Raises `UsageError` naming the file and each wrong key by its path."""
     try:
+        _refuse_repeated(text)
         rules = _Rules.model_validate_json(text).root
+    except _RepeatedKeyError as error:
+        raise UsageError(
+            f"lifecycle rules in {where} are not valid:\n  {error}: the key stands there twice; one would undo the other"
+        ) from None
     except ValidationError as error:
         lines = [f"  {'.'.join(str(step) for step in item['loc']) or 'the document'}: {item['msg']}" for item in error.errors()]
         raise UsageError(f"lifecycle rules in {where} are not valid:\n" + "\n".join(lines)) from None

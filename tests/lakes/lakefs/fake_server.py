@@ -288,6 +288,8 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # head and body in one packet: otherwise each answer waits 40 ms for an acknowledgement
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             self._serve("GET")
