@@ -74,6 +74,8 @@ def served(builder: LakeBuilder) -> Iterator[RestServer]:
     server = RestServer(builder)
 
     class Handler(BaseHTTPRequestHandler):
+        wbufsize = -1  # head and body in one packet, so that no answer waits for an acknowledgement
+
         def do_GET(self) -> None:
             url = urlparse(self.path)
             answer = server.get(url.path.strip("/").split("/")[1:], parse_qs(url.query))

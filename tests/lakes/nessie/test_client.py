@@ -28,6 +28,8 @@ def scripted(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
+        wbufsize = -1  # head and body in one packet, so that no answer waits for an acknowledgement
+
         def do_GET(self) -> None:
             requests.append(self.path)
             split = urlsplit(self.path)
