@@ -74,8 +74,10 @@ def test_the_example_of_the_readme_is_a_valid_configuration() -> None:
 
 def test_every_page_that_the_readme_names_is_there() -> None:
     text = (ROOT / "README.md").read_text()
-    pages = {part.partition(")")[0] for part in text.split("](")[1:]}
-    assert {page for page in pages if not (ROOT / page).exists()} == set()
+    pages = [part.partition(")")[0].partition("#") for part in text.split("](")[1:]]
+    assert {page for page, _, _ in pages if not (ROOT / page).exists()} == set()
+    titles = {page: (ROOT / page).read_text().lower().replace(" ", "-") for page, _, anchor in pages if anchor}
+    assert {(page, anchor) for page, _, anchor in pages if anchor and f"#-{anchor}\n" not in titles[page]} == set()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,10 @@ from gc_assets.lakes.protocol import EditableObjects, Lake
 
 # Kinds whose lakes are `ExpiringLake`s: their history is edited before the files of expired commits are free.
 EDITED_HISTORIES: Final = frozenset({"iceberg", "icechunk"})
+# Kinds with a word of their own for a file that no commit ever named; whatever any commit named, a dangling one too, has expired.
+NEVER_COMMITTED: Final = {"lakefs": "uncommitted"}
+# Metadata below no claim, so that nobody deletes it: a pattern of keys by kind, to count what no retained commit needs.
+UNCOLLECTED_METADATA: Final = {"lakefs": r"(^|/)_lakefs/[0-9a-f]{64}$"}
 
 
 def open_lake(config: AnyLake, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:

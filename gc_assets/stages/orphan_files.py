@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Claims, Owner
@@ -21,7 +21,7 @@ from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
 from gc_assets.lakes.protocol import Kind
-from gc_assets.lakes.registry import EDITED_HISTORIES
+from gc_assets.lakes.registry import EDITED_HISTORIES, NEVER_COMMITTED, UNCOLLECTED_METADATA
 from gc_assets.schemas import (
     CLAIMS,
     COMMIT_GRAPH,
@@ -75,7 +75,6 @@ CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.fi
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A gate names a few and counts the rest, up to here.
 MAX_NAMED: Final = 1_000
-LAKEFS_METADATA: Final = r"(^|/)_lakefs/[0-9a-f]{64}$"
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
 
 
@@ -102,6 +101,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         claims_of(night, storage_name, refs),
         LiveMetadata(state.files, tuple(path for table in live for path in table.paths(METADATA_SIDE)), storage_name),
         Ages.of(cutoff, refs),
+        "|".join(UNCOLLECTED_METADATA.values()),
         state.files,
         run,
     )
@@ -255,15 +255,14 @@ def _orphans(
         judged = candidates.join(_hits(candidates, keys), "key", "left")
     joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
     joined = joined.join(_dangling_commits(spark, night, storage_name), "key", "left")
-    expired = F.col("w").isNotNull() & (F.col("w.strength") <= RELEASED)
+    named = F.col("w").isNotNull()
+    unnamed = _never_committed(night)
     lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
-    never_committed = F.col("lake").isin(_names(night, {"lakefs"}))
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
         F.when(lifecycle, "lifecycle")
-        .when(expired, "expired")
-        .when(never_committed, "uncommitted")
-        .otherwise("unreferenced")
+        .when(named & ((F.col("w.strength") <= RELEASED) | unnamed.isNotNull()), "expired")
+        .otherwise(F.coalesce(unnamed, F.lit("unreferenced")))
         .alias("reason"),
         F.col("w.commit_id").alias("last_commit_id"),
         F.col("w.container").alias("last_container"),
@@ -288,8 +287,13 @@ def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> D
     return mine.groupBy("key").agg(F.sum("commits").alias("dangling_commits"))
 
 
-def _names(night: Night, kinds: Collection[str]) -> list[str]:
-    return [lake.name for lake in night.config.lakes if lake.kind in kinds]
+def _never_committed(night: Night) -> Column:
+    """The owning lake's word for a file that no commit ever named; null for a lake that has none."""
+    words = {lake.name: NEVER_COMMITTED[lake.kind] for lake in night.config.lakes if lake.kind in NEVER_COMMITTED}
+    word = F.lit(None).cast("string")
+    for name, said in words.items():
+        word = F.when(F.col("lake") == name, said).otherwise(word)
+    return word
 
 
 def _any_hit(night: Night, keys: DataFrame, candidate_paths: list[str]) -> bool:
@@ -352,6 +356,7 @@ class _Probe:
     claims: Claims
     metadata: LiveMetadata
     ages: Ages
+    uncollected: str
     files: Files
     run: Run
 
@@ -375,7 +380,7 @@ class _Probe:
             owned = rest.append_column("lake", lake).append_column("table_uuid", table_uuid)
             unowned = owned.filter(pc.is_null(lake))
             count(UNOWNED, unowned)
-            metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), LAKEFS_METADATA))
+            metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), self.uncollected))
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             owned = owned.filter(pc.is_valid(lake))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), SUSPECT)).select(CANDIDATES.names))
