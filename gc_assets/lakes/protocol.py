@@ -57,6 +57,17 @@ PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
+# What names others stands before what it names. A transaction log names nothing, and only its snapshot leads to it.
+_BY_REFERENCE: tuple[tuple[str, ...], ...] = (
+    (Kind.REF, Kind.CONFIG, Kind.VERSION_HINT),
+    (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
+    (Kind.MANIFEST_LIST, Kind.METARANGE, Kind.TRANSACTION_LOG),
+    (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),
+)
+RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
+# Data, and files that no metadata names.
+LEAF_RANK = len(_BY_REFERENCE)
+
 
 @dataclass(frozen=True, slots=True)
 class ContentRoot:

@@ -13,7 +13,7 @@ from gc_assets.stages.tables import read_paths
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str) -> DataFrame:
     """Objects that were quarantined and neither restored nor purged since, one row per key and plan that quarantined it.
 
-    Columns: key, source_plan_id (the plan that quarantined it), quarantined_at, size_bytes, etag, quarantine (how).
+    Columns: key, source_plan_id (the plan that quarantined it), quarantined_at, size_bytes, etag, quarantine (how), kind.
     A purge that found nothing (`absent`) ends a quarantine as well as one that was done.
     """
     paths = [path for published in state.runs(storage_name, DELETION_LOG.name) for path in published.paths()]
@@ -25,10 +25,10 @@ def quarantine_ledger(spark: SparkSession, state: State, storage_name: str) -> D
         "by", F.when(F.col("phase") == "quarantine", F.col("plan_id")).otherwise(F.col("source_plan_id"))
     )
     newest = settled.groupBy("key", F.col("by").alias("source_plan_id")).agg(
-        F.max_by(F.struct("phase", "at", "size_bytes", "etag", "quarantine"), F.struct("at", "run")).alias("last")
+        F.max_by(F.struct("phase", "at", "size_bytes", "etag", "quarantine", "kind"), F.struct("at", "run")).alias("last")
     )
     return newest.filter("last.phase = 'quarantine'").select(
-        "key", "source_plan_id", F.col("last.at").alias("quarantined_at"), "last.size_bytes", "last.etag", "last.quarantine"
+        "key", "source_plan_id", F.col("last.at").alias("quarantined_at"), "last.size_bytes", "last.etag", "last.quarantine", "last.kind"
     )
 
 

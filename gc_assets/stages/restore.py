@@ -11,8 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.receipts import Balance, Published
 from gc_assets.schemas import DELETION_LOG
-from gc_assets.stages.acting import ACT_COLUMNS, Act
+from gc_assets.stages.acting import ACT_COLUMNS, Act, in_one_task
 from gc_assets.stages.approvals import unfinished
+from gc_assets.stages.deletion_plan import RESTORE
 from gc_assets.stages.night import Night
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from gc_assets.stages.tables import Totals, publish, spark_schema, write_frame
@@ -51,17 +52,18 @@ def restore(
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
         rows = chosen.select(
             "key",
-            F.lit("restore").alias("action"),
+            F.lit(RESTORE).alias("action"),
             "size_bytes",
             "etag",
             F.lit(None).cast("string").alias("version_id"),
             "source_plan_id",
             "quarantine",
+            "kind",
             F.lit(None).cast("string").alias("needed"),
             F.lit(False).alias("retry"),
             F.lit(True).alias("in_quarantine"),
         ).select(*ACT_COLUMNS)
-        ordered = rows.repartition(1).sortWithinPartitions("key")
+        ordered = in_one_task(rows, RESTORE, F.lit(0))
         act = Act(storage.location, log, lease, night.clock, restore_id)
         totals = ["phase", "outcome", "source_plan_id"]
         written = write_frame(ordered.mapInArrow(act, spark_schema(DELETION_LOG.schema)), DELETION_LOG, run, state, totals)

@@ -123,7 +123,9 @@ def test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after(roo
     assert seen["before"] == ["intent.jsonl"]
     assert [path.name.split(".", 1)[1] for path in files] == ["intent.jsonl", "outcome.jsonl"]
     intent, outcome = (json.loads(path.read_text()) for path in files)
-    assert intent == {"key": "a", "action": "quarantine", "size_bytes": 7, "etag": rows[0].etag, "version_id": None, "source_plan_id": None}
+    assert intent == {"key": "a", "action": "quarantine", "size_bytes": 7, "etag": rows[0].etag} | dict.fromkeys(
+        ("version_id", "source_plan_id", "kind")
+    )
     assert outcome == intent | {"outcome": "done", "error": None, "at": "2026-11-21T12:00:00+00:00"}
 
 
