@@ -55,14 +55,21 @@ def _turn(row: tuple[Planned, QuarantineMode]) -> tuple[int, QuarantineMode]:
 
 @dataclass(frozen=True)
 class _OnlyInterrupted:
-    """Past the plan's time, or under another policy, only what a crash left in the middle is brought to its end."""
+    """Past the plan's time, or under another policy, only what a crash left in the middle is brought to its end.
+
+    What cannot be is `denied`, so that the plan ends: the file stays where the store says it is, and a later plan may name it.
+    """
 
     inner: Quarantine
 
     def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
-        ended = iter(self.inner.act([planned for planned in batch if planned.key in resumed], resumed))
+        ended = map(_given_up, self.inner.act([planned for planned in batch if planned.key in resumed], resumed))
         late = Result(DENIED, "the plan was out of date before this key was reached")
         return [next(ended) if planned.key in resumed else late for planned in batch]
+
+
+def _given_up(result: Result) -> Result:
+    return result if result.verdict != FAILED else Result(DENIED, f"{result.error}; the plan is out of date, so this was the last attempt")
 
 
 @dataclass(frozen=True)

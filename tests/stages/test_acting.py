@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -14,14 +16,18 @@ import pytest
 import zarr
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.files import Files
 from gc_assets.lakes.protocol import LEAF_RANK, RANKS, Kind
-from gc_assets.stores.lease import DURATION
+from gc_assets.stages.acting import Act
+from gc_assets.stores.execution import planned_rows
+from gc_assets.stores.lease import DURATION, acquire
 from gc_assets.stores.local import etag_of
 from gc_assets.stores.protocol import Action
+from gc_assets.stores.write_ahead import open_log
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, planned, verdicts
 from tests.stages.killed_acts import PROCESSES, act, killed_before
-from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
+from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
@@ -93,6 +99,30 @@ def rows_of(root: Path, keys: list[str], action: Action, held: Path | None = Non
         for key in keys
     ]
     return pa.RecordBatch.from_pylist(rows)
+
+
+def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_out_of_date(tmp_path: Path) -> None:
+    """The file is in its place and in the trash, as a restore leaves it that was killed between linking and unlinking."""
+    root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
+    write(root, "repo/chunks/a")
+    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+    held.parent.mkdir(parents=True)
+    os.link(root / "repo/chunks/a", held)
+    lease, log = acquire(f"file://{root}/", PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
+    late = Act(f"file://{root}/", log, lease, CLOCK, PLAN, only_interrupted=True)
+    (never_begun,) = late(iter([rows]))
+    assert never_begun.column("outcome").to_pylist() == ["denied"]
+
+    log = open_log(Files(str(tmp_path / "state")), "begun", PLAN, 1)
+    log.intend(0, lease.token, list(planned_rows(rows)))
+    (timely,) = replace(late, log=log, only_interrupted=False)(iter([rows]))
+    assert timely.column("outcome").to_pylist() == ["failed"]
+    (given_up,) = replace(late, log=log)(iter([rows]))
+    assert given_up.column("outcome").to_pylist() == ["denied"]
+    assert "is in its place and in the trash" in given_up.column("error").to_pylist()[0]
+    assert (root / "repo/chunks/a").exists()
+    assert held.exists()
+    assert dict(log.quarantined(0)) == dict.fromkeys(planned_rows(rows))
 
 
 def husks(root: Path) -> list[str]:
