@@ -306,7 +306,7 @@ class _Execution:
 
 
 def _is_one_of(histories: Collection[HistoryName]) -> Column:
-    names = [F.lit("/".join(name for name in names if name is not None)) for names in sorted(histories, key=str)]
+    names = [F.lit("/".join(part for part in history if part is not None)) for history in sorted(histories, key=str)]
     return F.array_contains(F.array(*names).cast("array<string>"), F.concat_ws("/", "held_by", "held_by_table"))
 
 

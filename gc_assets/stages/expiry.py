@@ -188,14 +188,16 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     """How many of the plan's edits of Icechunk histories had which outcome of undoing, on record in `expiry_log` as `undone` or as left.
 
     What was `done` is put back as it was before, where the repository still stands as the plan left it. Restore the plan's files first.
+    Lakes that left the configuration are passed over: their history stays as it is.
     Raises `UsageError` where nothing of the plan can be undone: removed Iceberg snapshots never come back.
     """
-    done = {
-        lake: [item for item in ExpiryRecord(night, plan.header, lake).outcomes().values() if item.verdict == DONE]
-        for lake in plan.header.expiry_actions
-        if isinstance(night.lake(lake), UndoingLake)
-    }
-    if not any(done.values()):
+    opened = [night.lake(item.name) for item in night.config.lakes if item.name in plan.header.expiry_actions]
+    done = [
+        (lake, [item for item in ExpiryRecord(night, plan.header, lake.name).outcomes().values() if item.verdict == DONE])
+        for lake in opened
+        if isinstance(lake, UndoingLake)
+    ]
+    if not any(items for _, items in done):
         raise UsageError(
             f"plan {plan.header.plan_id} made no edit of history that can be undone. Edits of Icechunk histories can; what was removed "
             "from an Iceberg table stays on record in snapshot_history, and time travel to it is gone"
@@ -203,13 +205,13 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     lease = acquire(plan.header.location, plan.header.plan_id, getpass.getuser(), night.clock)
     counts: Counter[str] = Counter()
     try:
-        for lake_name, items in done.items():
-            found = list(night.undoing_lake(lake_name).undo([item.action for item in items]))
+        for lake, items in done:
+            found = list(lake.undo([item.action for item in items]))
             outcomes = [
                 Settled(item.action, UNDONE if item.verdict in {DONE, ABSENT} else item.verdict, item.error, night.clock.now())
                 for item in found
             ]
-            counts.update(_write_log(plan, lake_name, night, outcomes, len(items)))
+            counts.update(_write_log(plan, lake.name, night, outcomes, len(items)))
     finally:
         lease.release()
     return dict(counts)

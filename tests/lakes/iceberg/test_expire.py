@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from pyiceberg.exceptions import CommitFailedException
 
 from benchmarks.iceberg_history import HistoryWriter, Snap
@@ -503,9 +504,26 @@ def test_a_table_of_a_format_version_that_pyiceberg_cannot_write_keeps_its_histo
     path.write_text(path.read_text().replace('"format-version":2', '"format-version":3,"next-row-id":0'))
     outcomes = expired(lake(builder), actions)
     assert verdicts(outcomes) == {"changed": 3}
-    assert "pyiceberg cannot commit to a table of its format version" in (outcomes[actions[0]].error or "")
+    assert "pyiceberg cannot commit to it (format version 3 only over REST" in (outcomes[actions[0]].error or "")
     assert listed(table) == ids
     assert planned(lake(builder)) == []
+
+
+@pytest.mark.parametrize(
+    "kind, versions", [("sql", {2}), ("glue", {2}), ("REST", {2, 3}), ("dynamodb", set[int]()), ("bigquery", set[int]())]
+)
+def test_history_is_kept_where_pyiceberg_cannot_commit(builder: LakeBuilder, kind: str, versions: set[int]) -> None:
+    table, _ = chain(builder)
+    config = builder.config("sales")
+    of_kind = IcebergLake(config.model_copy(update={"catalog": {**config.catalog, "type": SecretStr(kind)}}), LocalObjects())
+    address, found = table.metadata_location, set[int]()
+    path = table.path(address)
+    text = path.read_text()
+    for version in (2, 3):
+        path.write_text(text.replace('"format-version":2', f'"format-version":{version},"next-row-id":0'))
+        if of_kind._registration("db.t", address).writable:
+            found.add(version)
+    assert found == versions
 
 
 # REST catalogs: the server decides
