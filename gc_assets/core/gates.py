@@ -113,6 +113,14 @@ def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
     return _result("unfinished_apply", not plan_ids, message, overridable=False, numbers={"plans": len(plan_ids)})
 
 
+def spoilt_histories(found: Sequence[str]) -> GateResult:
+    """No edit of history left a lake other than it was to be: what it lost may be among the candidates."""
+    message = "no edit of history spoilt one."
+    if found:
+        message = f"{len(found):,} histories are not as an edit was to leave them. {' '.join(found[:5])}"
+    return _result("spoilt_histories", not found, message, overridable=True, numbers={"histories": len(found)})
+
+
 def delete_bytes(planned: Amount, limit: int) -> GateResult:
     message = f"{format_bytes(planned.bytes)} planned, max_delete_bytes allows {format_bytes(limit)}."
     return _result("delete_bytes", planned.bytes <= limit, message, overridable=True, numbers={"bytes": planned.bytes, "limit": limit})

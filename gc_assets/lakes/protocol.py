@@ -296,11 +296,13 @@ class ExpiryOutcome:
     """What became of an action, and for all but the first two why.
 
     `done` by this call, `absent` (the lake was so already), `changed` (the lake no longer asks for it: left alone), or `failed`.
+    `spoilt`: it was made, and the lake is not as it was to be afterwards; only a person can mend that.
     """
 
     action: ExpiryAction
     verdict: ExpiryVerdict
     error: str | None = None
+    spoilt: bool = False
 
 
 @runtime_checkable

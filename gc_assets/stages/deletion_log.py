@@ -79,7 +79,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         execution = _Execution(spark, night, plan, rows, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
         for phase in chosen:
             if phase == EXPIRE:
-                if execution.expire():
+                if execution.expire(recheck):
                     needed = _needed(spark, night, plan, recheck, only_ending=stale)
                 execution.remember(recheck)
                 lease.renew()
@@ -254,9 +254,10 @@ class _Execution:
             judged.unpersist()
         balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
-    def expire(self) -> bool:
+    def expire(self, recheck: str) -> bool:
         """Makes the plan's edits of history; true where any was left to be made, so that what was marked before is out of date."""
-        expired = expire_lakes(self.spark, self.night, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        again = _again(self.night, self.plan, recheck)
+        expired = expire_lakes(self.spark, self.night, again, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
         self.failed, self.not_made = expired.failed, expired.not_made
         return expired.edited

@@ -24,7 +24,7 @@ from gc_assets.core.paths import overlapping
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, PlanHeader, sealed
 from gc_assets.core.receipts import Published, Run, State
 from gc_assets.schemas import CLAIMS, DELETION_PLAN, EXPIRY_ACTIONS, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.stages.approvals import unfinished
+from gc_assets.stages.approvals import spoilt, unfinished
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.stages.night import Night
@@ -295,6 +295,7 @@ def _gates(
         gates.storages_apart(overlapping(night.real_locations())),
         gates.foreign_metadata(found["foreign_metadata_count"], found["foreign_metadata"]),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
+        gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),
         gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
     ]

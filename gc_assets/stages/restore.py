@@ -65,7 +65,7 @@ def restore(
             F.lit(False).alias("retry"),
             F.lit(True).alias("in_quarantine"),
         ).select(*ACT_COLUMNS)
-        ordered = in_one_task(rows, RESTORE, F.lit(0))
+        ordered = in_one_task(rows, RESTORE, F.col("key"))
         act = Act(storage.location, log, lease, night.clock, restore_id)
         totals = ["phase", "outcome", "source_plan_id"]
         written = write_frame(ordered.mapInArrow(act, spark_schema(DELETION_LOG.schema)), DELETION_LOG, run, state, totals)

@@ -571,6 +571,7 @@ def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(build
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
     assert f"the catalog dropped tag audit with snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
+    assert all(outcome.spoilt for outcome in outcomes.values())
     assert verdicts(expired(read, actions)) == {"failed": 3}  # and is not forgotten by the next apply
     table.append(AS_OF)
     assert verdicts(expired(read, actions)) == {"failed": 3}
@@ -640,6 +641,7 @@ def test_an_accepted_commit_that_changed_nothing_is_a_failure(builder: LakeBuild
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
     assert outcomes[actions[0]].error == "the catalog accepted the commit, but the table is as it was; apply again"
+    assert not any(outcome.spoilt for outcome in outcomes.values())
     assert listed(table) == ids
 
 
