@@ -108,7 +108,8 @@ def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
     if plan_ids:
         message = (
             f"{len(plan_ids):,} plans began and did not finish: {', '.join(plan_ids[:5])}. "
-            "Finish each with `gc-assets apply PLAN_ID` (it resumes from its log), then run again."
+            "Finish each with `gc-assets apply PLAN_ID` (it resumes from its log; where it can no longer read a lake, "
+            "`gc-assets restore --plan PLAN_ID` first), then run again."
         )
     return _result("unfinished_apply", not plan_ids, message, overridable=False, numbers={"plans": len(plan_ids)})
 
