@@ -219,15 +219,38 @@ class _Execution:
 
         Of a hundred files one or two are metadata. Metadata goes first, and comes back last.
         """
+        header = self.plan.header
+        task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
+        share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
+        names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
+        there = {kind in RANKS for kind in header.by_kind[phase]}
+        judged = self._judged(phase, needed)
+        if len(there) > 1:
+            judged.persist()  # the joins are made once
+        try:
+            for metadata in sorted(there, reverse=phase != RESTORE):
+                if metadata:
+                    rows = in_one_task(judged.filter(names_others), phase, share)
+                else:
+                    rows = judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
+                acted = rows.mapInArrow(task, spark_schema(DELETION_LOG.schema))
+                part = write_frame(acted, DELETION_LOG, self.run, self.night.state, ["phase", "outcome"])
+                for (_, outcome), total in part.totals.items():
+                    self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
+                self.written.append(part)
+        finally:
+            judged.unpersist()
+        balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
+
+    def _judged(self, phase: str, needed: DataFrame) -> DataFrame:
+        """The plan's rows of a phase, each with who needs it by now (columns `ACT_COLUMNS`)."""
         header, state = self.plan.header, self.night.state
         waiting = quarantine_ledger(self.spark, state, header.storage).select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
-        task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
-        share = F.pmod(F.xxhash64("key"), F.lit(self.log.shares))
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
         gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
         unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
-        judged = (
+        return (
             self.rows.filter(F.col("action") == phase)
             .join(needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
@@ -235,24 +258,6 @@ class _Execution:
             .withColumn("needed", F.coalesce("needed", F.when(failed | not_made, uncertain), unheard))
             .select(*ACT_COLUMNS)
         )
-        names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
-        tasks = min(parallelism(self.spark), self.log.shares)
-        passes = {
-            True: in_one_task(judged.filter(names_others), phase, share),
-            False: judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key"),
-        }
-        there = {kind in RANKS for kind in header.by_kind[phase]}
-        if len(there) > 1:
-            judged.persist()  # the joins are made once
-        try:
-            for metadata in sorted(there, reverse=phase != RESTORE):
-                acted = passes[metadata].mapInArrow(task, spark_schema(DELETION_LOG.schema))
-                self.written.append(write_frame(acted, DELETION_LOG, self.run, state, ["phase", "outcome"]))
-                for (_, outcome), total in self.written[-1].totals.items():
-                    self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
-        finally:
-            judged.unpersist()
-        balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
     def expire(self, recheck: str) -> bool:
         """Makes the plan's edits of history; true where any was left to be made, so that what was marked before is out of date."""

@@ -150,21 +150,6 @@ def test_a_lost_state_costs_no_data(planned: tuple[Lakehouse, TableBuilder, list
     assert table.table.scan().to_arrow().num_rows == 2
 
 
-def test_a_plan_is_refused_while_an_earlier_apply_is_unfinished(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    house, _, _ = planned
-    header = house.plan()
-    house.approved(header)
-    house.apply(header)
-    (house.root / "state" / "warehouse" / "apply" / header.plan_id / "finished.json").unlink()
-    house.now = NOW + timedelta(days=1)
-    later = house.plan()
-    assert "unfinished_apply" in house.failed_gates(later)
-    house.settings = {"grace": "100h"}  # a crash must not lock the storage because the policy changed meanwhile
-    resumed = house.apply(header)
-    assert all(outcome == "done" for _, outcome in resumed.books)
-    assert "unfinished_apply" not in house.failed_gates(house.plan())
-
-
 def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
     """What the cache of decoded containers says of places was true of the old storages only."""
     house, _, lost = planned
@@ -228,7 +213,9 @@ def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not
     assert {row["outcome"] for row in house.rows("deletion_log") if row["key"] in private} == {"changed"}
 
 
-def test_a_restore_frees_a_half_applied_plan_that_moved_what_is_needed_to_read_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it_moved_what_is_needed_to_read_the_lake(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """A branch is made on a snapshot right before it is moved, then the apply is killed: from there on no mark can read the lake."""
     house, repository, newest, private = deleted_branch(spark, tmp_path)
     before, header = house.files(), house.plan()
@@ -249,7 +236,11 @@ def test_a_restore_frees_a_half_applied_plan_that_moved_what_is_needed_to_read_t
     assert {outcome: total.rows for outcome, total in books.items()} == {"done": header.totals["quarantine"].files}
     assert {key: house.files()[key] for key in before} == before
     assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
+    house.now = NOW + timedelta(days=1)
+    assert "unfinished_apply" in house.failed_gates(house.plan())
+    house.settings = {"grace": "100h"}  # a crash must not lock the storage because the policy changed meanwhile
     house.apply(header)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
+    assert "unfinished_apply" not in house.failed_gates(house.plan())
     assert private <= set(house.files())
     assert quarantine_ledger(spark, house.tonight().state, STORAGE).filter("key like 'weather/snapshots/%'").count() == 0
