@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
+from pyspark.sql import SparkSession
 
 from gc_assets.config import Config, LakeFsLakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
@@ -33,6 +34,13 @@ ENTRIES_A_RANGE = 5_000
 XID = "d7k67ohksdudjsb1{:04x}"
 
 Range = tuple[str, bytes, bytes, int]
+STAGES: tuple[tuple[str, Callable[[SparkSession, Night], Published]], ...] = (
+    ("lake_refs", lambda _, night: lake_refs(night, "bench")),
+    ("commit_graph", lambda spark, night: commit_graph(spark, night, "bench")),
+    ("reachable_snapshots", lambda spark, night: reachable_snapshots(spark, night, "bench")[0]),
+    ("manifest_entries", lambda spark, night: manifest_entries(spark, night, "bench")),
+    ("live_files", lambda spark, night: live_files(spark, night, "bench")),
+)
 
 
 class GeneratedRepository:
@@ -88,16 +96,9 @@ def nights(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tup
                 lakes=(LakeFsLakeConfig.model_validate(lake),),
             )
             night = Night.of(config, Clock(now), now.date())
-            stages: list[tuple[str, Callable[[], Published]]] = [
-                ("lake_refs", lambda: lake_refs(night, "bench")),  # noqa: B023
-                ("commit_graph", lambda: commit_graph(spark, night, "bench")),  # noqa: B023
-                ("reachable_snapshots", lambda: reachable_snapshots(spark, night, "bench")[0]),  # noqa: B023
-                ("manifest_entries", lambda: manifest_entries(spark, night, "bench")),  # noqa: B023
-                ("live_files", lambda: live_files(spark, night, "bench")),  # noqa: B023
-            ]
-            for name, stage in stages:
+            for name, stage in STAGES:
                 started = time.perf_counter()
-                facts = stage().receipt.facts
+                facts = stage(spark, night).receipt.facts
                 yield night_name, name, time.perf_counter() - started, {key: facts[key] for key in ("decoded", "entries") if key in facts}
             generated.commit(commits)
 

@@ -360,6 +360,7 @@ DELETION_PLAN = _table(
     _field("held_by_table", STRING, "With `held_by`: the Iceberg table whose history it is; null outside Iceberg lakes."),
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
     _field("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
+    _field("kind", STRING, "File kind: what names others is moved and purged before what it names, and restored after it."),
 )
 
 DELETION_LOG = _table(
@@ -377,6 +378,7 @@ DELETION_LOG = _table(
     _field("etag", STRING, "Identity of the planned object."),
     _field("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
     _field("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
+    _field("kind", STRING, "As in `deletion_plan`."),
     by_apply=True,
 )
 

@@ -108,9 +108,18 @@ def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
     if plan_ids:
         message = (
             f"{len(plan_ids):,} plans began and did not finish: {', '.join(plan_ids[:5])}. "
-            "Finish each with `gc-assets apply PLAN_ID` (it resumes from its log), then run again."
+            "Finish each with `gc-assets apply PLAN_ID` (it resumes from its log; where it can no longer read a lake, "
+            "`gc-assets restore --plan PLAN_ID` first), then run again."
         )
     return _result("unfinished_apply", not plan_ids, message, overridable=False, numbers={"plans": len(plan_ids)})
+
+
+def spoilt_histories(found: Sequence[str]) -> GateResult:
+    """No edit of history left a lake other than it was to be: what it lost may be among the candidates."""
+    message = "no edit of history spoilt one."
+    if found:
+        message = f"{len(found):,} histories are not as an edit was to leave them. {' '.join(found[:5])}"
+    return _result("spoilt_histories", not found, message, overridable=True, numbers={"histories": len(found)})
 
 
 def delete_bytes(planned: Amount, limit: int) -> GateResult:

@@ -14,6 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 APPROVE_WITHIN: Final = timedelta(hours=24)
 APPLY_WITHIN: Final = timedelta(hours=72)
+# In `by_kind`: files that no metadata names.
+UNNAMED: Final = "unnamed"
 
 
 class _Model(BaseModel):
@@ -40,8 +42,9 @@ class GateResult(_Model):
 class PlanHeader(_Model):
     """Everything about a plan but its rows and its edits of history: `rows_digest` and `expiry_digest` stand for those.
 
-    Both are the sum of the rows' hashes, proved again before acting. `expiry_actions` counts the edits per lake. Files that are
-    planned `after_expiry` count in `totals`; those `held_for_expiry` wait for a lake whose history this plan does not edit.
+    Both are the sum of the rows' hashes, proved again before acting. `expiry_actions` counts the edits per lake, `by_kind` the files
+    per action and file kind. Files that are planned `after_expiry` count in `totals`; those `held_for_expiry` wait for a lake whose
+    history this plan does not edit.
     """
 
     plan_id: str
@@ -64,6 +67,7 @@ class PlanHeader(_Model):
     live_bytes: int
     totals: dict[str, Amount]
     by_reason: dict[str, Amount]
+    by_kind: dict[str, dict[str, Amount]]
     after_expiry: Amount
     held_for_expiry: Amount
     quarantined: Amount

@@ -57,6 +57,17 @@ PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
+# What names others stands before what it names. A transaction log names nothing, and only its snapshot leads to it.
+_BY_REFERENCE: tuple[tuple[str, ...], ...] = (
+    (Kind.REF, Kind.CONFIG, Kind.VERSION_HINT),
+    (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
+    (Kind.MANIFEST_LIST, Kind.METARANGE, Kind.TRANSACTION_LOG),
+    (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),
+)
+RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
+# Data, and files that no metadata names.
+LEAF_RANK = len(_BY_REFERENCE)
+
 
 @dataclass(frozen=True, slots=True)
 class ContentRoot:
@@ -285,11 +296,13 @@ class ExpiryOutcome:
     """What became of an action, and for all but the first two why.
 
     `done` by this call, `absent` (the lake was so already), `changed` (the lake no longer asks for it: left alone), or `failed`.
+    `spoilt`: it was made, and the lake is not as it was to be afterwards; only a person can mend that.
     """
 
     action: ExpiryAction
     verdict: ExpiryVerdict
     error: str | None = None
+    spoilt: bool = False
 
 
 @runtime_checkable

@@ -1,21 +1,26 @@
-"""What executors do with the rows of a plan: through the write-ahead log, and never to a file that a lake needs.
+"""What executors do with the rows of a plan: through the write-ahead log, in the order of reference, and never to a file that a lake needs.
 
-Knows no plan and no lake: whether a row is needed, and why, comes with it.
+Knows no plan and no lake: whether a row is needed, and why, comes with it. What names other files goes before them and comes back after
+them: wherever a run is killed, no snapshot is to be found whose own files are not (a *husk*).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.clock import Clock
+from gc_assets.lakes.protocol import LEAF_RANK, RANKS
 from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
 from gc_assets.stores.execution import execute, outcome_rows, planned_rows
 from gc_assets.stores.lease import LocalLease
-from gc_assets.stores.protocol import ABSENT, CHANGED, DENIED, DONE, FAILED, Planned, Quarantine, Result
+from gc_assets.stores.protocol import ABSENT, CHANGED, DENIED, DONE, FAILED, Planned, Quarantine, QuarantineMode, Result
 from gc_assets.stores.quarantine import open_quarantine
 from gc_assets.stores.write_ahead import WriteAheadLog
 
@@ -28,22 +33,43 @@ ACT_COLUMNS: Final = (
     "version_id",
     "source_plan_id",
     "quarantine",
+    "kind",
     "needed",
     "retry",
     "in_quarantine",
 )
 
 
+def in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
+    """Rows of one action in the order in which they must be acted on: by rank, falling for a restore."""
+    rank = F.coalesce(F.try_element_at(F.create_map(*[F.lit(item) for pair in RANKS.items() for item in pair]), "kind"), F.lit(LEAF_RANK))
+    return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
+
+
+def _turn(row: tuple[Planned, QuarantineMode]) -> tuple[int, QuarantineMode]:
+    """Rows of different turns share no batch of the log: a batch is durable before the next one begins."""
+    planned, mode = row
+    rank = RANKS.get(planned.kind or "", LEAF_RANK)
+    return (-rank if planned.action == RESTORE else rank), mode
+
+
 @dataclass(frozen=True)
 class _OnlyInterrupted:
-    """Past the plan's time, or under another policy, only what a crash left in the middle is brought to its end."""
+    """Past the plan's time, or under another policy, only what a crash left in the middle is brought to its end.
+
+    What cannot be is `denied`, so that the plan ends: the file stays where the store says it is, and a later plan may name it.
+    """
 
     inner: Quarantine
 
     def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
-        ended = iter(self.inner.act([planned for planned in batch if planned.key in resumed], resumed))
+        ended = map(_given_up, self.inner.act([planned for planned in batch if planned.key in resumed], resumed))
         late = Result(DENIED, "the plan was out of date before this key was reached")
         return [next(ended) if planned.key in resumed else late for planned in batch]
+
+
+def _given_up(result: Result) -> Result:
+    return result if result.verdict != FAILED else Result(DENIED, f"{result.error}; the plan is out of date, so this was the last attempt")
 
 
 @dataclass(frozen=True)
@@ -77,6 +103,7 @@ class Act:
 
     A row that the fresh mark found needed is never quarantined or purged, nor is one purged that is no longer in quarantine:
     its outcome is `changed`, and what a killed run may have moved of it is put back. What an earlier run settled stays on record.
+    Within a batch of rows the ranks are kept in order; across batches that is for whoever sorts them.
     """
 
     location: str
@@ -90,11 +117,10 @@ class Act:
         for batch in batches:
             spared = dict(self._spared(batch))
             retried = {key for key, again in zip(*(batch.column(name).to_pylist() for name in ("key", "retry")), strict=True) if again}
-            modes = batch.column("quarantine").to_pylist()
-            rows = list(zip(planned_rows(batch), modes, strict=True))
-            for mode in sorted(set(modes)):
+            rows = sorted(zip(planned_rows(batch), batch.column("quarantine").to_pylist(), strict=True), key=_turn)
+            for (_, mode), members in groupby(rows, key=_turn):
                 quarantine = open_quarantine(mode, self.location, self.plan_id)
-                mine = [row for row, its in rows if its == mode]
+                mine = [row for row, _ in members]
                 doing = _OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
                 wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
                 back = _PutBack(quarantine, self.plan_id, spared, retried)

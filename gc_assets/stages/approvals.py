@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, RootModel, ValidationError
 
@@ -15,6 +15,8 @@ from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import Approval, PlanHeader, is_intact
 from gc_assets.core.receipts import Published, State
 from gc_assets.schemas import DELETION_PLAN
+
+SPOILT: Final = "spoilt"
 
 
 class _Restored(BaseModel):
@@ -173,6 +175,30 @@ def unfinished(state: State, storage_name: str) -> list[str]:
         name
         for name in state.files.directories(base)
         if not {"finished.json", "restored.json"} & {item.name for item in state.files.list(f"{base}/{name}")}
+    ]
+
+
+class _Spoilt(BaseModel):
+    """What an edit of a lake's history did besides what was approved."""
+
+    plan_id: str
+    lake: str
+    found: list[str]
+
+
+def record_spoilt(state: State, lake_name: str, plan_id: str, found: Sequence[str]) -> None:
+    """Holds up every later plan until a person removes the record."""
+    record = _Spoilt(plan_id=plan_id, lake=lake_name, found=list(found))
+    state.files.replace(f"{lake_name}/{SPOILT}/{plan_id}.json", record.model_dump_json(indent=1).encode())
+
+
+def spoilt(state: State, lake_names: Sequence[str]) -> list[str]:
+    """What edits of these lakes' histories spoilt and nobody has settled, with the way out, a sentence a record."""
+    paths = [f"{lake}/{SPOILT}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{SPOILT}")]
+    records = [(path, record) for path in paths if (record := _read(state, path, _Spoilt)) is not None]
+    return [
+        f"Lake {record.lake}, plan {record.plan_id[:12]}: {'; '.join(record.found)}. Mend it, then remove {state.files.root}/{path}."
+        for path, record in records
     ]
 
 

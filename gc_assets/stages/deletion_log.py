@@ -19,8 +19,9 @@ from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.paths import overlapping
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance, Published, State
+from gc_assets.lakes.protocol import RANKS
 from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, SNAPSHOT_HISTORY
-from gc_assets.stages.acting import ACT_COLUMNS, Act
+from gc_assets.stages.acting import ACT_COLUMNS, Act, in_one_task
 from gc_assets.stages.approvals import StoredPlan, execution_directory, refuse_gates, refuse_historical
 from gc_assets.stages.deletion_plan import PURGE, QUARANTINE, RESTORE
 from gc_assets.stages.expiry import HistoryName, expire_lakes, is_over
@@ -78,7 +79,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         execution = _Execution(spark, night, plan, rows, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
         for phase in chosen:
             if phase == EXPIRE:
-                if execution.expire():
+                if execution.expire(recheck):
                     needed = _needed(spark, night, plan, recheck, only_ending=stale)
                 execution.remember(recheck)
                 lease.renew()
@@ -214,35 +215,54 @@ class _Execution:
         self.run = self.night.state.start(header.storage, DELETION_LOG.name, header.run_date, self.night.clock)
 
     def act(self, phase: str, needed: DataFrame) -> None:
-        """Executes the plan's rows of a phase, in executors."""
+        """Executes the plan's rows of a phase, in executors: metadata in one task, in the order of reference, all else in many.
+
+        Of a hundred files one or two are metadata. Metadata goes first, and comes back last.
+        """
+        header = self.plan.header
+        task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
+        share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
+        names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
+        there = {kind in RANKS for kind in header.by_kind[phase]}
+        judged = self._judged(phase, needed)
+        if len(there) > 1:
+            judged.persist()  # the joins are made once
+        try:
+            for metadata in sorted(there, reverse=phase != RESTORE):
+                if metadata:
+                    rows = in_one_task(judged.filter(names_others), phase, share)
+                else:
+                    rows = judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
+                acted = rows.mapInArrow(task, spark_schema(DELETION_LOG.schema))
+                part = write_frame(acted, DELETION_LOG, self.run, self.night.state, ["phase", "outcome"])
+                for (_, outcome), total in part.totals.items():
+                    self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
+                self.written.append(part)
+        finally:
+            judged.unpersist()
+        balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
+
+    def _judged(self, phase: str, needed: DataFrame) -> DataFrame:
+        """The plan's rows of a phase, each with who needs it by now (columns `ACT_COLUMNS`)."""
         header, state = self.plan.header, self.night.state
         waiting = quarantine_ledger(self.spark, state, header.storage).select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
-        task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
-        share = F.pmod(F.xxhash64("key"), F.lit(self.log.shares))
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
         gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
         unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
-        ordered = (
+        return (
             self.rows.filter(F.col("action") == phase)
             .join(needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
             .withColumn("retry", failed & ~F.coalesce("is_live", F.lit(False)))
             .withColumn("needed", F.coalesce("needed", F.when(failed | not_made, uncertain), unheard))
             .select(*ACT_COLUMNS)
-            .repartition(min(parallelism(self.spark), self.log.shares), share)
-            .sortWithinPartitions(share, "key")
         )
-        acted = ordered.mapInArrow(task, spark_schema(DELETION_LOG.schema))
-        part = write_frame(acted, DELETION_LOG, self.run, state, ["phase", "outcome"])
-        outcomes = {outcome: total for (_, outcome), total in part.totals.items()}
-        self.books |= {(phase, outcome): total for outcome, total in outcomes.items()}
-        balance(header.totals[phase].files, {outcome: total.rows for outcome, total in outcomes.items()})
-        self.written.append(part)
 
-    def expire(self) -> bool:
+    def expire(self, recheck: str) -> bool:
         """Makes the plan's edits of history; true where any was left to be made, so that what was marked before is out of date."""
-        expired = expire_lakes(self.spark, self.night, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        again = _again(self.night, self.plan, recheck)
+        expired = expire_lakes(self.spark, self.night, again, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
         self.failed, self.not_made = expired.failed, expired.not_made
         return expired.edited
@@ -292,7 +312,7 @@ class _Execution:
 
 
 def _is_one_of(histories: Collection[HistoryName]) -> Column:
-    names = [F.lit("/".join(name for name in names if name is not None)) for names in sorted(histories, key=str)]
+    names = [F.lit("/".join(part for part in history if part is not None)) for history in sorted(histories, key=str)]
     return F.array_contains(F.array(*names).cast("array<string>"), F.concat_ws("/", "held_by", "held_by_table"))
 
 

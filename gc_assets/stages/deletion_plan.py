@@ -21,10 +21,10 @@ from gc_assets.core.files import Files
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.parts import read_parts
 from gc_assets.core.paths import overlapping
-from gc_assets.core.plan import Amount, GateResult, PlanHeader, sealed
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, PlanHeader, sealed
 from gc_assets.core.receipts import Published, Run, State
 from gc_assets.schemas import CLAIMS, DELETION_PLAN, EXPIRY_ACTIONS, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.stages.approvals import unfinished
+from gc_assets.stages.approvals import spoilt, unfinished
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.stages.night import Night
@@ -48,7 +48,7 @@ from gc_assets.stages.tables import (
 HEADER: Final = "_header.json"
 WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"
 LEDGER_DDL: Final = (
-    "key string, source_plan_id string, quarantined_at timestamp, size_bytes long, etag string, quarantine string, lake string"
+    "key string, source_plan_id string, quarantined_at timestamp, size_bytes long, etag string, quarantine string, kind string, lake string"
 )
 QUARANTINE, PURGE, RESTORE = "quarantine", "purge", "restore"
 
@@ -66,7 +66,7 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     run = state.start(storage_name, DELETION_PLAN.name, night.run_date, night.clock)
     expiry = _plan_expiry(spark, night, storage_name, refs, run)
     rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, run)
-    totals_by = ["action", "reason", "after_expiry"]
+    totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry)
     written = replace(written, side={**written.side, **expiry.side})
@@ -162,6 +162,7 @@ def _rows(
         "held_by_table",
         nothing.alias("source_plan_id"),
         F.lit(storage.quarantine).alias("quarantine"),
+        "kind",
         F.when(F.col("held_by").isNull() | F.col("edited"), "").otherwise(HELD_SIDE).alias(ROUTE),
     )
     if not any(True for _ in state.runs(storage_name, "deletion_log")):
@@ -196,6 +197,7 @@ def _rows(
         nothing.alias("held_by_table"),
         "source_plan_id",
         "quarantine",
+        "kind",
         F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
     )
     return fresh.unionByName(back)
@@ -225,9 +227,12 @@ def _header(
     storage, found = night.storage(storage_name), orphans.receipt.facts
     totals: dict[str, Totals] = {}
     reasons: dict[str, Totals] = {}
+    kinds: dict[str, dict[str, Totals]] = {}
     freed = held = Totals()
-    for (action, reason, after_expiry), amount in written.totals.items():
+    for (action, reason, after_expiry, kind), amount in written.totals.items():
         totals[action] = totals.get(action, Totals()) + amount
+        of_action = kinds.setdefault(action, {})
+        of_action[kind or UNNAMED] = of_action.get(kind or UNNAMED, Totals()) + amount
         if action == QUARANTINE:
             reasons[reason] = reasons.get(reason, Totals()) + amount
         if after_expiry == "true":
@@ -254,6 +259,7 @@ def _header(
         live_bytes=found["waterfall"].get("live", {"bytes": 0})["bytes"],
         totals={name: _amount(amount) for name, amount in sorted(totals.items())},
         by_reason={name: _amount(amount) for name, amount in sorted(reasons.items())},
+        by_kind={action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())} for action, amounts in sorted(kinds.items())},
         after_expiry=_amount(freed),
         held_for_expiry=_amount(held),
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
@@ -289,6 +295,7 @@ def _gates(
         gates.storages_apart(overlapping(night.real_locations())),
         gates.foreign_metadata(found["foreign_metadata_count"], found["foreign_metadata"]),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
+        gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),
         gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
     ]

@@ -23,7 +23,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.core.receipts import Balance
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, UndoingLake
 from gc_assets.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
-from gc_assets.stages.approvals import StoredPlan, execution_directory
+from gc_assets.stages.approvals import StoredPlan, execution_directory, record_spoilt
 from gc_assets.stages.deletion_plan import EXPIRY_SIDE, planned_actions
 from gc_assets.stages.night import Night
 from gc_assets.stages.snapshot_history import remember
@@ -48,6 +48,12 @@ class Settled:
     verdict: ExpiryVerdict | Literal["undone"]
     error: str | None
     at: datetime
+    spoilt: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is not to be tried again. What spoilt a lake stays `failed`: that the lake is so by now says nothing of the damage."""
+        return self.verdict != FAILED or self.spoilt
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,10 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord:
-    """What is on record of one lake's part of a plan: `intent.json` before the first edit, `<n>.outcome.json` after each run's last."""
+    """What is on record of one lake's part of a plan: `intent.json` before the first edit, `<token>-<n>.outcome.json` after a run's last.
+
+    The token is that of the storage's lease, so that a run that lost it writes over nobody's record.
+    """
 
     night: Night
     header: PlanHeader
@@ -84,10 +93,17 @@ class ExpiryRecord:
         document = {"plan_id": self.header.plan_id, "actions": [asdict(action) for action in actions]}
         self.night.state.files.replace(f"{self._directory}/intent.json", json.dumps(document, indent=1).encode())
 
-    def conclude(self, outcomes: Sequence[Settled]) -> None:
-        rows = [asdict(item.action) | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat()} for item in outcomes]
+    def conclude(self, outcomes: Sequence[Settled], token: int) -> None:
+        """What spoilt the lake is on record before: it stops every later plan until a person removes that file."""
+        files = self.night.state.files
+        if spoilt := sorted({str(item.error) for item in outcomes if item.spoilt}):
+            record_spoilt(self.night.state, self.lake, self.header.plan_id, spoilt)
+        rows = [
+            asdict(item.action) | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), "spoilt": item.spoilt}
+            for item in outcomes
+        ]
         number = sum(name.endswith(".outcome.json") for name in self._names())
-        self.night.state.files.replace(f"{self._directory}/{number:05d}.outcome.json", json.dumps(rows, indent=1).encode())
+        files.replace(f"{self._directory}/{token:06d}-{number:05d}.outcome.json", json.dumps(rows, indent=1).encode())
 
     def outcomes(self) -> dict[ExpiryAction, Settled]:
         """The newest outcome of each action. Raises `StateError` naming a record that cannot be understood."""
@@ -95,7 +111,7 @@ class ExpiryRecord:
         return {item.action: item for name in names for item in self._outcomes(name)}
 
     def settled(self) -> set[ExpiryAction]:
-        """Actions that are over; what failed is tried again."""
+        """Actions that were made or are no longer to be."""
         return {action for action, item in self.outcomes().items() if item.verdict != FAILED}
 
     def _names(self) -> list[str]:
@@ -107,7 +123,11 @@ class ExpiryRecord:
             rows: list[dict[str, Any]] = json.loads(self.night.state.files.read(path))
             return [
                 Settled(
-                    verdict=row.pop("verdict"), error=row.pop("error"), at=datetime.fromisoformat(row.pop("at")), action=ExpiryAction(**row)
+                    verdict=row.pop("verdict"),
+                    error=row.pop("error"),
+                    at=datetime.fromisoformat(row.pop("at")),
+                    spoilt=row.pop("spoilt", False),
+                    action=ExpiryAction(**row),
                 )
                 for row in rows
             ]
@@ -136,8 +156,13 @@ def is_over(night: Night, plan: StoredPlan) -> bool:
     return all(set(actions) <= ExpiryRecord(night, plan.header, lake).settled() for lake, actions in wanted.items())
 
 
-def expire_lakes(spark: SparkSession, night: Night, plan: StoredPlan, lease: LocalLease, *, only_interrupted: bool) -> Expired:
-    """What became of the plan's edits. Before a snapshot is removed its record stands in `snapshot_history`."""
+def expire_lakes(
+    spark: SparkSession, night: Night, again: Night, plan: StoredPlan, lease: LocalLease, *, only_interrupted: bool
+) -> Expired:
+    """What became of the plan's edits. Before a snapshot is removed its record stands in `snapshot_history`.
+
+    `again` is of the fresh mark.
+    """
     counts = Counter[str]()
     edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
     for lake_name, actions in actions_of(night, plan).items():
@@ -146,9 +171,9 @@ def expire_lakes(spark: SparkSession, night: Night, plan: StoredPlan, lease: Loc
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
         if removes and not only_interrupted and not record.begun:
             rows = read_paths(spark, night.state.files, EXPIRY_ACTIONS, plan.published.paths(EXPIRY_SIDE))
-            remember(spark, night, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
+            remember(spark, again, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
         lease.check()
-        edited |= make_edits(record, actions, only_interrupted=only_interrupted)
+        edited |= make_edits(record, actions, lease, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))
         for item in record.outcomes().values():
             if item.verdict in {FAILED, CHANGED}:
@@ -156,46 +181,59 @@ def expire_lakes(spark: SparkSession, night: Night, plan: StoredPlan, lease: Loc
     return Expired(dict(counts), edited, frozenset(failed), frozenset(not_made))
 
 
-def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], *, only_interrupted: bool) -> bool:
+def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: LocalLease, *, only_interrupted: bool) -> bool:
     """Gives each of a lake's actions an outcome on record; false where all had one before.
 
     An edit of an earlier run that is found made is its `done`. With `only_interrupted` nothing is begun that was not begun before, and
-    nothing that failed is tried again: the plan must come to its end.
+    nothing that failed is tried again: the plan must come to its end. The lease is looked at, and renewed, between edits; raises
+    `GateRefused` where it is lost, and the next run finds what was made.
     """
     night, clock, resumed, known = record.night, record.night.clock, record.begun, record.outcomes()
-    todo = [action for action in actions if action not in known or known[action].verdict == FAILED]
+    todo = [action for action in actions if action not in known or not known[action].is_over]
+    if only_interrupted:
+        todo += [action for action in actions if action in known and known[action].spoilt and known[action].verdict == FAILED]
     if not todo:
         return False
     if only_interrupted:
         there = any(lake.name == record.lake for lake in night.config.lakes)
         given_up = [action for action in todo if not (resumed and there) or action in known]
         if given_up:
-            record.conclude([Settled(action, CHANGED, OUT_OF_DATE, clock.now()) for action in given_up])
+            record.conclude([_given_up(action, known.get(action), clock.now()) for action in given_up], lease.token)
         todo = [action for action in todo if action not in given_up]
         if not todo:
             return True
     if not resumed:
         record.intend(actions)
     outcomes = night.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - night.longest_grace())
-    found = [_settled(outcome, clock.now(), resumed=resumed) for outcome in outcomes]
+    found: list[Settled] = []
+    for outcome in outcomes:
+        found.append(_settled(outcome, clock.now(), resumed=resumed))
+        lease.check()
     answered = {item.action for item in found}
     silent = [Settled(action, FAILED, "the lake gave no answer for it", clock.now()) for action in todo if action not in answered]
-    record.conclude([*found, *silent])
+    record.conclude([*found, *silent], lease.token)
     return True
+
+
+def _given_up(action: ExpiryAction, before: Settled | None, at: datetime) -> Settled:
+    found = f"; {before.error}" if before is not None and before.spoilt else ""
+    return Settled(action, CHANGED, OUT_OF_DATE + found, at)
 
 
 def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     """How many of the plan's edits of Icechunk histories had which outcome of undoing, on record in `expiry_log` as `undone` or as left.
 
     What was `done` is put back as it was before, where the repository still stands as the plan left it. Restore the plan's files first.
+    Lakes that left the configuration are passed over: their history stays as it is.
     Raises `UsageError` where nothing of the plan can be undone: removed Iceberg snapshots never come back.
     """
-    done = {
-        lake: [item for item in ExpiryRecord(night, plan.header, lake).outcomes().values() if item.verdict == DONE]
-        for lake in plan.header.expiry_actions
-        if isinstance(night.lake(lake), UndoingLake)
-    }
-    if not any(done.values()):
+    opened = [night.lake(item.name) for item in night.config.lakes if item.name in plan.header.expiry_actions]
+    done = [
+        (lake, [item for item in ExpiryRecord(night, plan.header, lake.name).outcomes().values() if item.verdict == DONE])
+        for lake in opened
+        if isinstance(lake, UndoingLake)
+    ]
+    if not any(items for _, items in done):
         raise UsageError(
             f"plan {plan.header.plan_id} made no edit of history that can be undone. Edits of Icechunk histories can; what was removed "
             "from an Iceberg table stays on record in snapshot_history, and time travel to it is gone"
@@ -203,13 +241,13 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     lease = acquire(plan.header.location, plan.header.plan_id, getpass.getuser(), night.clock)
     counts: Counter[str] = Counter()
     try:
-        for lake_name, items in done.items():
-            found = list(night.undoing_lake(lake_name).undo([item.action for item in items]))
-            outcomes = [
-                Settled(item.action, UNDONE if item.verdict in {DONE, ABSENT} else item.verdict, item.error, night.clock.now())
-                for item in found
-            ]
-            counts.update(_write_log(plan, lake_name, night, outcomes, len(items)))
+        for lake, items in done:
+            outcomes: list[Settled] = []
+            for found in lake.undo([item.action for item in items]):
+                verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
+                outcomes.append(Settled(found.action, verdict, found.error, night.clock.now()))
+                lease.check()
+            counts.update(_write_log(plan, lake.name, night, outcomes, len(items)))
     finally:
         lease.release()
     return dict(counts)
@@ -217,7 +255,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
 
 def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> Settled:
     done_before = resumed and outcome.verdict == ABSENT
-    return Settled(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at)
+    return Settled(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at, outcome.spoilt)
 
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:

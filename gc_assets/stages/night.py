@@ -10,7 +10,7 @@ from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import KeyResolver, Location
 from gc_assets.core.receipts import State
-from gc_assets.lakes.protocol import ExpiringLake, Lake, UndoingLake
+from gc_assets.lakes.protocol import ExpiringLake, Lake
 from gc_assets.lakes.registry import open_lake
 from gc_assets.stores.editing import EditableLocalObjects
 
@@ -67,13 +67,6 @@ class Night:
         lake = self.lake(name)
         if not isinstance(lake, ExpiringLake):
             raise UsageError(f"lake {name} is of kind {lake.kind}, whose history gc-assets never edits")
-        return lake
-
-    def undoing_lake(self, name: str) -> UndoingLake:
-        """Raises `UsageError` for a lake whose edits of history are final."""
-        lake = self.lake(name)
-        if not isinstance(lake, UndoingLake):
-            raise UsageError(f"lake {name} is of kind {lake.kind}, whose expired history cannot be put back")
         return lake
 
     def storage(self, name: str) -> StorageConfig:

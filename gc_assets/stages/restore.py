@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import getpass
 import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 
-from pyspark.sql import SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.errors import GateRefused, UsageError
+from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.receipts import Balance, Published
 from gc_assets.schemas import DELETION_LOG
-from gc_assets.stages.acting import ACT_COLUMNS, Act
-from gc_assets.stages.approvals import unfinished
+from gc_assets.stages.acting import ACT_COLUMNS, Act, in_one_task
+from gc_assets.stages.approvals import plans, unfinished
+from gc_assets.stages.deletion_plan import RESTORE
 from gc_assets.stages.night import Night
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
-from gc_assets.stages.tables import Totals, publish, spark_schema, write_frame
+from gc_assets.stages.tables import Totals, parallelism, publish, spark_schema, write_frame
+from gc_assets.stores.execution import outcome_rows
 from gc_assets.stores.lease import acquire
-from gc_assets.stores.write_ahead import open_log
+from gc_assets.stores.protocol import DONE, Outcome
+from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
 
 def restore(
@@ -25,43 +32,40 @@ def restore(
 ) -> tuple[Published, dict[str, Totals]]:
     """The log and the books (outcome to rows and bytes) of putting quarantined files back.
 
-    Plans of which a file came back no longer count as finished. Raises `UsageError` where nothing is named, `GateRefused` while a
-    plan of the storage is half applied.
+    A finished plan of which a file came back is used up; one that is half applied stays so, and what its write-ahead log moved comes back
+    too. Raises `UsageError` where nothing is named, `GateRefused` while the storage is being changed.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
     state, storage = night.state, night.storage(storage_name)
-    begun = unfinished(state, storage_name)
-    if begun:
-        raise GateRefused(
-            f"plan {begun[0]} of storage {storage_name} began and did not finish, so what it moved is not in the books yet. "
-            f"Finish it with `gc-assets apply {begun[0][:12]}` (it resumes from its log), then restore."
-        )
-    chosen = quarantine_ledger(spark, state, storage_name)
-    if plan_id is not None:
-        chosen = chosen.filter(F.col("source_plan_id") == plan_id)
-    if prefix is not None:
-        chosen = chosen.filter(F.col("key").startswith(prefix))
-    if key is not None:
-        chosen = chosen.filter(F.col("key") == key)
     run = state.start(storage_name, DELETION_LOG.name, night.run_date, night.clock)
     restore_id = f"restore-{run.run_id}"
     lease = acquire(storage.location, restore_id, getpass.getuser(), night.clock)
     try:
+        begun = unfinished(state, storage_name)
+        named = [plan_id] if plan_id is not None else []
+        chosen = quarantine_ledger(spark, state, storage_name, _moved_by(spark, night, storage_name, {*begun, *named}))
+        if plan_id is not None:
+            chosen = chosen.filter(F.col("source_plan_id") == plan_id)
+        if prefix is not None:
+            chosen = chosen.filter(F.col("key").startswith(prefix))
+        if key is not None:
+            chosen = chosen.filter(F.col("key") == key)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
         rows = chosen.select(
             "key",
-            F.lit("restore").alias("action"),
+            F.lit(RESTORE).alias("action"),
             "size_bytes",
             "etag",
             F.lit(None).cast("string").alias("version_id"),
             "source_plan_id",
             "quarantine",
+            "kind",
             F.lit(None).cast("string").alias("needed"),
             F.lit(False).alias("retry"),
             F.lit(True).alias("in_quarantine"),
         ).select(*ACT_COLUMNS)
-        ordered = rows.repartition(1).sortWithinPartitions("key")
+        ordered = in_one_task(rows, RESTORE, F.col("key"))
         act = Act(storage.location, log, lease, night.clock, restore_id)
         totals = ["phase", "outcome", "source_plan_id"]
         written = write_frame(ordered.mapInArrow(act, spark_schema(DELETION_LOG.schema)), DELETION_LOG, run, state, totals)
@@ -70,7 +74,7 @@ def restore(
     books: dict[str, Totals] = {}
     for (_, outcome, _), total in written.totals.items():
         books[outcome] = books.get(outcome, Totals()) + total
-    for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"}):
+    for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(begun)):
         record = {"at": night.clock.now().isoformat(), "restore": restore_id}
         state.files.replace(f"{storage_name}/apply/{source}/restored.json", json.dumps(record).encode())
     facts = {
@@ -80,3 +84,38 @@ def restore(
     balances = [Balance(name="keys with an outcome", expected=sum(total.rows for total in books.values()), found=written.rows)]
     published = publish(state, run, written, night.clock, balances=balances, facts=facts, unsafe=night.unsafe)
     return published, books
+
+
+def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Collection[str]) -> list[DataFrame]:
+    """Rows of `deletion_log` for what the write-ahead logs of these plans moved to quarantine, or may have.
+
+    Raises `StateError` for a log whose plan is not in the state.
+    """
+    files, found = night.state.files, list[DataFrame]()
+    known = {plan.header.plan_id: plan.header for plan in plans(night.config, storage_name) if plan.header.plan_id in plan_ids}
+    for plan_id in sorted(plan_ids):
+        directory = f"{storage_name}/apply/{plan_id}"
+        if not any(item.name == "log.json" for item in files.list(directory)):
+            continue  # it never came to a file
+        if plan_id not in known:
+            raise StateError(f"{files.root}/{directory} is the log of a plan that the state does not hold; restore the state from a backup")
+        log = open_log(files, directory, plan_id, known[plan_id].rows)
+        shares = spark.range(0, log.shares, 1, min(log.shares, parallelism(spark)))
+        moved = _Moved(log, known[plan_id].quarantine, night.clock.now())
+        found.append(shares.mapInArrow(moved, spark_schema(DELETION_LOG.schema)))
+    return found
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """The quarantined files of each share of a log; what may have moved counts as moved just now. Runs in executors."""
+
+    log: WriteAheadLog
+    quarantine: str
+    now: datetime
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for share in batch.column("id").to_pylist():
+                moved = (Outcome(planned, DONE, None, at or self.now) for planned, at in self.log.quarantined(share))
+                yield outcome_rows(moved, self.log.plan_id, self.quarantine)

@@ -53,13 +53,14 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     return publish(state, run, written, night.clock, inputs=[*inputs, *([earlier] if earlier else [])], facts=facts, unsafe=night.unsafe)
 
 
-def remember(spark: SparkSession, night: Night, lake_name: str, plan_id: str, actions: DataFrame) -> Published:
+def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, actions: DataFrame) -> Published:
     """The newest history with the plan and the reason by which snapshots are about to be removed, published before they are.
 
-    `actions` has the columns of `expiry_plan`. Raises `StateError` naming a snapshot that the history does not hold.
+    `actions` has the columns of `expiry_plan`, `again` is of the fresh mark. Raises `StateError` naming a snapshot that this one lists and
+    the history does not hold: removed it would be forgotten. One that is listed no more has nothing left to lose.
     """
-    state = night.state
-    newest = _newest(night, lake_name, night.clock.today())
+    state = again.state
+    newest = _newest(again, lake_name, again.clock.today())
     if newest is None:
         raise StateError(
             f"lake {lake_name} has no snapshot_history, so snapshots that are removed would be forgotten; "
@@ -67,7 +68,9 @@ def remember(spark: SparkSession, night: Night, lake_name: str, plan_id: str, ac
         )
     removals = actions.filter("action = 'remove_snapshot'").select(*ID, F.col("reason").alias("why"))
     known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
-    forgotten = collect(removals.join(known.select(*ID), list(ID), "left_anti").limit(1))
+    graph = state.require(again.group(lake_name), COMMIT_GRAPH.name, again.run_date)
+    listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
+    forgotten = collect(removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti").limit(1))
     if forgotten:
         raise StateError(
             f"lake {lake_name}: snapshot {forgotten[0]['snapshot_id']} of table {forgotten[0]['table_uuid']} is not in snapshot_history, "
@@ -78,9 +81,9 @@ def remember(spark: SparkSession, night: Night, lake_name: str, plan_id: str, ac
         F.coalesce("why", "reason").alias("reason"),
         F.when(F.col("why").isNotNull(), plan_id).otherwise(F.col("plan_id")).alias("plan_id"),
     )
-    run = state.start(lake_name, SNAPSHOT_HISTORY.name, newest.receipt.run_date, night.clock)
+    run = state.start(lake_name, SNAPSHOT_HISTORY.name, newest.receipt.run_date, again.clock)
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
-    return publish(state, run, written, night.clock, inputs=[newest], facts=newest.receipt.facts, unsafe=night.unsafe)
+    return publish(state, run, written, again.clock, inputs=[newest], facts=newest.receipt.facts, unsafe=again.unsafe)
 
 
 def _newest(night: Night, lake_name: str, until: date) -> Published | None:

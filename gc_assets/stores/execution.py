@@ -63,7 +63,7 @@ def balance(planned: int, outcomes: Mapping[str, int]) -> None:
 
 def planned_rows(batch: pa.RecordBatch) -> Iterator[Planned]:
     """The rows of a batch with the columns of `deletion_plan`."""
-    names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id")
+    names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "kind")
     return map(Planned, *(batch.column(name).to_pylist() for name in names))
 
 
@@ -81,6 +81,7 @@ def outcome_rows(outcomes: Iterable[Outcome], plan_id: str, quarantine: str) -> 
             "etag": o.planned.etag,
             "source_plan_id": o.planned.source_plan_id,
             "quarantine": quarantine,
+            "kind": o.planned.kind,
         }
         for o in outcomes
     ]

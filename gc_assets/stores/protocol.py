@@ -38,7 +38,7 @@ VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
 class Planned:
     """A row of `deletion_plan` as far as a store needs it. `etag` names the only object that may be touched at that key.
 
-    `source_plan_id` is the plan that quarantined the key; null for the quarantine itself.
+    `source_plan_id` is the plan that quarantined the key; null for the quarantine itself. `kind` is null where nothing names the file.
     """
 
     key: str
@@ -47,6 +47,7 @@ class Planned:
     etag: str | None
     version_id: str | None = None
     source_plan_id: str | None = None
+    kind: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ import xxhash
 from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.hashing import SPARK_SEED
-from gc_assets.stores.protocol import FAILED, VERDICTS, Outcome, Planned
+from gc_assets.stores.protocol import DENIED, DONE, FAILED, VERDICTS, Outcome, Planned
 
 # A share's history is held in memory when a plan is resumed: about 50 MB.
 KEYS_PER_SHARE = 50_000
@@ -63,6 +63,20 @@ class WriteAheadLog:
             elif name.endswith(_INTENT) and name.removesuffix(_INTENT) + _OUTCOME not in names:
                 interrupted |= {(planned.action, planned.key) for planned in self._read(share, name, _planned)}
         return History(settled, frozenset(interrupted))
+
+    def quarantined(self, share: int) -> Iterator[tuple[Planned, datetime | None]]:
+        """What this log moved to quarantine, or may have: with the time of a known move, null where it is not known."""
+        names = [stat.name for stat in self.files.list(self._share(share)) if stat.name.endswith(_INTENT)]
+        history = self.history(share)
+        for key, planned in {row.key: row for name in names for row in self._read(share, name, _planned)}.items():
+            row = planned.action, key
+            settled = history.settled.get(row)
+            if planned.action != "quarantine":
+                continue
+            if settled is None or (settled.verdict == DENIED and row in history.interrupted):
+                yield planned, None
+            elif settled.verdict == DONE:
+                yield planned, settled.at
 
     def intend(self, share: int, token: int, batch: Sequence[Planned]) -> str:
         """The batch's name, once its intent is on disk. `token` is the fencing token under which it will act."""

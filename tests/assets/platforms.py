@@ -78,6 +78,7 @@ def stored_plan(
         live_bytes=700,
         totals={action: amount} if files else {},
         by_reason={},
+        by_kind={action: {"unnamed": amount}} if files else {},
         after_expiry=Amount(),
         held_for_expiry=Amount(),
         quarantined=Amount(),

@@ -28,6 +28,7 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("links", gates.links(0, []), gates.links(1, ["a"])),
     ("foreign_metadata", gates.foreign_metadata(0, []), gates.foreign_metadata(1, ["table 5e1f"])),
     ("unfinished_apply", gates.unfinished_apply([]), gates.unfinished_apply(["5e1f"])),
+    ("spoilt_histories", gates.spoilt_histories([]), gates.spoilt_histories(["Lake sales: a lost tag."])),
     ("delete_bytes", gates.delete_bytes(small(1, GB), GB), gates.delete_bytes(small(1, GB + 1), GB)),
     (
         "delete_share",

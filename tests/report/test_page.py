@@ -39,6 +39,7 @@ def header(**changes: Any) -> PlanHeader:
         "live_bytes": 5_000_000_000,
         "totals": {"quarantine": Amount(files=3, bytes=2_000_000_000)},
         "by_reason": {"unreferenced": Amount(files=3, bytes=2_000_000_000)},
+        "by_kind": {"quarantine": {"unnamed": Amount(files=3, bytes=2_000_000_000)}},
         "after_expiry": Amount(),
         "held_for_expiry": Amount(),
         "quarantined": Amount(),

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from gc_assets.lakes.iceberg import catalog, expire, table_expiry  # noqa: F401 - imported before the fork, the lake imports them late
 from gc_assets.stages.expiry import ExpiryRecord, make_edits
+from gc_assets.stores.lease import LocalLease
 
-Work = tuple[ExpiryRecord, list]
+Work = tuple[ExpiryRecord, list, LocalLease]
 
 
 def killed(work: list[Work], after_seconds: float) -> bool:
@@ -26,8 +27,8 @@ def killed(work: list[Work], after_seconds: float) -> bool:
     child = os.fork()
     if child == 0:
         try:
-            for record, actions in work:
-                make_edits(record, actions, only_interrupted=False)
+            for record, actions, lease in work:
+                make_edits(record, actions, lease, only_interrupted=False)
         finally:
             os._exit(0)
     time.sleep(after_seconds)
@@ -38,8 +39,8 @@ def killed(work: list[Work], after_seconds: float) -> bool:
 def main(root: Path, kills: int) -> None:
     work: list[Work] = pickle.loads((root / "work.pickle").read_bytes())  # noqa: S301 - written by the test
     luck = random.Random(11)
-    caught = [killed(work, luck.uniform(0.02, 0.3)) for _ in range(kills)]
-    settled = [len(record.settled()) for record, _ in work]
+    caught = [killed(work, luck.uniform(0.3, 0.8)) for _ in range(kills)]
+    settled = [len(record.settled()) for record, _, _ in work]
     sys.stdout.write(json.dumps({"killed": sum(caught), "settled": settled}))
 
 

@@ -13,10 +13,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
-from gc_assets.stages.approvals import find_plan
+from gc_assets.lakes.icechunk.refs import head_document
+from gc_assets.stages.approvals import execution_directory, find_plan, unfinished
+from gc_assets.stages.quarantine_ledger import quarantine_ledger
+from gc_assets.stages.restore import restore
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
-from tests.stages.lakehouse import NOW, Lakehouse, days_ago
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
@@ -147,21 +150,6 @@ def test_a_lost_state_costs_no_data(planned: tuple[Lakehouse, TableBuilder, list
     assert table.table.scan().to_arrow().num_rows == 2
 
 
-def test_a_plan_is_refused_while_an_earlier_apply_is_unfinished(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    house, _, _ = planned
-    header = house.plan()
-    house.approved(header)
-    house.apply(header)
-    (house.root / "state" / "warehouse" / "apply" / header.plan_id / "finished.json").unlink()
-    house.now = NOW + timedelta(days=1)
-    later = house.plan()
-    assert "unfinished_apply" in house.failed_gates(later)
-    house.settings = {"grace": "100h"}  # a crash must not lock the storage because the policy changed meanwhile
-    resumed = house.apply(header)
-    assert all(outcome == "done" for _, outcome in resumed.books)
-    assert "unfinished_apply" not in house.failed_gates(house.plan())
-
-
 def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
     """What the cache of decoded containers says of places was true of the old storages only."""
     house, _, lost = planned
@@ -198,8 +186,9 @@ def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_a
     assert revived.read_bytes() == content
 
 
-def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not_keep_it(spark: SparkSession, tmp_path: Path) -> None:
-    house = Lakehouse(spark, tmp_path)
+def deleted_branch(spark: SparkSession, root: Path) -> tuple[Lakehouse, RepositoryBuilder, str, set[str]]:
+    """A repository with a deleted branch, its last snapshot, and the files that only it needs."""
+    house = Lakehouse(spark, root)
     repository = RepositoryBuilder.create(house.warehouse / "weather", days_ago(90))
     repository.commit("main", days_ago(2), numbers("kept", range(2)))
     repository.branch("dev", repository.repo.lookup_branch("main"))
@@ -210,11 +199,48 @@ def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not
     retention = {"default": "30d"}
     location = f"file://{house.warehouse}/weather/"
     house.lakes = [IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, "retention": retention})]
+    return house, repository, newest, {house.key(path) for snapshot in (lost, newest) for path in repository.created[snapshot]}
+
+
+def test_history_that_a_ref_reaches_again_is_spared_although_the_policy_does_not_keep_it(spark: SparkSession, tmp_path: Path) -> None:
+    house, repository, newest, private = deleted_branch(spark, tmp_path)
     header = house.plan()
-    private = {house.key(path) for snapshot in (lost, newest) for path in repository.created[snapshot]}
     assert private <= house.keys("deletion_plan")
     house.approved(header)
     repository.branch("dev", newest)
     repository.commit("dev", NOW, numbers("new", range(3)))
     house.apply(header)
     assert {row["outcome"] for row in house.rows("deletion_log") if row["key"] in private} == {"changed"}
+
+
+def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it_moved_what_is_needed_to_read_the_lake(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A branch is made on a snapshot right before it is moved, then the apply is killed: from there on no mark can read the lake."""
+    house, repository, newest, private = deleted_branch(spark, tmp_path)
+    before, header = house.files(), house.plan()
+    house.approved(header)
+    house.apply(header)
+    (house.root / "state" / execution_directory(header) / "finished.json").unlink()
+    shutil.rmtree(house.root / "state" / STORAGE / "deletion_log")
+    moved_at_last = max((house.root / "state" / execution_directory(header)).glob("share-*/*.outcome.jsonl"), key=os.path.getmtime)
+    moved_at_last.unlink()
+    branch = repository.path / "refs" / "branch.dev" / "ref.json"
+    branch.parent.mkdir(exist_ok=True)  # deleting a branch leaves its directory
+    branch.write_bytes(head_document(newest))
+    with pytest.raises(LakeUnreadable, match=newest):
+        house.apply(header)
+
+    house.now = NOW + timedelta(minutes=1)
+    _, books = restore(spark, house.tonight(), STORAGE, plan_id=header.plan_id)
+    assert {outcome: total.rows for outcome, total in books.items()} == {"done": header.totals["quarantine"].files}
+    assert {key: house.files()[key] for key in before} == before
+    assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
+    house.now = NOW + timedelta(days=1)
+    assert "unfinished_apply" in house.failed_gates(house.plan())
+    house.settings = {"grace": "100h"}  # a crash must not lock the storage because the policy changed meanwhile
+    house.apply(header)
+    assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
+    assert "unfinished_apply" not in house.failed_gates(house.plan())
+    assert private <= set(house.files())
+    assert quarantine_ledger(spark, house.tonight().state, STORAGE).filter("key like 'weather/snapshots/%'").count() == 0

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.approvals import find_plan
+from gc_assets.stages.approvals import execution_directory, find_plan
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
@@ -78,13 +78,27 @@ def test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_
 
 
 def test_an_outdated_plan_whose_edits_failed_ends_without_them(planned: tuple[Lakehouse, TableBuilder, PlanHeader]) -> None:
+    """And without a move that was interrupted and fails for ever: a file that is in its place and in the trash."""
     house, orders, header = planned
     waiting, listed = freed(house), [item.snapshot_id for item in orders.table.snapshots()]
     with locked(house):
         house.apply(header)
+    leftovers = house.leftovers()
+    key = min(leftovers)
+    for outcome in (house.root / "state" / execution_directory(header)).glob("share-*/*.outcome.jsonl"):
+        outcome.unlink()
+    (house.warehouse / key).hardlink_to(house.warehouse / ".gc-assets" / "trash" / header.plan_id / key)
     house.now = NOW + timedelta(days=4)
-    house.apply(header)
+    applied = house.apply(header)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
-    assert waiting <= set(house.files())
+    books = {key: total.rows for key, total in applied.books.items()}
+    assert books == {
+        ("expire", "changed"): 2,
+        ("quarantine", "done"): len(leftovers) - 1,
+        ("quarantine", "denied"): 1,
+        ("quarantine", "changed"): len(waiting),
+    }
+    assert waiting | {key} <= set(house.files())
     assert [item.snapshot_id for item in orders.table.snapshots()] == listed
     assert "unfinished_apply" not in house.failed_gates(house.plan())
+    assert key in house.keys("deletion_plan")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container
-from gc_assets.schemas import MANIFEST_ENTRIES, SNAPSHOT_HISTORY, Table
+from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_PLAN, MANIFEST_ENTRIES, SNAPSHOT_HISTORY, Table
 from gc_assets.stages.history import history_views
-from gc_assets.stages.tables import publish, write_rows
+from gc_assets.stages.snapshot_history import remember
+from gc_assets.stages.tables import publish, read_table, write_rows
 from gc_assets.stores.local import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.expiries import expired, planned, verdicts
@@ -120,9 +121,9 @@ def recorded(lake: IcebergLake, source: Any) -> Any:
         }
 
 
-def put(house: Lakehouse, table: Table, rows: list[dict[str, Any]]) -> None:
+def put(house: Lakehouse, table: Table, rows: list[dict[str, Any]], group: str = "sales") -> None:
     state = house.tonight().state
-    run = state.start("sales", table.name, house.clock.today(), Clock(NOW))
+    run = state.start(group, table.name, house.clock.today(), Clock(NOW))
     publish(state, run, write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, state.files), Clock(NOW))
 
 
@@ -203,3 +204,21 @@ def test_a_date_without_a_history_says_what_to_run(story: Story, spark: SparkSes
 def test_every_query_of_the_page_is_asked_here() -> None:
     names = {block.split("\n")[0].removeprefix("-- ") for block in PAGE.read_text().split("```sql\n")[1:]}
     assert names == {"expired", "all", "file added", "file removed", "partition by summary", "partition by address", "per month"}
+
+
+def test_a_snapshot_is_removed_only_once_the_history_holds_it_and_one_that_is_gone_needs_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    house = Lakehouse(spark, tmp_path)
+    house.lakes = [LakeBuilder(tmp_path).config("sales")]
+    put(house, SNAPSHOT_HISTORY, [{"table_uuid": "u", "snapshot_id": "1", "expired": False}])
+    put(house, EXPIRY_PLAN, [{"table_uuid": "u", "snapshot_id": name, "action": "remove_snapshot", "reason": "old"} for name in "12"])
+    night, again = house.tonight(), replace(house.tonight(), recheck="mark")
+    actions = read_table(spark, night.state, EXPIRY_PLAN, night.state.require("sales", EXPIRY_PLAN.name, night.run_date))
+
+    put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))
+    with pytest.raises(StateError, match=r"snapshot 2 of table u is not in snapshot_history"):
+        remember(spark, again, "sales", "p1", actions)
+    put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": "1"}], again.group("sales"))
+    remember(spark, again, "sales", "p1", actions)
+    assert [(row["snapshot_id"], row["plan_id"], row["reason"]) for row in house.rows("snapshot_history", "sales")] == [("1", "p1", "old")]

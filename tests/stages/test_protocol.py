@@ -5,6 +5,7 @@ The tests of this module are one story in order; each stands on what the one bef
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,7 +17,8 @@ from pyspark.sql import SparkSession
 from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.approvals import find_plan, plans
+from gc_assets.lakes.protocol import LEAF_RANK, RANKS
+from gc_assets.stages.approvals import execution_directory, find_plan, plans
 from gc_assets.stages.restore import restore
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree, numbers
@@ -78,6 +80,14 @@ def readable(story: Story) -> None:
             group = zarr.open_group(repo.readonly_session(snapshot_id=ancestor.id).store, mode="r") if ancestor.parent_id else None
             for _, array in group.arrays() if group else ():
                 assert array[...].shape == array.shape
+
+
+def ranks_acted_on(story: Story, directory: str) -> list[int]:
+    """The rank of each batch of a write-ahead log, in the order in which the batches were begun."""
+    intents = sorted((story.house.root / "state" / directory).glob("share-*/*.intent.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    ranks = [{RANKS.get(json.loads(line)["kind"], LEAF_RANK) for line in path.read_text().splitlines()} for path in intents]
+    assert all(len(batch) == 1 for batch in ranks)
+    return [rank for batch in ranks for rank in batch]
 
 
 def test_a_plan_holds_the_old_unreferenced_files_and_what_its_own_expiry_frees(story: Story) -> None:
@@ -148,6 +158,9 @@ def test_apply_edits_the_histories_first_and_then_moves_exactly_the_planned_file
     assert all(key.endswith(".metadata.json") for key in changed if not key.startswith("weather/"))
     trash = story.house.warehouse / ".gc-assets" / "trash" / story.header.plan_id
     assert {str(path.relative_to(trash)) for path in trash.rglob("*") if path.is_file()} == planned
+    ranks = ranks_acted_on(story, execution_directory(story.header))
+    assert ranks == sorted(ranks)
+    assert len(set(ranks)) == 4  # snapshots; manifest lists and transaction logs; manifests; data and chunks
     readable(story)
 
 
@@ -173,10 +186,12 @@ def test_applying_twice_changes_nothing_and_says_so(story: Story) -> None:
 
 
 def test_restore_puts_everything_back_byte_for_byte(story: Story) -> None:
-    _, books = restore(story.house.spark, story.house.tonight(), STORAGE, plan_id=story.header.plan_id)
+    published, books = restore(story.house.spark, story.house.tonight(), STORAGE, plan_id=story.header.plan_id)
     assert {name: total.rows for name, total in books.items()} == {"done": len(story.garbage | story.freed)}
     after = story.house.files()
     assert {key: after[key] for key in story.garbage | story.freed} == {key: story.before[key] for key in story.garbage | story.freed}
+    ranks = ranks_acted_on(story, f"{STORAGE}/restore/{published.receipt.facts['plan_id']}")
+    assert ranks == sorted(ranks, reverse=True)
     assert find_plan(story.house.config, story.header.plan_id).status_at(NOW) == "restored"
 
 

@@ -123,8 +123,26 @@ def test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after(roo
     assert seen["before"] == ["intent.jsonl"]
     assert [path.name.split(".", 1)[1] for path in files] == ["intent.jsonl", "outcome.jsonl"]
     intent, outcome = (json.loads(path.read_text()) for path in files)
-    assert intent == {"key": "a", "action": "quarantine", "size_bytes": 7, "etag": rows[0].etag, "version_id": None, "source_plan_id": None}
+    assert intent == {"key": "a", "action": "quarantine", "size_bytes": 7, "etag": rows[0].etag} | dict.fromkeys(
+        ("version_id", "source_plan_id", "kind")
+    )
     assert outcome == intent | {"outcome": "done", "error": None, "at": "2026-11-21T12:00:00+00:00"}
+
+
+def test_what_a_log_moved_or_may_have_moved_is_told_with_the_time_of_each_known_move(root, lease, log, tmp_path):
+    rows = [plan(root, write(root, name).name) for name in ("done", "gone", "failed", "interrupted")]
+    (root / "gone").unlink()
+    list(execute(rows[:2], Counting(root), log, lease, CLOCK))
+    list(execute(rows[2:3], Counting(root, answers=[Result("failed", "a broken disk")]), log, lease, CLOCK))
+    log.intend(0, lease.token, rows[3:])
+    assert dict(log.quarantined(0)) == {rows[0]: NOW, rows[2]: None, rows[3]: None}
+
+
+def test_what_may_have_moved_is_told_also_where_it_was_given_up(root, lease, log):
+    rows = [plan(root, write(root, name).name) for name in ("interrupted", "never begun")]
+    log.intend(0, lease.token, rows[:1])
+    list(execute(rows, Counting(root, answers=[Result("denied", "for good")]), log, lease, CLOCK))
+    assert dict(log.quarantined(0)) == {rows[0]: None}
 
 
 def test_a_purge_that_died_before_its_outcome_was_written_is_done(root, lease, log):
@@ -251,10 +269,10 @@ def test_books_that_do_not_balance_stop_with_their_figures(outcomes):
 
 def test_rows_come_from_a_plan_and_go_to_a_log():
     batch = pa.RecordBatch.from_pylist(
-        [{"key": "a", "action": "purge", "size_bytes": 5, "etag": "e", "version_id": None, "source_plan_id": "p", "reason": "expired"}]
+        [{"key": "a", "action": "purge", "size_bytes": 5, "etag": "e", "version_id": None, "source_plan_id": "p", "kind": "data"}]
     )
     rows = list(planned_rows(batch))
-    assert rows == [Planned("a", "purge", 5, "e", None, "p")]
+    assert rows == [Planned("a", "purge", 5, "e", None, "p", "data")]
 
 
 def test_the_log_rows_have_the_published_columns(root, lease, log):
@@ -273,6 +291,7 @@ def test_the_log_rows_have_the_published_columns(root, lease, log):
             "etag": rows[0].etag,
             "source_plan_id": None,
             "quarantine": "trash",
+            "kind": None,
         }
     ]
     assert outcome_rows([], PLAN, "trash").num_rows == 0

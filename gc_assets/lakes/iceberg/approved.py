@@ -82,14 +82,12 @@ def decide(actions: Sequence[ExpiryAction], registrations: Sequence[Registration
     return Decision(tuple(_removal(item, to_do[item.name]) for item in registrations if to_do[item.name]), settled)
 
 
-def problem_after(removal: Removal, after: TableMetadata) -> str | None:
-    """What metadata written by the removal's commit lacks or has against what was asked; null where it is as asked."""
+def damage_after(removal: Removal, after: TableMetadata) -> str | None:
+    """What metadata written by the removal's commit has lost that was to stay; null where it has all of it."""
     listed = {snapshot.snapshot_id for snapshot in after.snapshots}
     refs = {ref.name: ref for ref in after.refs}
     if after.table_uuid != removal.before.table_uuid:
         return f"{after.address} is of table {after.table_uuid}, expected {removal.before.table_uuid}"
-    if left := sorted(removal.snapshot_ids & listed):
-        return f"{after.address} still lists {len(left):,} of the removed snapshots, see {left[0]}"
     if lost := [snapshot.snapshot_id for snapshot in removal.retained if snapshot.snapshot_id not in listed]:
         return f"{after.address} lacks {len(lost):,} snapshots that were to stay, see {lost[0]}"
     for ref in removal.refs:
@@ -97,7 +95,14 @@ def problem_after(removal: Removal, after: TableMetadata) -> str | None:
         if now is None or (now.ref_type, now.snapshot_id) != (ref.ref_type, ref.snapshot_id):
             found = "is gone" if now is None else f"is at {now.snapshot_id}"
             return f"{after.address}: {ref.ref_type} {ref.name} was to stay at snapshot {ref.snapshot_id} and {found}"
-    if left := sorted(removal.ref_names & refs.keys()):
+    return None
+
+
+def left_after(removal: Removal, after: TableMetadata) -> str | None:
+    """What metadata written by the removal's commit still has that was to go; null where all of it went."""
+    if left := sorted(removal.snapshot_ids & {snapshot.snapshot_id for snapshot in after.snapshots}):
+        return f"{after.address} still lists {len(left):,} of the removed snapshots, see {left[0]}"
+    if left := sorted(removal.ref_names & {ref.name for ref in after.refs}):
         return f"{after.address} still has ref {left[0]}"
     return None
 

@@ -33,8 +33,9 @@ from gc_assets.lakes.protocol import (
     Retention,
 )
 
-# pyiceberg 0.12 writes no metadata of format version 3.
+# pyiceberg 0.12 writes no metadata of format version 3, and its `commit_table` for these catalogs is not implemented.
 NEWEST_WRITTEN = 2
+READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
@@ -107,15 +108,16 @@ class IcebergLake:
     def _registration(self, name: str, metadata_location: str) -> Registration:
         table, size_bytes = self._metadata(name, metadata_location)
         matched = any(fnmatchcase(name, pattern) for pattern in self._config.tables)
-        return Registration(name, table, size_bytes, matched, writable=table.format_version <= NEWEST_WRITTEN or self._is_rest)
+        return Registration(name, table, size_bytes, matched, writable=self._can_commit(table.format_version))
 
-    @property
-    def _is_rest(self) -> bool:
+    def _can_commit(self, format_version: int) -> bool:
         """Over REST the server writes the metadata, of whatever format version."""
-        catalog = self._config.catalog
-        if "type" in catalog:
-            return catalog["type"].get_secret_value().lower() == "rest"
-        return "uri" in catalog and catalog["uri"].get_secret_value().startswith("http")  # as pyiceberg infers it
+        catalog = {name: self._config.catalog[name].get_secret_value() for name in ("type", "uri") if name in self._config.catalog}
+        if "type" not in catalog:
+            is_rest = catalog.get("uri", "").startswith("http")  # as pyiceberg infers it
+            return is_rest or format_version <= NEWEST_WRITTEN
+        kind = catalog["type"].lower()
+        return kind == "rest" or (kind not in READ_ONLY_CATALOGS and format_version <= NEWEST_WRITTEN)
 
     def _metadata(self, name: str, address: str) -> tuple[TableMetadata, int]:
         try:

@@ -229,7 +229,7 @@ def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> N
                 verdicts.keeps[index] = _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}")
             verdicts.lapsed.clear()
         elif source.properties.get(WRITABLE) == "false":
-            why = "pyiceberg cannot commit to a table of its format version in this catalog; expire it with an engine that can"
+            why = "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); use another engine"
             for index in range(len(table.rows)):
                 verdicts.keeps.setdefault(index, _Keep(NEVER, f"kept: {why}"))
             verdicts.lapsed.clear()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import GcError, LakeUnreadable
-from gc_assets.lakes.iceberg.approved import Decision, Removal, decide, problem_after
+from gc_assets.lakes.iceberg.approved import Decision, Removal, damage_after, decide, left_after
 from gc_assets.lakes.iceberg.catalog import CatalogTable, CommitRejected, Tables
 from gc_assets.lakes.iceberg.readable import Readable
 from gc_assets.lakes.iceberg.registrations import Registration
@@ -115,8 +115,11 @@ class TableExpiry:
             self.given_up[removal.name] = str(error)
             return
         self.sent[removal.name] = removal
-        if problem := problem_after(removal, self.read(removal.name, address).table):
-            self.spoilt.update(dict.fromkeys(removal.actions, f"the catalog accepted the commit, but {problem}"))
+        after = self.read(removal.name, address).table
+        if damage := damage_after(removal, after):
+            self.spoilt.update(dict.fromkeys(removal.actions, f"the catalog accepted the commit, but {damage}"))
+        elif left := left_after(removal, after):
+            self.given_up[removal.name] = f"the catalog accepted the commit, but {left}; apply again"
 
     def _look_for_loss(self, registration: Registration, decision: Decision) -> None:
         """Marks all actions spoilt where a ref that nobody approved to delete went in the same commit as its snapshot.
@@ -151,7 +154,7 @@ class TableExpiry:
 
     def _outcome(self, action: ExpiryAction, decision: Decision) -> ExpiryOutcome:
         if action in self.spoilt:
-            return ExpiryOutcome(action, "failed", self.spoilt[action])
+            return ExpiryOutcome(action, "failed", self.spoilt[action], spoilt=True)
         settled = decision.settled.get(action)
         if settled is None:
             name = next(removal.name for removal in decision.removals if action in removal.actions)

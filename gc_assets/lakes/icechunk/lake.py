@@ -95,6 +95,9 @@ class IcechunkLake:
         try:
             refs, commits = self._read_afresh()
             policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
+            if (now := self._frozen()).refs != refs.refs:  # a repository of many snapshots takes a while to read
+                refs, commits = now, [*commits, *self._made_since(commits)]
+                policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
         except (LakeUnreadable, StoreError) as error:
             yield from _failed(actions, error)
             return
@@ -117,6 +120,12 @@ class IcechunkLake:
     def _read_afresh(self) -> tuple[FrozenRefs, list[Commit]]:
         refs = self._frozen()
         return refs, [commit for source in refs.sources for commit in self.commits(source)]
+
+    def _made_since(self, commits: Sequence[Commit]) -> list[Commit]:
+        known = {commit.commit_id for commit in commits}
+        return self._commits(
+            [item for item in self._snapshot_objects() if is_object_id(name := item[0].rpartition("/")[2]) and name not in known]
+        )
 
     def _frozen(self) -> FrozenRefs:
         at = self._repository

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.config import IcebergRetention
-from gc_assets.lakes.iceberg.approved import decide, problem_after
+from gc_assets.lakes.iceberg.approved import damage_after, decide, left_after
 from gc_assets.lakes.iceberg.metadata import Snapshot, SnapshotRef, TableMetadata
 from gc_assets.lakes.iceberg.registrations import Registration, graph_of, refs_of, source_of
 from gc_assets.lakes.iceberg.retention import retain
@@ -99,11 +99,14 @@ def test_metadata_after_a_commit_is_as_asked_or_the_difference_is_named(item: Re
         return
     [removal] = removals
     after = replace(item.table, snapshots=removal.retained, refs=removal.refs)
-    assert problem_after(removal, after) is None
+    assert (damage_after(removal, after), left_after(removal, after)) == (None, None)
     wrong = [replace(after, table_uuid="other")]
     wrong += [replace(after, snapshots=after.snapshots[1:])] if after.snapshots else []
     wrong += [replace(after, refs=after.refs[1:])] if after.refs else []
     wrong += [replace(after, refs=(replace(ref, snapshot_id="99"), *after.refs[1:])) for ref in after.refs[:1]]
-    wrong += [replace(after, snapshots=item.table.snapshots)] if removal.snapshot_ids else []
-    wrong += [replace(after, refs=item.table.refs)] if removal.ref_names else []
-    assert problem_after(removal, data.draw(st.sampled_from(wrong)))
+    assert damage_after(removal, data.draw(st.sampled_from(wrong)))
+    left = [replace(after, snapshots=item.table.snapshots)] if removal.snapshot_ids else []
+    left += [replace(after, refs=item.table.refs)] if removal.ref_names else []
+    undone = data.draw(st.sampled_from(left))
+    assert damage_after(removal, undone) is None
+    assert left_after(removal, undone)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from pyiceberg.exceptions import CommitFailedException
 
 from benchmarks.iceberg_history import HistoryWriter, Snap
@@ -503,9 +504,26 @@ def test_a_table_of_a_format_version_that_pyiceberg_cannot_write_keeps_its_histo
     path.write_text(path.read_text().replace('"format-version":2', '"format-version":3,"next-row-id":0'))
     outcomes = expired(lake(builder), actions)
     assert verdicts(outcomes) == {"changed": 3}
-    assert "pyiceberg cannot commit to a table of its format version" in (outcomes[actions[0]].error or "")
+    assert "pyiceberg cannot commit to it (format version 3 only over REST" in (outcomes[actions[0]].error or "")
     assert listed(table) == ids
     assert planned(lake(builder)) == []
+
+
+@pytest.mark.parametrize(
+    "kind, versions", [("sql", {2}), ("glue", {2}), ("REST", {2, 3}), ("dynamodb", set[int]()), ("bigquery", set[int]())]
+)
+def test_history_is_kept_where_pyiceberg_cannot_commit(builder: LakeBuilder, kind: str, versions: set[int]) -> None:
+    table, _ = chain(builder)
+    config = builder.config("sales")
+    of_kind = IcebergLake(config.model_copy(update={"catalog": {**config.catalog, "type": SecretStr(kind)}}), LocalObjects())
+    address, found = table.metadata_location, set[int]()
+    path = table.path(address)
+    text = path.read_text()
+    for version in (2, 3):
+        path.write_text(text.replace('"format-version":2', f'"format-version":{version},"next-row-id":0'))
+        if of_kind._registration("db.t", address).writable:
+            found.add(version)
+    assert found == versions
 
 
 # REST catalogs: the server decides
@@ -553,6 +571,7 @@ def test_a_new_tag_that_a_rest_server_drops_with_its_snapshot_is_found_out(build
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
     assert f"the catalog dropped tag audit with snapshot {ids[1]}" in (outcomes[actions[0]].error or "")
+    assert all(outcome.spoilt for outcome in outcomes.values())
     assert verdicts(expired(read, actions)) == {"failed": 3}  # and is not forgotten by the next apply
     table.append(AS_OF)
     assert verdicts(expired(read, actions)) == {"failed": 3}
@@ -622,6 +641,7 @@ def test_an_accepted_commit_that_changed_nothing_is_a_failure(builder: LakeBuild
     outcomes = expired(read, actions)
     assert verdicts(outcomes) == {"failed": 3}
     assert outcomes[actions[0]].error == "the catalog accepted the commit, but the table is as it was; apply again"
+    assert not any(outcome.spoilt for outcome in outcomes.values())
     assert listed(table) == ids
 
 

@@ -423,6 +423,37 @@ def test_a_commit_while_snapshots_are_edited_loses_nothing(tree: DocumentTree):
     assert parents_now(lake, AS_OF)[tree.ids[12]] == tree.ids[0]
 
 
+class WhileReading(Watched):
+    """Acts when the first snapshot is read, by which time the refs have been."""
+
+    def read(self, address: str) -> bytes:
+        if "/snapshots/" in address:
+            self._meanwhile()
+        return super().read(address)
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_branch_that_is_made_while_the_snapshots_are_read_keeps_the_history_that_its_rule_says(tree: DocumentTree, commits: bool):
+    retention = {"default": {"keep": tree.cutoff.isoformat()}, "refs": [{"match": "release", "keep": "forever"}]}
+    lake = lake_at(tree.builder.path, retention)
+    plan = [action for action in planned(lake, AS_OF) if action.ref_name == "main"]
+    assert plan
+    history = [info.id for info in tree.builder.repo.ancestry(branch="main")]
+
+    def write() -> None:
+        tree.builder.repo.create_branch("release", history[0])
+        session = tree.builder.repo.writable_session("release")
+        set_value("values", 0, 79)(zarr.open_group(session.store))
+        if commits:
+            session.commit("released")
+
+    [outcome] = expire(with_objects(lake, WhileReading(write)), AS_OF, plan)
+    assert outcome.verdict == "changed"
+    released = [info.id for info in tree.builder.reopen().ancestry(branch="release")]
+    assert released[-len(history) :] == history
+    assert len(released) == len(history) + commits
+
+
 def test_a_commit_on_a_branch_that_is_being_deleted_keeps_the_branch(tree: DocumentTree):
     tree.builder.repo.create_branch("old", tree.ids[7])
     lake = lake_of(tree, delete_expired_branches=True)
