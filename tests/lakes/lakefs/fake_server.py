@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.lakes.lakefs.tables import framed, metarange_record, number, object_id, table, text
+from tests.lakes.lakefs.tables import Table, framed, metarange_record, number, table, text
 
 KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-every-output"
 
@@ -99,11 +99,11 @@ class FakeRepository:
             return f"local://{self.root}{path}" if scheme == "local" else item.address
         return f"local://{self.root}/{self.name}/{item.address}"
 
-    def write_metadata(self, raw: bytes) -> str:
+    def write_metadata(self, table: Table) -> str:
         folder = self.namespace / "_lakefs"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / object_id(raw)).write_bytes(raw)
-        return object_id(raw)
+        (folder / table.object_id).write_bytes(table)
+        return table.object_id
 
     def dump(self) -> dict[str, str]:
         if self.dumped is not None:

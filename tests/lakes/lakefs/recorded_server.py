@@ -82,8 +82,8 @@ def _changed(recording: Recording) -> set[tuple[str, str]]:
 
 def _tree(recording: Recording, metarange_id: str) -> dict[str, Listed]:
     tree: dict[str, Listed] = {}
-    for item in read_metarange("recorded", recording.metadata(metarange_id)) if metarange_id else ():
-        for row in read_range("recorded", recording.metadata(item.range_id)).to_pylist():
+    for item in read_metarange("recorded", metarange_id, recording.metadata(metarange_id)) if metarange_id else ():
+        for row in read_range("recorded", item.range_id, recording.metadata(item.range_id)).to_pylist():
             tree[row["path"]] = Listed(row["path"], row["address"], row["size_bytes"], int(row["written_at"].timestamp()))
     return tree
 

@@ -18,7 +18,7 @@ import pytest
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.lakefs.lake import ATTEMPTS, LakeFsLake
 from gc_assets.lakes.protocol import FrozenRefs, Kind
-from tests.lakes.lakefs.fake_server import SECRET, Branch, Commit, FakeRepository, FakeServer, Listed
+from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeRepository, FakeServer, Listed
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
 from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, graph_of, moment, recorded, retained, served, states
@@ -440,17 +440,27 @@ def test_wrong_credentials_are_not_shown(builder: Builder, monkeypatch: pytest.M
     assert "a-wrong-one" not in f"{error.value!r} {lake._config!r} {lake._server()!r}"
 
 
-def test_a_lake_pickles_for_executors(lake: tuple[LakeFsLake, FakeServer]) -> None:
+def test_a_lake_pickles_for_executors_without_its_credentials(lake: tuple[LakeFsLake, FakeServer]) -> None:
     refs = lake[0].freeze(NOW)
-    assert commits_of(pickle.loads(pickle.dumps(lake[0])), refs) == commits_of(lake[0], refs)  # noqa: S301
+    pickled = pickle.dumps(lake[0])
+    assert SECRET.encode() not in pickled
+    assert KEY_ID.encode() not in pickled
+    asked = len(lake[1].requests)
+    copy = pickle.loads(pickled)  # noqa: S301
+    commits = commits_of(copy, refs)
+    assert commits == commits_of(lake[0], refs)
+    assert copy.retain(refs, graph_of(commits), NOW, NOW) == lake[0].retain(refs, graph_of(commits), NOW, NOW)
+    assert len(lake[1].requests) == asked
+    assert lake[0].freeze(NOW).refs == refs.refs
 
 
 @pytest.mark.parametrize(
     "page, found",
     [
         ({"has_more": False, "next_offset": "", "results": 2, "max_per_page": 1000}, "of 1 items that says 2"),
-        ({"has_more": True, "next_offset": "", "results": 1, "max_per_page": 1000}, "the list stands still"),
-        ({"has_more": True, "next_offset": "a", "results": 1, "max_per_page": 1000}, "the list stands still"),
+        ({"has_more": True, "next_offset": "", "results": 1, "max_per_page": 1000}, "goes on after '', expected 'main'"),
+        ({"has_more": True, "next_offset": "a", "results": 1, "max_per_page": 1000}, "goes on after 'a', expected 'main'"),
+        ({"has_more": True, "next_offset": "z", "results": 1, "max_per_page": 1000}, "goes on after 'z', expected 'main', its last"),
     ],
 )
 def test_a_page_that_lost_something_or_leads_nowhere_stops_the_run(
@@ -459,6 +469,13 @@ def test_a_page_that_lost_something_or_leads_nowhere_stops_the_run(
     body = {"pagination": page, "results": [{"id": "main", "commit_id": "first"}]}
     lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/branches") else None
     with pytest.raises(LakeUnreadable, match=found):
+        lake[0].freeze(NOW)
+
+
+def test_an_empty_page_that_is_not_the_last_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+    body = {"pagination": {"has_more": True, "next_offset": "z", "results": 0, "max_per_page": 1000}, "results": []}
+    lake[1].fault = lambda method, path, query: (200, body) if path.endswith("/tags") else None
+    with pytest.raises(LakeUnreadable, match="of 0 items goes on after 'z'"):
         lake[0].freeze(NOW)
 
 
@@ -505,10 +522,11 @@ def test_every_location_of_the_servers_list_counts_though_the_last_page_has_none
     assert "data/p/a" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
 
 
-def test_a_continuation_token_that_stands_still_stops_the_run(lake: tuple[LakeFsLake, FakeServer]) -> None:
+@pytest.mark.parametrize("tokens", [["same"], ["a", "b"], ["a", "b", "c"]])
+def test_a_continuation_token_that_leads_back_stops_the_run(lake: tuple[LakeFsLake, FakeServer], tokens: list[str]) -> None:
     """H18."""
-    lake[1].pages_of_uncommitted = [("", "same")] * 20
-    with pytest.raises(LakeUnreadable, match="the listing stands still"):
+    lake[1].pages_of_uncommitted = [("", token) for token in tokens * 20]
+    with pytest.raises(LakeUnreadable, match=f"page {len(tokens) + 1} leads back to an earlier one: the listing stands still"):
         lake[0].freeze(NOW)
 
 
