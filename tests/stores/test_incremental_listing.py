@@ -87,7 +87,7 @@ def test_an_unchanged_directory_is_not_read_and_a_changed_one_is(tmp_path: Path)
     write(tmp_path, "data/old/a")
     write(tmp_path, "data/new/b")
     _, directories = listed(tmp_path)
-    assert {item.key for item in directories} == {"data/old/", "data/new/"}
+    assert {item.key: item.objects for item in directories} == {"data/old/": 1, "data/new/": 1}
     write(tmp_path, "data/new/c")
     os.utime(tmp_path / "data/new", ns=(1, 1))
     assert unchanged_directories(str(tmp_path), directories) == {"data/old/"}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 
 from tests.lakes.lakefs.tables import Table, framed, metarange_record, number, table, text
 
+HEXADECIMAL = re.compile(r"[a-fA-F0-9]{1,64}")
 KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-every-output"
 
 
@@ -85,12 +87,22 @@ class FakeRepository:
     dumped: dict[str, str] | None = None
 
     def seen(self, ref: str) -> dict[str, Listed] | None:
-        """What a reader of a branch, tag or commit sees."""
+        """What a reader of a commit, branch or tag sees: the server takes a name for a commit's where it can."""
+        commit = self._commit_called(ref)
+        if commit is not None:
+            return self.trees[commit]
         if ref in self.branches:
             branch = self.branches[ref]
             merged = {**self.trees[branch.head], **branch.staged}
             return {path: item for path, item in merged.items() if item is not None}
-        return self.trees.get(self.tags.get(ref, ref))
+        return self.trees.get(self.tags.get(ref, ""))
+
+    def _commit_called(self, ref: str) -> str | None:
+        """The commit of that id, or the one commit whose id begins so."""
+        if ref in self.trees:
+            return ref
+        found = [commit for commit in self.trees if HEXADECIMAL.fullmatch(ref) and commit.startswith(ref.lower())]
+        return found[0] if len(found) == 1 else None
 
     def shown(self, item: Listed) -> str:
         """The address as the REST listing of a local block store prints it."""

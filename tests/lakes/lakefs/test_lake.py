@@ -371,6 +371,17 @@ def test_a_branch_deleted_while_it_is_paged_takes_its_staging_along(builder: Bui
     assert pinned(lake[0].freeze(NOW), builder.repository.namespace) >= {f"data/p/m{number}" for number in range(7)}
 
 
+def test_a_branch_whose_name_the_server_takes_for_a_commit_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """Its listing would be the commit's, and what is staged on it would look dead."""
+    builder.commit("fade" + "0" * 60, ["first"], 1, {"a": "data/p/a"})
+    builder.branch("fade", "first")
+    builder.stage("fade", "b", "data/p/b")
+    with pytest.raises(LakeUnreadable, match="branch 'fade' is the beginning of a commit id"):
+        lake[0].freeze(NOW)
+    builder.commit("fade" + "1" * 60, ["first"], 1, {})  # now it is the beginning of two, and means the branch
+    assert "data/p/b" in pinned(lake[0].freeze(NOW), builder.repository.namespace)
+
+
 # What cannot be read
 
 
