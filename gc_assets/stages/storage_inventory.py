@@ -39,7 +39,7 @@ from gc_assets.stages.tables import (
     read_table,
     report_parts,
 )
-from gc_assets.stores.listing import plan_listing, unchanged_directories
+from gc_assets.stores.listing import carried_objects, plan_listing, unchanged_directories
 from gc_assets.stores.local import local_path
 from gc_assets.stores.protocol import Directory, ListingTask
 
@@ -154,7 +154,7 @@ class _Carry:
         places = pa.array(sorted(self.carried), pa.string())
         objects = size_bytes = digest = 0
         for batch in batches:
-            mine = batch.filter(pc.is_in(pc.replace_substring_regex(batch.column("key"), "[^/]*$", ""), places))
+            mine = carried_objects(batch, places)
             writer.write(mine)
             objects += mine.num_rows
             size_bytes += pc.sum(mine.column("size_bytes")).as_py() or 0

@@ -139,6 +139,11 @@ def unchanged_directories(location: str, known: Iterable[Directory]) -> frozense
     return frozenset(directory.key for directory in known if _modified_ns(f"{root}/{directory.key.rstrip('/')}") == directory.modified_ns)
 
 
+def carried_objects(objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+    """The rows of an earlier listing whose objects lie directly in the directories with the keys `carried`."""
+    return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), carried))
+
+
 def _modified_ns(path: str) -> int | None:
     try:
         status = os.lstat(path)

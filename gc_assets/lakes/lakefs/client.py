@@ -194,7 +194,7 @@ class RepositoryClient:
         """All refs and commits, dangling ones too, written to the namespace as they are from now on."""
         api = RepositoriesApi(self._api)
         task = self._ask("refs dump", lambda: api.dump_submit(self._name, **_BOUNDED))
-        until, pause = time.monotonic() + _DUMP_WITHIN.total_seconds(), self._server.pause_seconds / 10
+        until, pause = time.monotonic() + _DUMP_WITHIN.total_seconds(), self._server.pause_seconds / 50
         while True:
             status = self._ask(f"refs dump {task.id}", lambda: api.dump_status(self._name, task.id, **_BOUNDED))
             if status.error:

@@ -185,7 +185,7 @@ class FakeServer:
     def running(self) -> Iterator[str]:
         """The base URL, while the server runs."""
         http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)  # how long it takes to stop
         thread.start()
         try:
             yield f"http://127.0.0.1:{http.server_address[1]}"
