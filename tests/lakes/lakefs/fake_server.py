@@ -12,6 +12,7 @@ import io
 import json
 import re
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -179,6 +180,7 @@ class FakeServer:
         self.date: str | None = None
         self.tasks: dict[str, dict[str, str] | None] = {}
         self.pages_of_uncommitted: list[tuple[str, str]] | None = None
+        self._listed: dict[str, tuple[dict[str, Listed], list[str]]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
@@ -244,19 +246,19 @@ class FakeServer:
 
     def _paged(self, items: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
         amount = min(int(query.get("amount", "100")), self.page)
-        left = [name for name in sorted(items) if name > query.get("after", "")]
-        names = left[:amount]
-        more = len(left) > len(names)
-        pagination = {"has_more": more, "max_per_page": 1000, "next_offset": names[-1] if more else "", "results": len(names)}
+        names, pagination = _page(sorted(items), query.get("after", ""), amount)
         return {"pagination": pagination, "results": [items[name] for name in names]}
 
     def _objects(self, repository: FakeRepository, ref: str, query: Mapping[str, str]) -> Answer:
         seen = repository.seen(ref)
         if seen is None:
             return 404, {"message": "branch not found"}
-        page = self._paged({path: path for path in seen}, query)
-        page["results"] = [_stats(repository, seen[path]) for path in page["results"]]
-        return 200, page
+        before, paths = self._listed.get(ref, ({}, []))
+        if before != seen:
+            paths = sorted(seen)
+            self._listed[ref] = seen, paths
+        names, pagination = _page(paths, query.get("after", ""), min(int(query.get("amount", "100")), self.page))
+        return 200, {"pagination": pagination, "results": [_stats(repository, seen[path]) for path in names]}
 
     def _rules(self, repository: FakeRepository) -> Answer:
         rules = repository.rules
@@ -281,6 +283,13 @@ class FakeServer:
         if body.get("continuation_token"):
             return 400, {"message": "invalid continuation token"}
         return 201, {"run_id": run_id, "gc_uncommitted_location": repository.prepare_uncommitted(run_id)}
+
+
+def _page(names: list[str], after: str, amount: int) -> tuple[list[str], dict[str, Any]]:
+    start = bisect_right(names, after)
+    page = names[start : start + amount]
+    more = len(names) > start + amount
+    return page, {"has_more": more, "max_per_page": 1000, "next_offset": page[-1] if more else "", "results": len(page)}
 
 
 def _stats(repository: FakeRepository, item: Listed) -> dict[str, Any]:
