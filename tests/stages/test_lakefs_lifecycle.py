@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.stages.deletion_plan import deletion_plan, header_of
 from gc_assets.stages.restore import restore
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
@@ -83,10 +82,10 @@ def january(day: int) -> datetime:
     return datetime(1998, 1, day, tzinfo=UTC)
 
 
-@pytest.fixture
-def recorded(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Place, Recording]]:
-    """The recorded repository of January 1998 without retention rules, and a file there that nobody committed."""
-    recording, place = Recording("lifecycle"), Place(spark, tmp_path)
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Recording]]:
+    """The recorded repository of January 1998 without retention rules, and a file there that nobody committed. Its days follow in order."""
+    recording, place = Recording("lifecycle"), Place(spark, tmp_path_factory.mktemp("recorded"))
     namespace = recording.unpack(place.house.warehouse)
     lost = namespace / "data" / "lost" / "upload"
     lost.parent.mkdir()
@@ -112,9 +111,10 @@ def is_as_the_plain_loops_say(place: Place, recording: Recording, rules: dict[st
 
 RULE1 = {"prefix": "foo/bar", "days": 10, "enabled": True, "branch_days": {"b1": 5, "b2": 8}}
 RULE2 = {"prefix": "foo/zoo", "enabled": True, "branch_days": {"b1": 5}}
-# Rules of the 19th and the 20th, and what the proposal prints: policy table (run, rule, prefix, branch, date), current rules (rule,
-# branch, date, last deleted), and which recorded list the potential commits of the 20th are.
+# Day and rules of two runs, the first one carried out, and what the proposal prints: policy table (run, rule, prefix, branch, date),
+# current rules (rule, branch, date, last deleted), and which recorded list the potential commits of the second run are.
 THE_TWO_RUNS = (
+    19,
     {"rule1": RULE1},
     {"rule1": RULE1, "rule2": RULE2},
     [
@@ -127,13 +127,14 @@ THE_TWO_RUNS = (
 )  # fmt: skip
 # The table of bounds that goes with the four statements about potential commits: all 09/01, b1 none, b2 17/01, b3 05/01.
 THE_FOUR_STATEMENTS = (
-    {"all": {"prefix": "foo", "days": 10, "enabled": True, "branch_days": {"b2": 2, "b3": 14}}},
-    {"all": {"prefix": "foo", "days": 10, "enabled": True, "branch_days": {"b1": 4, "b2": 2, "b3": 14}}},
+    21,
+    {"all": {"prefix": "foo", "days": 12, "enabled": True, "branch_days": {"b2": 4, "b3": 16}}},
+    {"all": {"prefix": "foo", "days": 12, "enabled": True, "branch_days": {"b1": 4, "b2": 4, "b3": 16}}},
     [
-        (19, "all", "foo", None, 9), (19, "all", "foo", "b2", 17), (19, "all", "foo", "b3", 5),
-        (20, "all", "foo", None, 10), (20, "all", "foo", "b1", 16), (20, "all", "foo", "b2", 18), (20, "all", "foo", "b3", 6),
+        (21, "all", "foo", None, 9), (21, "all", "foo", "b2", 17), (21, "all", "foo", "b3", 5),
+        (22, "all", "foo", None, 10), (22, "all", "foo", "b1", 18), (22, "all", "foo", "b2", 18), (22, "all", "foo", "b3", 6),
     ],
-    [("all", None, 10, 9), ("all", "b1", 16, None), ("all", "b2", 18, 17), ("all", "b3", 6, 5)],
+    [("all", None, 10, 9), ("all", "b1", 18, None), ("all", "b2", 18, 17), ("all", "b3", 6, 5)],
     "potential_commits_seed_example",
 )  # fmt: skip
 
@@ -142,21 +143,21 @@ THE_FOUR_STATEMENTS = (
 def test_the_published_tables_are_those_that_the_proposal_prints(recorded: tuple[Place, Recording], example: tuple[Any, ...]) -> None:
     """With 8 days on the 20th the text prints the 18th; counted back it is the 12th."""
     place, recording = recorded
-    first, second, policy, current, potential = example
+    day, first, second, policy, current, potential = example
     place.rules(**first)
-    place.house.now = january(19) + timedelta(hours=3)
+    place.house.now = january(day) + timedelta(hours=3)
     header = place.house.plan()
-    is_as_the_plain_loops_say(place, recording, first, january(19))
+    is_as_the_plain_loops_say(place, recording, first, january(day))
     everything = place.house.rows("potential_commits", "ml")
     assert {row["last_deleted"] for row in everything} == {None}
     place.house.approved(header)
     place.house.apply(header)
 
     place.rules(**second)
-    place.house.now = january(20) + timedelta(hours=3)
+    place.house.now = january(day + 1) + timedelta(hours=3)
     place.house.mark()
-    is_as_the_plain_loops_say(place, recording, second, january(20))
-    stored = [row for row in place.house.rows("policy_table", "ml") if row["scope"] == "objects"]
+    is_as_the_plain_loops_say(place, recording, second, january(day + 1))
+    stored = [row for row in place.house.rows("policy_table", "ml") if row["scope"] == "objects" and row["run_date"].day >= day]
     table = [(row["run_date"].day, row["rule_id"], row["prefix"], row["branch"], row["date_to_be_deleted"]) for row in stored]
     assert sorted(table, key=str) == sorted([(*row[:4], january(row[4])) for row in policy], key=str)
     stored = [row for row in place.house.rows("current_rules", "ml") if row["scope"] == "objects"]
@@ -181,15 +182,15 @@ def test_the_traps_of_the_recorded_repository(recorded: tuple[Place, Recording])
     place, recording = recorded
     rules = recording.expected["lifecycle"]["policies"]["dedup example"]
     place.rules(**rules)
-    place.house.now = january(20) + timedelta(hours=3)
+    place.house.now = january(23) + timedelta(hours=3)
     place.house.mark()
-    found = is_as_the_plain_loops_say(place, recording, rules, january(20))
+    found = is_as_the_plain_loops_say(place, recording, rules, january(23))
     traps = {trap["id"]: trap.get("keys", [""])[0] for trap in recording.expected["traps"]}
     assert set(traps) == {"shared-1", "shared-2", "alone-4", "shared-5", "spelling", "text-prefix"}
     assert not found[traps["shared-1"]]["deduplicated"]
     assert found[traps["shared-2"]]["deduplicated"]
     assert not found[traps["alone-4"]]["deduplicated"]
-    assert traps["shared-5"] not in found  # four days old
+    assert traps["shared-5"] not in found  # a week old
     assert found[traps["spelling"]]["paths"] == ["foo/bar/a", "foo/tar/a"]  # one RELATIVE, one FULL: one file
     (barn,) = [row for row in found.values() if "foo/barn/m-1228" in row["paths"]]
     assert (barn["deduplicated"], barn["matched_rules"]) == (False, ["bar"])
@@ -206,7 +207,7 @@ def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_
     builder.commit("main", keep_b=b"b")
     builder.stage("main", "tmp/a", old)
     builder.commit("main")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
+    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 5, "gone": 3}})
     header = at.house.plan()
     assert at.orphans() == {old: "lifecycle"}
     assert header.failed_gates == []
@@ -215,10 +216,13 @@ def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_
     assert at.objects()[old]["paths"] == ["tmp/a", "tmp/b"]
     assert at.objects()[old]["matched_rules"] == ["rule1"]
     assert kept in builder.files()
+    published = at.house.tonight().state.require("ml", "potential_commits", at.house.clock.today())
+    assert published.receipt.facts["notes"] == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
+    assert at.house.plan().plan_id == header.plan_id  # planned again, it is the same plan
 
 
 def test_the_whole_protocol_with_lifecycle_rules(place: tuple[Place, RepositoryBuilder]) -> None:
-    """Plan, apply, restore, apply, purge; what is released stays out of the live set, and all else stays readable."""
+    """Plan, refuse other rules, apply, restore, apply, purge; what is released stays out of the live set, all else stays readable."""
     at, builder = place
     old = builder.stage("main", "tmp/a")
     builder.commit("main", keep_a=b"kept")
@@ -226,6 +230,11 @@ def test_the_whole_protocol_with_lifecycle_rules(place: tuple[Place, RepositoryB
     at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
     header = at.house.plan()
     at.house.approved(header)
+    at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
+    with pytest.raises(GateRefused, match="are no longer those of the plan"):
+        at.house.apply(header)
+    assert old in builder.files()
+    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
     assert {outcome for _, outcome in at.house.apply(header).books} == {"done"}
     assert old not in builder.files()
     assert unreadable(at.house) == {"tmp/a"}
@@ -312,36 +321,3 @@ def test_a_rule_for_everything_is_stopped_by_the_gates(place: tuple[Place, Repos
     at.rules(everything={"prefix": "", "days": 0, "enabled": True})
     at.house.now = NOW + timedelta(days=1)
     assert "live_drop" in at.house.failed_gates(at.house.plan())
-
-
-def test_rules_changed_after_the_plan_stop_its_apply(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    builder.stage("main", "tmp/a")
-    builder.commit("main", keep=b"k")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
-    header = at.house.plan()
-    at.house.approved(header)
-    at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
-    before = builder.files()
-    with pytest.raises(GateRefused, match="are no longer those of the plan"):
-        at.house.apply(header)
-    assert builder.files() == before
-
-
-def test_a_rule_for_a_branch_that_does_not_exist_is_a_note(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    builder.commit("main", keep=b"k")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 5, "gone": 3}})
-    at.house.mark()
-    published = at.house.tonight().state.require("ml", "potential_commits", at.house.clock.today())
-    assert published.receipt.facts["notes"] == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
-
-
-def test_planning_again_gives_the_same_plan(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    builder.stage("main", "tmp/a")
-    builder.commit("main", keep=b"k")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
-    first = at.house.plan()
-    assert header_of(deletion_plan(at.house.spark, at.house.tonight(), STORAGE)).plan_id == first.plan_id
-    assert at.house.plan().plan_id == first.plan_id
