@@ -241,23 +241,39 @@ class History(_Model):
     keep: Duration = timedelta(days=365)
 
 
-class IcechunkLakeConfig(_Model):
-    """An Icechunk repository of spec v1."""
+class _LakeModel(_Model):
+    """What every lake has, and what its kind decides about reading it."""
 
     name: Name
+
+    def decoding(self) -> list[str]:
+        """The settings that decide how its metadata is decoded: under others, what was decoded before does not hold."""
+        return []
+
+    def server(self) -> str:
+        """The server whose commits its graph holds; empty where the commits tell by themselves which they are."""
+        return ""
+
+    @property
+    def tolerates_missing_history(self) -> bool:
+        return False
+
+
+class IcechunkLakeConfig(_LakeModel):
+    """An Icechunk repository of spec v1."""
+
     kind: Literal["icechunk"]
     location: str
     retention: IcechunkRetention = Field(default_factory=lambda: IcechunkRetention())
     expiry: IcechunkExpiry = Field(default_factory=lambda: IcechunkExpiry())
 
 
-class IcebergLakeConfig(_Model):
+class IcebergLakeConfig(_LakeModel):
     """The tables of one pyiceberg catalog.
 
     `catalog` holds pyiceberg's own properties; `tables` are shell patterns over `namespace.table`.
     """
 
-    name: Name
     kind: Literal["iceberg"]
     catalog: dict[str, SecretStr]
     catalog_name: str = Field(default="default", description="pyiceberg's catalog name (the SQL catalog stores rows under it).")
@@ -271,10 +287,9 @@ class IcebergLakeConfig(_Model):
         return {key: re.sub(r"://[^/@]*@", "://", value).partition("?")[0] for key, value in known.items()}
 
 
-class NessieLakeConfig(_Model):
+class NessieLakeConfig(_LakeModel):
     """The Iceberg tables and views of all refs of one Nessie server (REST API v2)."""
 
-    name: Name
     kind: Literal["nessie"]
     uri: Annotated[str, Field(pattern=r"^https?://")] = Field(description="Root of API v2, such as http://localhost:19120/api/v2.")
     token: SecretStr | None = Field(default=None, description="Bearer token, as ${NAME}; none where the server asks nobody who he is.")
@@ -293,6 +308,16 @@ class NessieLakeConfig(_Model):
     claims: tuple[str, ...] = Field(
         default=(), description="Prefixes that are wholly this lake's, beside the locations of its tables: `s3://bucket/warehouse/`."
     )
+
+    def decoding(self) -> list[str]:
+        return [self.keep_listed_snapshots]
+
+    def server(self) -> str:
+        return self.uri
+
+    @property
+    def tolerates_missing_history(self) -> bool:
+        return self.missing_history == "tolerate"
 
 
 class LakeFsRetention(_Model):
@@ -328,10 +353,9 @@ def _endpoint(value: Any) -> str:
     return str(value).rstrip("/").removesuffix("/api/v1")
 
 
-class LakeFsLakeConfig(_Model):
+class LakeFsLakeConfig(_LakeModel):
     """One repository of a lakeFS server."""
 
-    name: Name
     kind: Literal["lakefs"]
     endpoint: Annotated[str, BeforeValidator(_endpoint)] = Field(description="The server's address, such as http://localhost:8000.")
     repository: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="The repository's id.")

@@ -30,6 +30,13 @@ def spark() -> Iterator[SparkSession]:
         runtime.session().stop()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_jvm(request: pytest.FixtureRequest) -> None:
+    """A process starts one JVM with one set of options, and some tests reach it through an asset or the command line: ours is first."""
+    if any(item.get_closest_marker("spark") for item in request.session.items):
+        request.getfixturevalue("spark")
+
+
 @pytest.fixture(scope="session")
 def nessie_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("nessie")) as server:

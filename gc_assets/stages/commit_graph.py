@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets import __version__
-from gc_assets.config import NessieLakeConfig
 from gc_assets.core.files import Files
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.parts import read_parts
@@ -59,9 +58,8 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
 def read_as(night: Night, lake_name: str) -> str:
     """What the rows of a graph depend on besides the commits: where the lake is, and the storages that its keys lie in."""
     places = sorted((storage.name, storage.location) for storage in night.config.storages)
-    lake = night.config.lake(lake_name)
-    where = lake.uri if isinstance(lake, NessieLakeConfig) else ""
-    return hashlib.sha256(json.dumps([__version__, places, where]).encode()).hexdigest()
+    server = night.config.lake(lake_name).server()
+    return hashlib.sha256(json.dumps([__version__, places, server]).encode()).hexdigest()
 
 
 def _earlier(night: Night, lake_name: str, meaning: str) -> Published | None:

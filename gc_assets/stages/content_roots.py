@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.config import NessieLakeConfig
 from gc_assets.core.errors import StateError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
@@ -67,7 +66,6 @@ def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
 
 
 def root_tables(night: Night, lake_name: str, inputs: dict[str, Published]) -> RootTables:
-    config = night.config.lake(lake_name)
     return RootTables(
         night.state.files,
         tuple(inputs[COMMIT_GRAPH.name].paths()),
@@ -76,7 +74,7 @@ def root_tables(night: Night, lake_name: str, inputs: dict[str, Published]) -> R
         tuple(inputs[LAKE_REFS.name].paths(PINNED_SIDE)),
         inputs[LAKE_REFS.name].receipt.facts["kind"] in EDITED_HISTORIES,
         tuple(inputs[LIVE_CONTENTS.name].paths()) if LIVE_CONTENTS.name in inputs else None,
-        isinstance(config, NessieLakeConfig) and config.missing_history == "tolerate",
+        night.config.lake(lake_name).tolerates_missing_history,
     )
 
 

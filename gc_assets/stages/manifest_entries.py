@@ -20,7 +20,6 @@ import xxhash
 from pyspark.sql import SparkSession
 
 from gc_assets import __version__
-from gc_assets.config import NessieLakeConfig
 from gc_assets.core.errors import FormatError
 from gc_assets.core.files import Files
 from gc_assets.core.parts import PartWriter, read_parts
@@ -53,8 +52,7 @@ def segments(night: Night, lake_name: str) -> list[Published]:
 def decoded_as(night: Night, lake_name: str) -> str:
     """What the rows of a segment depend on besides the containers themselves."""
     places = sorted((storage.name, storage.location) for storage in night.config.storages)
-    lake = night.config.lake(lake_name)
-    chosen = [lake.keep_listed_snapshots] if isinstance(lake, NessieLakeConfig) else []
+    chosen = night.config.lake(lake_name).decoding()
     return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, places, *chosen]).encode()).hexdigest()
 
 
