@@ -1,7 +1,8 @@
 """Names of ranges and metaranges, which are hashes of what they hold (lakeFS `pkg/graveler/sstable/writer.go`, `pkg/ident`). Pure.
 
 sha256 over the records, each key and value behind its length in decimal digits and before a bar, then over the properties that the
-writer was given. What it counted itself at the end is not part of it.
+writer was given. What it counted itself at the end is not part of it. So since lakeFS fd4c1e93d of January 2021, which also made the folder
+flat in which tables lie.
 """
 
 from __future__ import annotations
