@@ -175,7 +175,7 @@ LIFECYCLE_OBJECTS = _table(
     _field("matched_rules", STRINGS, "Ids of the rules that release it."),
     _field("deduplicated", BOOL, "True: it is kept, because another path, branch, tag or staging area needs it, or once did."),
     _field("size_bytes", LONG, "Size where the entries record it."),
-    _field("commits", LONG, "Retained commits that will hold a dangling path once it is gone, by the path that most of them hold."),
+    _field("commits", LONG, "At most so many retained commits will hold a dangling path once it is gone: one counts once for each path."),
     _field("potential", BOOL, "True: one of `potential_commits` holds it."),
     kinds=("lakefs",),
 )
@@ -338,7 +338,11 @@ ORPHAN_FILES = _table(
     _field("held_by", STRING, "For `expired`: the lake whose history must let go of the file first; null where nothing must."),
     _field("held_by_table", STRING, "With `held_by`: the Iceberg table whose history it is; null outside Iceberg lakes."),
     _field("kind", STRING, "For `expired`: the file kind; null where nothing names the file."),
-    _field("dangling_commits", LONG, "For `lifecycle`: retained commits that will hold a path to nothing."),
+    _field(
+        "dangling_commits",
+        LONG,
+        "For `lifecycle`: at most so many retained commits will hold a path to nothing.",
+    ),
     _field("table_uuid", STRING, "Iceberg table that claims the file."),
 )
 
@@ -354,7 +358,11 @@ DELETION_PLAN = _table(
     _field("version_id", STRING, "Object version."),
     _field("reason", STRING, "As in `orphan_files`; for `restore` why it is live again."),
     _field("lake", STRING, "Lake that claims the file."),
-    _field("dangling_commits", LONG, "For `lifecycle`: retained commits that will hold a path to nothing."),
+    _field(
+        "dangling_commits",
+        LONG,
+        "For `lifecycle`: at most so many retained commits will hold a path to nothing.",
+    ),
     _field("after_expiry", BOOL, "True: only once the plan's own expiry actions are done and a fresh mark agrees."),
     _field("held_by", STRING, "With `after_expiry`: the lake whose history must let go of the file first."),
     _field("held_by_table", STRING, "With `held_by`: the Iceberg table whose history it is; null outside Iceberg lakes."),
@@ -486,6 +494,7 @@ DIRECTORIES: Final = pa.schema(
     [
         _field("key", STRING, "A directory that holds objects and no directories, ending in `/`."),
         _field("modified_ns", LONG, "Its own time of modification before it was read, in nanoseconds."),
+        _field("objects", LONG, "Objects in it."),
     ]
 )
 

@@ -123,7 +123,7 @@ def _objects(judged: DataFrame, kept: DataFrame) -> DataFrame:
             F.max("released").alias("any_released"),
             F.min("released").alias("all_released"),
             F.max("size_bytes").alias("size_bytes"),
-            F.max("commits").alias("commits"),
+            F.sum("commits").alias("commits"),
             F.max("potential").alias("potential"),
         )
         .filter("any_released")

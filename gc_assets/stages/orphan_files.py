@@ -42,6 +42,7 @@ from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_S
 from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
 from gc_assets.stages.manifest_entries import PLACES_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
+from gc_assets.stages.purged_by_rule import purged_by_rule
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
 from gc_assets.stages.storage_inventory import PROBLEMS_SIDE
 from gc_assets.stages.tables import (
@@ -120,7 +121,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     # Some live files may rightly be absent, and two lakes may need one file; only where that could hide a loss is it counted out.
     unlisted, unlisted_samples = live_count(live, storage_name) - probed.totals.get((LIVE,), Totals()).rows, list[str]()
     if unlisted > MAX_UNLISTED * live_count(live, storage_name):
-        unlisted, unlisted_samples = _unlisted(keys, listed, quarantine_ledger(spark, state, storage_name))
+        gone = purged_by_rule(spark, night, storage_name)
+        unlisted, unlisted_samples = _unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
     written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
     for side in probed.side:
@@ -190,9 +192,12 @@ def _missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
     return sorted(f"{row['kind']} {row['key']}" for row in rows)
 
 
-def _unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame) -> tuple[int, list[str]]:
-    """Live files that must exist and are neither in the inventory nor in quarantine (the plan puts those back): how many, and a few."""
-    needed = keys.filter("must_exist").select("key").distinct()
+def _unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame) -> tuple[int, list[str]]:
+    """Live files that must exist and are neither in the inventory nor in quarantine (the plan puts those back): how many, and a few.
+
+    What a rule of the lake that needs it let go before (`purged`: key, lake) need not exist for that lake.
+    """
+    needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
     count = collect(lost.agg(F.count("key").alias("files")))[0]["files"]
     return count, sorted(row["key"] for row in collect(lost.limit(MAX_SAMPLES))) if count else []

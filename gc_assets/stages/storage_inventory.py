@@ -39,14 +39,14 @@ from gc_assets.stages.tables import (
     read_table,
     report_parts,
 )
-from gc_assets.stores.listing import plan_listing, unchanged_directories
+from gc_assets.stores.listing import carried_objects, plan_listing, unchanged_directories
 from gc_assets.stores.local import local_path
 from gc_assets.stores.protocol import Directory, ListingTask
 
 # About one second of listing for a task; what is beyond goes back and is spread again.
 BUDGET_ENTRIES: Final = 250_000
 PROBLEMS_SIDE: Final = "_problems"
-DIRECTORIES_SIDE: Final = "_directories"
+DIRECTORIES_SIDE: Final = "_leaf_directories"
 # A directory modified later than this before the listing is read again the next night.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
@@ -105,6 +105,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     balances = [
         Balance(name="listing tasks", expected=planned, found=finished),
         Balance(name="objects listed", expected=total.rows, found=written.rows),
+        Balance(name="objects carried over", expected=sum(directory.objects for directory in kept), found=written.facts.get("carried", 0)),
     ]
     inputs = [before] if before is not None else []
     return publish(state, run, written, night.clock, inputs=inputs, balances=balances, facts=facts, unsafe=night.unsafe)
@@ -153,7 +154,7 @@ class _Carry:
         places = pa.array(sorted(self.carried), pa.string())
         objects = size_bytes = digest = 0
         for batch in batches:
-            mine = batch.filter(pc.is_in(pc.replace_substring_regex(batch.column("key"), "[^/]*$", ""), places))
+            mine = carried_objects(batch, places)
             writer.write(mine)
             objects += mine.num_rows
             size_bytes += pc.sum(mine.column("size_bytes")).as_py() or 0

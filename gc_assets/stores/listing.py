@@ -105,17 +105,18 @@ class LocalListingTask:
                     if len(names) > HUGE_DIRECTORY and unit.shares == 1 and self.parallelism > 1:
                         leftover += unit.split(self.parallelism)
                         continue
-                    is_leaf = bool(names)
+                    is_leaf, objects = bool(names), 0
                     while names:
-                        below, only_objects = rows.add(unit, directory, unit.owned(names))
+                        owned = unit.owned(names)
+                        below, found = rows.add(unit, directory, owned)
                         pending += below
-                        is_leaf = is_leaf and only_objects
+                        is_leaf, objects = is_leaf and found == len(owned), objects + found
                         if rows.is_full:
                             yield rows.take()
                         names = [entry.name for entry in islice(scan, BATCH_ROWS)]
                         met += len(names)
                     if is_leaf and unit.key and unit.shares == 1 and modified_ns < self.settled_ns:
-                        rows.directories.append(Directory(unit.key, modified_ns))
+                        rows.directories.append(Directory(unit.key, modified_ns, objects))
             except FileNotFoundError as error:
                 if not unit.key:
                     rows.problem(b"", "unreadable", error)
@@ -136,6 +137,11 @@ def unchanged_directories(location: str, known: Iterable[Directory]) -> frozense
     """Keys of the directories that are as they were when they were listed. One that is gone, or a link by now, is not."""
     root = local_path(location).rstrip("/")
     return frozenset(directory.key for directory in known if _modified_ns(f"{root}/{directory.key.rstrip('/')}") == directory.modified_ns)
+
+
+def carried_objects(objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+    """The rows of an earlier listing whose objects lie directly in the directories with the keys `carried`."""
+    return objects.filter(pc.is_in(pc.replace_substring_regex(objects.column("key"), "[^/]*$", ""), carried))
 
 
 def _modified_ns(path: str) -> int | None:
@@ -202,10 +208,10 @@ class _Rows:
     def problem(self, key: bytes, kind: ProblemKind, detail: str | OSError) -> None:
         self.problems.append(Problem(printable(key), kind, detail if isinstance(detail, str) else _why(detail)))
 
-    def add(self, unit: Unit, directory: int, names: list[bytes]) -> tuple[list[Unit], bool]:
+    def add(self, unit: Unit, directory: int, names: list[bytes]) -> tuple[list[Unit], int]:
         """Takes the objects and problems among the names in an open directory; returns the directories to follow.
 
-        And whether the names were objects and nothing else.
+        And how many of the names were objects.
         """
         prefix = unit.key.encode()
         below: list[Unit] = []
@@ -232,7 +238,7 @@ class _Rows:
                 self.problem(prefix + name, "symlink", "a symbolic link: kept, never followed")
             else:
                 self.problem(prefix + name, "special", "a socket, fifo or device: kept")
-        return below, len(self.keys) - before == len(names)
+        return below, len(self.keys) - before
 
     def take(self, leftover: tuple[ListingTask, ...] = ()) -> Listed:
         listed = Listed(self._batch(), tuple(self.problems), leftover, tuple(self.directories))

@@ -123,6 +123,7 @@ class Directory:
 
     key: str
     modified_ns: int
+    objects: int
 
 
 @dataclass(frozen=True, slots=True)

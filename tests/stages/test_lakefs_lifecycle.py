@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.stages.deletion_plan import deletion_plan, header_of
+from gc_assets.stages.restore import restore
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
 from tests.lakes.lakefs.support import config_of
+from tests.stages.lakefs_reading import unreadable
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -76,28 +78,122 @@ def oracle(recording: Recording, rules: dict[str, Any], today: datetime) -> tupl
     return {key for key, found in said.items() if all(found)}, {key for key, found in said.items() if any(found) and not all(found)}
 
 
-@pytest.mark.parametrize("run", ["run 1, 1998-01-19", "run 2, 1998-01-20", "dedup example"])
-def test_the_recorded_repository_releases_what_the_proposals_rules_say(spark: SparkSession, tmp_path: Path, run: str) -> None:
-    recording = Recording("lifecycle")
-    place = Place(spark, tmp_path)
+def january(day: int) -> datetime:
+    return datetime(1998, 1, day, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Recording]]:
+    """The recorded repository of January 1998 without retention rules, and a file there that nobody committed. Its days follow in order."""
+    recording, place = Recording("lifecycle"), Place(spark, tmp_path_factory.mktemp("recorded"))
     namespace = recording.unpack(place.house.warehouse)
+    lost = namespace / "data" / "lost" / "upload"
+    lost.parent.mkdir()
+    lost.write_bytes(b"lost")
+    os.utime(lost, (january(1).timestamp(), january(1).timestamp()))
     repository = recorded_repository(recording, namespace)
     repository.rules = None
-    rules = recording.expected["lifecycle"]["policies"][run]
-    today = datetime(1998, 1, 19 if "19" in run.split("-")[-1] else 20, tzinfo=UTC)
     with FakeServer(repository).running() as url:
-        place.rules(**rules)
         place.configure(url, "lifecycle", namespace, retention={"tags": "ignore"})
-        place.house.now = today + timedelta(hours=3)
-        place.house.mark()
+        yield place, recording
+
+
+def is_as_the_plain_loops_say(place: Place, recording: Recording, rules: dict[str, Any], today: datetime) -> dict[str, dict[str, Any]]:
     found = place.objects()
     released, deduplicated = oracle(recording, rules, today)
-    assert released
     assert {key for key, row in found.items() if not row["deduplicated"]} == released
     assert {key for key, row in found.items() if row["deduplicated"]} == deduplicated
-    live = {key.removeprefix("lifecycle/") for key in place.house.live()}
-    assert not released & live
-    assert deduplicated <= live
+    live = place.house.live()
+    assert not {f"lifecycle/{key}" for key in released} & live
+    assert {f"lifecycle/{key}" for key in deduplicated} <= live
+    return found
+
+
+RULE1 = {"prefix": "foo/bar", "days": 10, "enabled": True, "branch_days": {"b1": 5, "b2": 8}}
+RULE2 = {"prefix": "foo/zoo", "enabled": True, "branch_days": {"b1": 5}}
+# Day and rules of two runs, the first one carried out, and what the proposal prints: policy table (run, rule, prefix, branch, date),
+# current rules (rule, branch, date, last deleted), and which recorded list the potential commits of the second run are.
+THE_TWO_RUNS = (
+    19,
+    {"rule1": RULE1},
+    {"rule1": RULE1, "rule2": RULE2},
+    [
+        (19, "rule1", "foo/bar", None, 9), (19, "rule1", "foo/bar", "b1", 14), (19, "rule1", "foo/bar", "b2", 11),
+        (20, "rule1", "foo/bar", None, 10), (20, "rule1", "foo/bar", "b1", 15), (20, "rule1", "foo/bar", "b2", 12),
+        (20, "rule2", "foo/zoo", "b1", 15),
+    ],
+    [("rule1", None, 10, 9), ("rule1", "b1", 15, 14), ("rule1", "b2", 12, 11), ("rule2", "b1", 15, None)],
+    "potential_commits_run2",
+)  # fmt: skip
+# The table of bounds that goes with the four statements about potential commits: all 09/01, b1 none, b2 17/01, b3 05/01.
+THE_FOUR_STATEMENTS = (
+    21,
+    {"all": {"prefix": "foo", "days": 12, "enabled": True, "branch_days": {"b2": 4, "b3": 16}}},
+    {"all": {"prefix": "foo", "days": 12, "enabled": True, "branch_days": {"b1": 4, "b2": 4, "b3": 16}}},
+    [
+        (21, "all", "foo", None, 9), (21, "all", "foo", "b2", 17), (21, "all", "foo", "b3", 5),
+        (22, "all", "foo", None, 10), (22, "all", "foo", "b1", 18), (22, "all", "foo", "b2", 18), (22, "all", "foo", "b3", 6),
+    ],
+    [("all", None, 10, 9), ("all", "b1", 18, None), ("all", "b2", 18, 17), ("all", "b3", 6, 5)],
+    "potential_commits_seed_example",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("example", [THE_TWO_RUNS, THE_FOUR_STATEMENTS], ids=["the two runs", "the four statements"])
+def test_the_published_tables_are_those_that_the_proposal_prints(recorded: tuple[Place, Recording], example: tuple[Any, ...]) -> None:
+    """With 8 days on the 20th the text prints the 18th; counted back it is the 12th."""
+    place, recording = recorded
+    day, first, second, policy, current, potential = example
+    place.rules(**first)
+    place.house.now = january(day) + timedelta(hours=3)
+    header = place.house.plan()
+    is_as_the_plain_loops_say(place, recording, first, january(day))
+    everything = place.house.rows("potential_commits", "ml")
+    assert {row["last_deleted"] for row in everything} == {None}
+    place.house.approved(header)
+    place.house.apply(header)
+
+    place.rules(**second)
+    place.house.now = january(day + 1) + timedelta(hours=3)
+    place.house.mark()
+    is_as_the_plain_loops_say(place, recording, second, january(day + 1))
+    stored = [row for row in place.house.rows("policy_table", "ml") if row["scope"] == "objects" and row["run_date"].day >= day]
+    table = [(row["run_date"].day, row["rule_id"], row["prefix"], row["branch"], row["date_to_be_deleted"]) for row in stored]
+    assert sorted(table, key=str) == sorted([(*row[:4], january(row[4])) for row in policy], key=str)
+    stored = [row for row in place.house.rows("current_rules", "ml") if row["scope"] == "objects"]
+    rules = [(row["rule_id"], row["branch"], row["date_to_be_deleted"], row["last_deleted"]) for row in stored]
+    assert sorted(rules, key=str) == sorted([(r, b, january(day), last and january(last)) for r, b, day, last in current], key=str)
+    listed = recording.expected["lifecycle"][potential]
+    named = {branch for _, branch, _, _ in current}
+    expected = {
+        commit: ({branch if branch in named else "" for branch in row["branches"]}, row["last_deleted"])
+        for commit, row in listed.get("commits", listed).items()
+    }
+    commits = recording.expected["commits"]
+    found = {
+        row["commit_id"]: (set(row["branches"]), row["last_deleted"] and row["last_deleted"].date().isoformat())
+        for row in place.house.rows("potential_commits", "ml")
+        if commits[row["commit_id"]]["meta_range_id"] and commits[row["commit_id"]]["reached_by"]
+    }
+    assert found == expected
+
+
+def test_the_traps_of_the_recorded_repository(recorded: tuple[Place, Recording]) -> None:
+    place, recording = recorded
+    rules = recording.expected["lifecycle"]["policies"]["dedup example"]
+    place.rules(**rules)
+    place.house.now = january(23) + timedelta(hours=3)
+    place.house.mark()
+    found = is_as_the_plain_loops_say(place, recording, rules, january(23))
+    traps = {trap["id"]: trap.get("keys", [""])[0] for trap in recording.expected["traps"]}
+    assert set(traps) == {"shared-1", "shared-2", "alone-4", "shared-5", "spelling", "text-prefix"}
+    assert not found[traps["shared-1"]]["deduplicated"]
+    assert found[traps["shared-2"]]["deduplicated"]
+    assert not found[traps["alone-4"]]["deduplicated"]
+    assert traps["shared-5"] not in found  # a week old
+    assert found[traps["spelling"]]["paths"] == ["foo/bar/a", "foo/tar/a"]  # one RELATIVE, one FULL: one file
+    (barn,) = [row for row in found.values() if "foo/barn/m-1228" in row["paths"]]
+    assert (barn["deduplicated"], barn["matched_rules"]) == (False, ["bar"])
 
 
 def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_miss_it(place: tuple[Place, RepositoryBuilder]) -> None:
@@ -105,38 +201,66 @@ def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_
     old = builder.stage("main", "tmp/a")
     builder.commit("main")
     kept = builder.stage("main", "keep/a")
+    builder.stage("main", "tmp/b", old)
+    builder.delete("main", "tmp/a")
     builder.commit("main")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
+    builder.commit("main", keep_b=b"b")
+    builder.stage("main", "tmp/a", old)
+    builder.commit("main")
+    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 5, "gone": 3}})
     header = at.house.plan()
     assert at.orphans() == {old: "lifecycle"}
     assert header.failed_gates == []
     (row,) = at.house.rows("deletion_plan")
-    assert (row["reason"], row["dangling_commits"]) == ("lifecycle", 2)
-    assert at.objects()[old]["paths"] == ["tmp/a"]
+    assert (row["reason"], row["dangling_commits"]) == ("lifecycle", 5)  # two commits under the first path, three under the other
+    assert at.objects()[old]["paths"] == ["tmp/a", "tmp/b"]
     assert at.objects()[old]["matched_rules"] == ["rule1"]
     assert kept in builder.files()
+    published = at.house.tonight().state.require("ml", "potential_commits", at.house.clock.today())
+    assert published.receipt.facts["notes"] == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
+    assert at.house.plan().plan_id == header.plan_id  # planned again, it is the same plan
 
 
-def test_it_stays_out_of_the_live_set_through_quarantine_and_purge(place: tuple[Place, RepositoryBuilder]) -> None:
+def test_the_whole_protocol_with_lifecycle_rules(place: tuple[Place, RepositoryBuilder]) -> None:
+    """Plan, refuse other rules, apply, restore, apply, purge; what is released stays out of the live set, all else stays readable."""
     at, builder = place
     old = builder.stage("main", "tmp/a")
-    builder.commit("main", keep_a=b"k")
+    builder.commit("main", keep_a=b"kept")
+    builder.commit("main", keep_b=b"also kept")
     at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
     header = at.house.plan()
     at.house.approved(header)
+    at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
+    with pytest.raises(GateRefused, match="are no longer those of the plan"):
+        at.house.apply(header)
+    assert old in builder.files()
+    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
     assert {outcome for _, outcome in at.house.apply(header).books} == {"done"}
     assert old not in builder.files()
+    assert unreadable(at.house) == {"tmp/a"}
+    restore(at.house.spark, at.house.tonight(), STORAGE, plan_id=header.plan_id)
+    assert unreadable(at.house) == set()
     at.house.now = NOW + timedelta(days=1)
+    header = at.house.plan()
+    assert at.orphans() == {old: "lifecycle"}
+    at.house.approved(header)
+    at.house.apply(header)
+    at.house.now = NOW + timedelta(days=2)
     purge = at.house.plan()
     assert {row["action"] for row in at.house.rows("deletion_plan")} == {"purge"}
     at.house.approved(purge)
     at.house.apply(purge)
-    at.house.now = NOW + timedelta(days=2)
+    at.house.now = NOW + timedelta(days=3)
     after = at.house.plan()
     assert after.rows == 0
     assert after.failed_gates == []
     (current,) = [row for row in at.house.rows("current_rules", "ml") if row["rule_id"] == "rule1"]
     assert current["last_deleted"] is not None
+    assert unreadable(at.house) == {"tmp/a"}
+    at.rules(rule1={"prefix": "tmp/", "days": 1000, "enabled": True})
+    longer = at.house.plan()
+    assert f"ml-data/{old}" in at.house.live()
+    assert longer.failed_gates == []  # it is gone by our own hand: no sign of a loss
 
 
 def test_what_a_tag_holds_or_a_branch_has_staged_is_kept(place: tuple[Place, RepositoryBuilder]) -> None:
@@ -168,22 +292,23 @@ def test_the_deduplications_of_the_proposal(place: tuple[Place, RepositoryBuilde
     assert {key: row["deduplicated"] for key, row in at.objects().items()} == {one: False, two: True, four: False}
 
 
-@pytest.mark.parametrize("recheck, expected", [(True, "lifecycle"), (False, None)])
 def test_an_object_once_kept_is_looked_at_again_unless_the_proposals_own_behaviour_is_asked_for(
-    place: tuple[Place, RepositoryBuilder], recheck: bool, expected: str | None
+    place: tuple[Place, RepositoryBuilder],
 ) -> None:
     at, builder = place
     key = builder.stage("main", "foo/tar/b")
     builder.stage("main", "foo/other/c", key)
     builder.commit("main", keep=b"k")
-    at.house.lakes = [at.house.lakes[0].model_copy(update={"recheck_deduplicated": recheck})]
     at.rules(tar={"prefix": "foo/tar", "days": 10, "enabled": True})
-    at.house.plan()
-    assert at.orphans() == {}
+    at.house.mark()
+    assert at.objects()[key]["deduplicated"]
     at.rules(all={"prefix": "foo", "days": 10, "enabled": True})
     at.house.now = NOW + timedelta(days=1)
-    at.house.plan()
-    assert at.orphans().get(key) == expected
+    for recheck in (False, True):
+        at.house.lakes = [at.house.lakes[0].model_copy(update={"recheck_deduplicated": recheck})]
+        at.house.mark()
+        assert at.objects()[key]["deduplicated"] is not recheck
+        assert (f"ml-data/{key}" in at.house.live()) is not recheck
 
 
 def test_a_rule_for_everything_is_stopped_by_the_gates(place: tuple[Place, RepositoryBuilder]) -> None:
@@ -197,36 +322,3 @@ def test_a_rule_for_everything_is_stopped_by_the_gates(place: tuple[Place, Repos
     at.rules(everything={"prefix": "", "days": 0, "enabled": True})
     at.house.now = NOW + timedelta(days=1)
     assert "live_drop" in at.house.failed_gates(at.house.plan())
-
-
-def test_rules_changed_after_the_plan_stop_its_apply(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    builder.stage("main", "tmp/a")
-    builder.commit("main", keep=b"k")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
-    header = at.house.plan()
-    at.house.approved(header)
-    at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
-    before = builder.files()
-    with pytest.raises(GateRefused, match="are no longer those of the plan"):
-        at.house.apply(header)
-    assert builder.files() == before
-
-
-def test_a_rule_for_a_branch_that_does_not_exist_is_a_note(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    builder.commit("main", keep=b"k")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 5, "gone": 3}})
-    at.house.mark()
-    published = at.house.tonight().state.require("ml", "potential_commits", at.house.clock.today())
-    assert published.receipt.facts["notes"] == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
-
-
-def test_planning_again_gives_the_same_plan(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    builder.stage("main", "tmp/a")
-    builder.commit("main", keep=b"k")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
-    first = at.house.plan()
-    assert header_of(deletion_plan(at.house.spark, at.house.tonight(), STORAGE)).plan_id == first.plan_id
-    assert at.house.plan().plan_id == first.plan_id

@@ -6,14 +6,16 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gc_assets.stores.listing import plan_listing, unchanged_directories
-from gc_assets.stores.protocol import Directory
+from gc_assets.stores.listing import carried_objects, plan_listing, unchanged_directories
+from gc_assets.stores.protocol import INVENTORY_SCHEMA, Directory
 from tests.stores.builders import write
 
 SETTLED = 2**62
@@ -29,15 +31,49 @@ STEPS = st.lists(
 
 def listed(root: Path, carried: frozenset[str] = frozenset()) -> tuple[dict[str, str], list[Directory]]:
     """Etag by key, and the directories that need not be read again."""
+    found, directories = listed_rows(root, carried)
+    return etags(found), directories
+
+
+def listed_rows(root: Path, carried: frozenset[str] = frozenset()) -> tuple[list[pa.RecordBatch], list[Directory]]:
+    """Rows of the inventory, and the directories that need not be read again."""
     tasks = list(plan_listing(str(root), 2, carried, SETTLED))
-    found: dict[str, str] = {}
+    found: list[pa.RecordBatch] = []
     directories: list[Directory] = []
     while tasks:
         for step in tasks.pop().run(4):
-            found |= dict(zip(step.objects.column("key").to_pylist(), step.objects.column("etag").to_pylist(), strict=True))
+            found += [step.objects] if step.objects.num_rows else []
             directories += step.directories
             tasks += step.leftover
     return found, directories
+
+
+def etags(batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
+    return {row["key"]: row["etag"] for batch in batches for row in batch.select(["key", "etag"]).to_pylist()}
+
+
+@dataclass
+class Nights:
+    """What is known of a storage's objects from night to night, carried over by the collector's own functions."""
+
+    root: Path
+    below: str = ""
+    objects: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA))
+    directories: list[Directory] = field(default_factory=list[Directory])
+
+    def list(self) -> frozenset[str]:
+        """Lists what changed; the keys of the directories that were not listed again."""
+        known = [item for item in self.directories if item.key.startswith(self.below)]
+        carried = unchanged_directories(str(self.root), known)
+        kept = carried_objects(self.objects, pa.array(sorted(carried), pa.string()))
+        found, read = listed_rows(self.root, carried)
+        assert kept.num_rows == sum(item.objects for item in known if item.key in carried)
+        self.objects = pa.Table.from_batches([kept, *found]).combine_chunks().to_batches()[0] if kept.num_rows or found else kept
+        self.directories = [item for item in known if item.key in carried] + read
+        return carried
+
+    def etags(self) -> dict[str, str]:
+        return etags([self.objects])
 
 
 def tick(root: Path, clock: Iterator[int], times: dict[Path, int]) -> None:
@@ -48,17 +84,12 @@ def tick(root: Path, clock: Iterator[int], times: dict[Path, int]) -> None:
             os.utime(path, ns=(times[path], times[path]))
 
 
-def folder_of(key: str) -> str:
-    return key[: key.rfind("/") + 1]
-
-
 @settings(max_examples=200, deadline=None)
 @given(STEPS)
 def test_nights_that_list_only_what_changed_know_what_a_full_listing_knows(steps: list[tuple[str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        known: dict[str, str] = {}
-        directories: list[Directory] = []
+        nights = Nights(root)
         clock, times = itertools.count(1_000), dict[Path, int]()
         for verb, place, name in [*steps, ("night", "", "")]:
             path = root / place / name
@@ -75,19 +106,16 @@ def test_nights_that_list_only_what_changed_know_what_a_full_listing_knows(steps
                 write(root, f"{place}{name}", b"other")
             tick(root, clock, times)
             if verb == "night":
-                carried = unchanged_directories(str(root), directories)
-                found, read = listed(root, carried)
-                assert not {folder_of(key) for key in found} & carried
-                known = {key: etag for key, etag in known.items() if folder_of(key) in carried} | found
-                directories = [item for item in directories if item.key in carried] + read
-                assert known == listed(root)[0]
+                nights.list()
+                assert len(nights.etags()) == nights.objects.num_rows
+                assert nights.etags() == listed(root)[0]
 
 
 def test_an_unchanged_directory_is_not_read_and_a_changed_one_is(tmp_path: Path) -> None:
     write(tmp_path, "data/old/a")
     write(tmp_path, "data/new/b")
     _, directories = listed(tmp_path)
-    assert {item.key for item in directories} == {"data/old/", "data/new/"}
+    assert {item.key: item.objects for item in directories} == {"data/old/": 1, "data/new/": 1}
     write(tmp_path, "data/new/c")
     os.utime(tmp_path / "data/new", ns=(1, 1))
     assert unchanged_directories(str(tmp_path), directories) == {"data/old/"}

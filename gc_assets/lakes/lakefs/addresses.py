@@ -7,7 +7,8 @@ twice. So a full address gives every name that it may mean here: too many names 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -31,20 +32,47 @@ def within(location: str, relative: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pa.scalar(location), relative, "")
 
 
-def names_of(location: str, address: str) -> Iterator[str]:
-    """Every name that a full address may have here; the first is the address itself, in our words for its store.
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """Folders below which a path of the server's disk may lie here; all end in `/`.
 
-    `local://` is a path of the server's disk. Whatever ends like an object of this repository may be one, under another mount point,
-    and any shorter path may be meant where the store's root was written in front of a full path.
+    Below the namespace's own `location` only its objects are meant, below `others` anything.
+    """
+
+    location: str
+    others: tuple[str, ...]
+
+    @classmethod
+    def of(cls, location: str, storages: Iterable[str]) -> Roots:
+        """The namespace, every storage, and what holds the namespace within its storage: other repositories may lie beside it."""
+        others: list[str] = []
+        for storage in storages:
+            others.append(storage)
+            if location.startswith(storage):
+                steps = location.removeprefix(storage).split("/")[:-1]
+                others += [f"{storage}{'/'.join(steps[:count])}/" for count in range(1, len(steps))]
+        return cls(location, tuple(root for root in dict.fromkeys(others) if root != location))
+
+    def below(self, end: str) -> Iterator[str]:
+        """The names of a path's end below each root."""
+        if end.startswith(DATA):
+            yield self.location + end
+        for root in self.others:
+            yield root + end
+
+
+def names_of(roots: Roots, address: str) -> Iterator[str]:
+    """Every name that a full address may have here, each once; the first is the address itself, in our words for its store.
+
+    `local://` is a path of the server's disk. Another server, or one in a container, sees the disk mounted elsewhere, so whatever the
+    path ends in may lie below any of the `roots`; and where the store's root was written in front of a full path, the path's end is
+    the full path. What lies below no root is in no storage, and protects nothing.
     """
     if not address.startswith(_LOCAL):
         yield address
         return
-    path = "/" + address.removeprefix(_LOCAL).lstrip("/")
-    yield f"file://{path}"
-    steps = path.split("/")[1:]
-    for position, step in enumerate(steps[:-1]):
-        rest = "/".join(steps[position + 1 :])
-        yield f"file:///{rest}"
-        if f"{step}/" == DATA:
-            yield f"{location}{DATA}{rest}"
+    path = address.removeprefix(_LOCAL).lstrip("/")
+    steps = path.split("/")
+    ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
+    full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
+    yield from dict.fromkeys((f"file:///{path}", *full, *(name for end in ends for name in roots.below(end))))

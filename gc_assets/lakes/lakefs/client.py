@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import urllib3
@@ -37,8 +38,6 @@ _TIMEOUT_SECONDS: Final = (10, 120)
 _RETRIED: Final = (429, 500, 502, 503, 504)
 # A dump of 5,000 commits takes 50 ms; this is for the largest.
 _DUMP_WITHIN: Final = timedelta(minutes=20)
-# lakeFS answers with one continuation token for ever where a page's time limit is shorter than reading one branch (H18).
-_SAME_TOKEN: Final = 3
 _WHAT_TO_DO: Final = {
     401: "check access_key_id and secret_access_key",
     403: "give the collector's user the permissions that docs/lakefs.md lists",
@@ -195,7 +194,7 @@ class RepositoryClient:
         """All refs and commits, dangling ones too, written to the namespace as they are from now on."""
         api = RepositoriesApi(self._api)
         task = self._ask("refs dump", lambda: api.dump_submit(self._name, **_BOUNDED))
-        until, pause = time.monotonic() + _DUMP_WITHIN.total_seconds(), self._server.pause_seconds / 10
+        until, pause = time.monotonic() + _DUMP_WITHIN.total_seconds(), self._server.pause_seconds / 50
         while True:
             status = self._ask(f"refs dump {task.id}", lambda: api.dump_status(self._name, task.id, **_BOUNDED))
             if status.error:
@@ -211,27 +210,35 @@ class RepositoryClient:
         return RefsDump(status.refs.commits_meta_range_id, status.refs.branches_meta_range_id, status.refs.tags_meta_range_id)
 
     def prepare_uncommitted(self) -> Sequence[str]:
-        """Where the server wrote what it holds to be uncommitted, one location for each page that has some."""
+        """Where the server wrote what it holds to be uncommitted, one location for each page that has some.
+
+        Raises `LakeUnreadable` for a token that was answered before: lakeFS gives one for ever where a page's time limit is shorter
+        than reading one branch (H18).
+        """
         api, what = InternalApi(self._api), "prepare_uncommited"
-        locations: list[str] = []
-        token, seen = None, 0
-        while True:
+
+        def ask(token: str | None) -> Any:
             request = PrepareGCUncommittedRequest(continuation_token=token)
-            answer = self._ask(what, lambda: api.prepare_garbage_collection_uncommitted(self._name, request, **_BOUNDED))  # noqa: B023
+            return api.prepare_garbage_collection_uncommitted(self._name, request, **_BOUNDED)
+
+        locations: list[str] = []
+        asked: set[str | None] = set()
+        token: str | None = None
+        while token not in asked:
+            asked.add(token)
+            answer = self._ask(what, partial(ask, token))
             if answer.gc_uncommitted_location:
                 locations.append(answer.gc_uncommitted_location)
-            if not answer.continuation_token:
-                return list(dict.fromkeys(locations))
-            seen = seen + 1 if answer.continuation_token == token else 0
-            if seen == _SAME_TOKEN:
-                raise self._unreadable(what, f"the same continuation token {seen + 1} times: the listing stands still; run again later")
             token = answer.continuation_token
+            if not token:
+                return list(dict.fromkeys(locations))
+        raise self._unreadable(what, f"page {len(asked):,} leads back to an earlier one: the listing stands still; run again later")
 
     def _pages(self, what: str, ask: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
         """Every page of a list. Raises `LakeUnreadable` where one cannot be the next: a page lost here is data lost later."""
         after = ""
         while True:
-            page = self._ask(f"{what} after {after!r}" if after else what, lambda: ask(after))  # noqa: B023
+            page = self._ask(f"{what} after {after!r}" if after else what, partial(ask, after))
             items, pagination = page.results or [], page.pagination
             names = [after, *(getattr(item, key) for item in items)]
             if any(one >= other for one, other in zip(names if after else names[1:], names[1 if after else 2 :], strict=False)):
@@ -241,8 +248,12 @@ class RepositoryClient:
             yield items
             if not pagination.has_more:
                 return
-            if pagination.next_offset <= after or pagination.next_offset < names[-1]:
-                raise self._unreadable(what, f"the page after {after!r} goes on at {pagination.next_offset!r}: the list stands still")
+            if not items or pagination.next_offset != names[-1]:
+                raise self._unreadable(
+                    what,
+                    f"the page after {after!r} of {len(items):,} items goes on after {pagination.next_offset!r}, expected "
+                    f"{names[-1]!r}, its last: what lies between would be lost",
+                )
             after = pagination.next_offset
 
     def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:

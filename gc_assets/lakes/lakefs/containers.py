@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.lakefs.addresses import METADATA
-from gc_assets.lakes.lakefs.metaranges import is_object_id, read_metarange
+from gc_assets.lakes.lakefs.addresses import METADATA, Roots
+from gc_assets.lakes.lakefs.metaranges import read_metarange
+from gc_assets.lakes.lakefs.object_ids import is_object_id
 from gc_assets.lakes.lakefs.ranges import entries_of, read_range
 from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Container, Kind
 
 KINDS = (Kind.METARANGE, Kind.RANGE)
 
 
-def decode(container: Container, raw: bytes) -> pa.RecordBatch:
-    """The children of a metarange or range (columns `LOGICAL_ENTRY_SCHEMA`). Raises `FormatError` naming the container."""
+def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa.RecordBatch:
+    """The children of a metarange or range (columns `LOGICAL_ENTRY_SCHEMA`). Raises `FormatError` naming the container.
+
+    `storages` are the locations of the configured storages, among which an address of another mount point is looked for.
+    """
     where = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)
     if container.kind not in KINDS or not location.endswith("/") or not is_object_id(object_id):
         raise FormatError(f"{where}: expected a {' or '.join(KINDS)} at <namespace>/{METADATA}<64 hexadecimal digits>")
     if container.kind == Kind.METARANGE:
-        return _range_rows(location, where, raw)
-    objects = read_range(where, raw)
+        return _range_rows(location, where, object_id, raw)
+    objects = read_range(where, object_id, raw)
     if container.expected_entries is not None and container.expected_entries != objects.num_rows:
         raise FormatError(
             f"{where}: its metarange promises {container.expected_entries:,} objects, read {objects.num_rows:,}; "
             "restore the object from a backup"
         )
-    return entries_of(location, objects)
+    return entries_of(Roots.of(location, storages), objects)
 
 
-def _range_rows(location: str, where: str, raw: bytes) -> pa.RecordBatch:
+def _range_rows(location: str, where: str, object_id: str, raw: bytes) -> pa.RecordBatch:
     rows = [
         {
             "address": f"{location}{METADATA}{item.range_id}",
@@ -39,6 +45,6 @@ def _range_rows(location: str, where: str, raw: bytes) -> pa.RecordBatch:
             "expected_entries": item.records,
             "must_exist": True,
         }
-        for item in read_metarange(where, raw)
+        for item in read_metarange(where, object_id, raw)
     ]
     return pa.RecordBatch.from_pylist(rows, schema=LOGICAL_ENTRY_SCHEMA)

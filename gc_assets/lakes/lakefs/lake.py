@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pydantic import SecretStr
 
 from gc_assets.config import LakeFsLakeConfig
 from gc_assets.core.clock import Clock
@@ -23,7 +24,7 @@ from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.paths import Location
 from gc_assets.core.units import format_duration
 from gc_assets.lakes.lakefs import containers
-from gc_assets.lakes.lakefs.addresses import DATA, METADATA, names_of
+from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, names_of
 from gc_assets.lakes.lakefs.client import RefGone, Repository, RepositoryClient, RetentionRules, Server
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import namespace_location, overlapping_repositories
@@ -59,7 +60,7 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 
 class LakeFsLake:
-    """One repository. Only `freeze` speaks to the server; instances pickle with their credentials, as secrets."""
+    """One repository. Only `freeze` speaks to the server, in the driver; what is pickled for executors has no credentials."""
 
     kind = "lakefs"
 
@@ -67,7 +68,12 @@ class LakeFsLake:
         self.name = config.name
         self._config = config
         self._objects = objects
-        self._storages = tuple(storages)
+        self._storages = tuple(str(Location.parse(storage)) for storage in storages)
+
+    def __getstate__(self) -> dict[str, Any]:
+        nothing = SecretStr("")
+        config = self._config.model_copy(update={"access_key_id": nothing, "secret_access_key": nothing})
+        return {**self.__dict__, "_config": config}
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are read as they are now
         """Every branch, hidden ones too, every tag, and every staged object.
@@ -78,27 +84,29 @@ class LakeFsLake:
         repository = client.repository()
         self._refuse_skew(repository)
         location = namespace_location(self.name, repository.storage_namespace, self._config.location, self._storages)
-        overlapping_repositories(self.name, self._config.repository, client.namespaces())
+        overlapping_repositories(self.name, self._config.repository, repository.storage_namespace, client.namespaces())
         rules = client.rules() if self._config.retention.source == "server" else None
         min_age = client.link_expiry() + LINK_MARGIN
         refs, sources, staged = self._read_settled(client, repository, location, rules)
+        roots = Roots.of(location, self._storages)
         return FrozenRefs(
             lake=self.name,
             kind=self.kind,
             refs=refs,
             sources=sources,
             claims=(Claim(f"{location}{DATA}"),),
-            pinned=_pinned(location, staged, [str(Location.parse(storage)) for storage in self._storages]),
+            pinned=_pinned(staged, roots),
             notes=tuple(self._notes(repository, rules, refs, min_age)),
             min_age_seconds=int(min_age.total_seconds()),
-            uncommitted=_uncommitted(location, staged),
+            uncommitted=_uncommitted(staged, roots),
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """The commits of one range of the dump. Raises `LakeUnreadable` where it cannot be read."""
         where = f"lake {self.name}: commits in {source.address}"
         try:
-            found = list(read_commits(where, self._objects.read(source.address), source.address.rpartition(METADATA)[0]))
+            location, _, object_id = source.address.rpartition(METADATA)
+            found = list(read_commits(where, object_id, self._objects.read(source.address), location))
         except (OSError, FormatError) as error:
             raise LakeUnreadable(f"{where} cannot be read: {error}") from error
         if len(found) != int(source.properties[_RECORDS]):
@@ -107,7 +115,7 @@ class LakeFsLake:
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """The children of a metarange or range. Raises `FormatError` naming it."""
-        return containers.decode(container, raw)
+        return containers.decode(container, raw, self._storages)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """What the rules keep at `as_of`. History is never edited."""
@@ -193,12 +201,12 @@ class LakeFsLake:
     def _ranges(self, location: str, metarange_id: str, entity: str) -> Sequence[RangeRef]:
         return read_metarange(*self._raw(location, metarange_id, "metarange", entity), entity)
 
-    def _raw(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, bytes]:
-        """What errors call an object of the dump, and its bytes."""
+    def _raw(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, str, bytes]:
+        """What errors call an object of the dump, its id and its bytes."""
         address = f"{location}{METADATA}{object_id}"
         where = f"lake {self.name}: {kind} of the {entity} dump {address}"
         try:
-            return where, self._objects.read(address)
+            return where, object_id, self._objects.read(address)
         except FileNotFoundError as error:
             raise LakeUnreadable(
                 f"{where} is not there, although the server has just written it; check that `location` is where this repository's "
@@ -216,24 +224,27 @@ class LakeFsLake:
             yield f"lake {self.name}: the server has a retention rule for branch {name!r}, which does not exist"
 
 
-def _uncommitted(location: str, staged: Iterable[StagedObject]) -> tuple[Uncommitted, ...]:
+def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Uncommitted, ...]:
     """Each staged object of each path once; one that only the server's own list has, without branch and path."""
     found: dict[tuple[str, str | None, str | None], Uncommitted] = {}
     for item in staged:
-        names = list(names_of(location, item.address)) if "://" in item.address else [location + item.address]
-        address = next((name for name in names if name.startswith(location)), names[0])
+        names = _names(item.address, roots)
+        # The shortest: a server may well have its block store in a folder that is itself called data.
+        address = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=names[0])
         moment = datetime.fromtimestamp(max(0, min(item.written_at, _LATEST)), UTC)
         found.setdefault((address, item.branch, item.path), Uncommitted(address, item.branch, item.path, moment))
     named = {address for address, branch, _ in found if branch is not None}
     return tuple(item for (address, branch, _), item in found.items() if branch is not None or address not in named)
 
 
-def _pinned(location: str, staged: Iterable[StagedObject], storages: Sequence[str]) -> tuple[ContentRoot, ...]:
-    """The names that a staged object's address may have here, once: the first, and those that lie in a configured storage."""
-    places = (location, *storages)
+def _pinned(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
+    """The names that a staged object's address may have here, once."""
     names: dict[str, int | None] = {}
     for item in staged:
-        own, *others = names_of(location, item.address) if "://" in item.address else (location + item.address,)
-        for name in (own, *(other for other in others if other.startswith(places))):
+        for name in _names(item.address, roots):
             names[name] = item.size_bytes if item.size_bytes is not None else names.get(name)
     return tuple(ContentRoot(name, Kind.OBJECT, is_container=False, size_bytes=size, must_exist=False) for name, size in names.items())
+
+
+def _names(address: str, roots: Roots) -> list[str]:
+    return list(names_of(roots, address)) if "://" in address else [roots.location + address]

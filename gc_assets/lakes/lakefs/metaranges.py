@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.lakefs.object_ids import is_object_id
 from gc_assets.lakes.lakefs.records import METARANGES, read_records
 from gc_assets.lakes.lakefs.wire import scan_messages
 
-# Ranges and metaranges are named by the sha256 of what they hold.
-_OBJECT_ID: Final = re.compile("[0-9a-f]{64}")
 _MIN_KEY, _MAX_KEY, _COUNT = 1, 2, 4
 _FIELDS: Final = {_MIN_KEY: "min_key:bytes", _MAX_KEY: "max_key:bytes", _COUNT: "count"}
 
@@ -26,14 +24,9 @@ class RangeRef:
     records: int
 
 
-def is_object_id(text: str) -> bool:
-    """Whether a text can be the name of a range or metarange."""
-    return _OBJECT_ID.fullmatch(text) is not None
-
-
-def read_metarange(where: str, raw: bytes, entity: str | None = None) -> list[RangeRef]:
+def read_metarange(where: str, object_id: str, raw: bytes, entity: str | None = None) -> list[RangeRef]:
     """The ranges in order of key. Raises `FormatError` naming `where`, also for ranges that overlap."""
-    records = read_records(where, raw, METARANGES, entity)
+    records = read_records(where, object_id, raw, METARANGES, entity)
     count, buffer = len(records), records.buffer
     fields = scan_messages(buffer, records.data_starts, records.data_sizes, _FIELDS)
     ids = buffer.strings(records.identity_starts, records.identity_sizes, "a range id").to_pylist()

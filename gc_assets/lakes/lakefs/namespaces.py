@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.paths import Location
 
 _LOCAL: Final = "local://"
 
@@ -17,7 +18,7 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
     store is mounted wherever its server runs. Raises `LakeUnreadable` where no storage or several match.
     """
     if configured is not None:
-        return f"{configured.rstrip('/')}/"
+        return str(Location.parse(configured))
     if not namespace.startswith(_LOCAL):
         return f"{namespace.rstrip('/')}/"
     folder = namespace.rstrip("/").rpartition("/")[2]
@@ -30,12 +31,12 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
     return f"{matching[0].rstrip('/')}/"
 
 
-def overlapping_repositories(lake: str, repository: str, namespaces: Mapping[str, str]) -> None:
+def overlapping_repositories(lake: str, repository: str, own_namespace: str, namespaces: Mapping[str, str]) -> None:
     """Raises `LakeUnreadable` where another repository of the server lies on, in or around the namespace: its files would look dead."""
-    own = f"{namespaces.get(repository, '').rstrip('/')}/"
+    own = f"{own_namespace.rstrip('/')}/"
     for name, namespace in sorted(namespaces.items()):
         other = f"{namespace.rstrip('/')}/"
-        if name != repository and own != "/" and (other.startswith(own) or own.startswith(other)):
+        if name != repository and (other.startswith(own) or own.startswith(other)):
             raise LakeUnreadable(
                 f"lake {lake}: repository {name} has the storage namespace {namespace}, which overlaps {own} of {repository}; "
                 "the files of one would look dead to the other, so nothing is collected. Delete one of them, or move it."

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.lakefs.addresses import BY_PREFIX, FULL, is_full, names_of, within
+from gc_assets.lakes.lakefs.addresses import BY_PREFIX, FULL, Roots, is_full, names_of, within
 from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
 from gc_assets.lakes.lakefs.wire import Buffer, Positions, scan_messages
 from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Kind
@@ -31,9 +31,12 @@ OBJECTS: Final = pa.schema(
 )
 
 
-def read_range(where: str, raw: bytes) -> pa.RecordBatch:
-    """The objects of a range (columns `OBJECTS`), one row per entry, addresses as written. Raises `FormatError` naming `where`."""
-    records = read_records(where, raw, RANGES)
+def read_range(where: str, object_id: str, raw: bytes) -> pa.RecordBatch:
+    """The objects of the range stored as `object_id` (columns `OBJECTS`), one row per entry, addresses as written.
+
+    Raises `FormatError` naming `where`.
+    """
+    records = read_records(where, object_id, raw, RANGES)
     count, buffer = len(records), records.buffer
     fields = scan_messages(buffer, records.data_starts, records.data_sizes, _FIELDS)
     address_starts, address_sizes = fields[_ADDRESS].pieces(count)
@@ -62,17 +65,17 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
     return pa.array(seconds * 1_000_000 + micros).cast(pa.timestamp("us", tz="UTC"))
 
 
-def entries_of(location: str, objects: pa.RecordBatch) -> pa.RecordBatch:
+def entries_of(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
     """The objects as rows of `LOGICAL_ENTRY_SCHEMA`: one for a relative address, one for every name that a full one may have.
 
-    `location` is where the namespace lies, ending in `/`. A name that is only possible need not exist.
+    A name that is only possible need not exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))
-    own = _rows(relative, within(location, relative.column("address")), must_exist=True)
+    own = _rows(relative, within(roots.location, relative.column("address")), must_exist=True)
     full = objects.filter(objects.column("is_full"))
     if not full.num_rows:
         return own
-    names = [sorted(set(names_of(location, address))) for address in full.column("address").to_pylist()]
+    names = [list(names_of(roots, address)) for address in full.column("address").to_pylist()]
     owners = np.repeat(np.arange(full.num_rows), [len(of_one) for of_one in names])
     spelled = pa.array([name for of_one in names for name in of_one], pa.string())
     guessed = _rows(full.take(pa.array(owners)), spelled, must_exist=False)

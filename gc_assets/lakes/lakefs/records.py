@@ -1,7 +1,7 @@
 """The records of a graveler table: a range, a metarange, or a part of the refs dump (lakeFS `pkg/graveler/committed/value.go`).
 
 A value is an identity and data, each behind its length as a Go signed varint. Which records there are is verified against the
-table's own properties `type`, `entity`, `count`, `min_key` and `max_key`.
+table's own properties `type`, `entity`, `count`, `min_key` and `max_key`, and against its name.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.lakefs.object_ids import object_id as id_of
 from gc_assets.lakes.lakefs.sstable import SSTable, read_sstable
 from gc_assets.lakes.lakefs.wire import Buffer, Positions
 
@@ -35,16 +36,18 @@ class Records:
         return len(self.data_starts)
 
 
-def read_records(where: str, raw: bytes, table_type: str, entity: str | None = None) -> Records:
-    """The records of a table of that type. `entity` is null for a commit's objects; a refs dump names branch, tag or commit.
+def read_records(where: str, object_id: str, raw: bytes, table_type: str, entity: str | None = None) -> Records:
+    """The records of the table stored as `object_id`. `entity` is null for a commit's objects; a refs dump names branch, tag or commit.
 
-    Raises `FormatError` naming `where` for another type or entity, and where the table holds more or less than it says.
+    Raises `FormatError` naming `where` for another type, entity or content, and where the table holds more or less than it says.
     """
     table = read_sstable(where, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))
     if found != (table_type, entity):
         raise FormatError(f"{where}: a table of type and entity {found}, expected {(table_type, entity)}; it is another object")
     _verify_bounds(where, table)
+    if (found_id := id_of(table)) != object_id:
+        raise FormatError(f"{where}: holds what is named {found_id}, expected {object_id}; restore the object from a backup")
     entries = table.entries
     buffer, ends = entries.buffer, entries.value_starts + entries.value_sizes
     identity_starts, identity_sizes = _framed(buffer, entries.value_starts, ends)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.lakefs.addresses import METADATA
-from gc_assets.lakes.lakefs.metaranges import is_object_id
+from gc_assets.lakes.lakefs.object_ids import is_object_id
 from gc_assets.lakes.lakefs.ranges import timestamps
 from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
 from gc_assets.lakes.lakefs.wire import scan_messages
@@ -39,9 +39,9 @@ _COMMIT_FIELDS: Final = {
 _PARENT_SWITCH: Final = 1
 
 
-def read_refs(where: str, raw: bytes, entity: str) -> dict[str, str]:
+def read_refs(where: str, object_id: str, raw: bytes, entity: str) -> dict[str, str]:
     """Commit by name, of one range of branches or tags. Raises `FormatError` naming `where`."""
-    records = read_records(where, raw, RANGES, entity)
+    records = read_records(where, object_id, raw, RANGES, entity)
     count = len(records)
     fields = scan_messages(records.buffer, records.data_starts, records.data_sizes, _REF_FIELDS)
     names = records.buffer.strings(*fields[_REF_ID].pieces(count), "a ref's name").to_pylist()
@@ -53,18 +53,18 @@ def read_refs(where: str, raw: bytes, entity: str) -> dict[str, str]:
     return dict(zip(names, commits, strict=True))
 
 
-def read_commit_ids(where: str, raw: bytes) -> list[str]:
+def read_commit_ids(where: str, object_id: str, raw: bytes) -> list[str]:
     """The ids of one range of commits. Raises `FormatError` naming `where`."""
-    records = read_records(where, raw, RANGES, COMMIT)
+    records = read_records(where, object_id, raw, RANGES, COMMIT)
     return [key.decode(errors="backslashreplace") for key in records.keys.to_pylist()]
 
 
-def read_commits(where: str, raw: bytes, location: str) -> Iterator[Commit]:
+def read_commits(where: str, object_id: str, raw: bytes, location: str) -> Iterator[Commit]:
     """The commits of one range; the parent that was the line itself stands first. `location` is the namespace's, ending in `/`.
 
     Raises `FormatError` naming `where`.
     """
-    records = read_records(where, raw, RANGES, COMMIT)
+    records = read_records(where, object_id, raw, RANGES, COMMIT)
     count, buffer = len(records), records.buffer
     fields = scan_messages(buffer, records.data_starts, records.data_sizes, _COMMIT_FIELDS)
     ids = buffer.strings(*fields[_ID].pieces(count), "a commit id").to_pylist()

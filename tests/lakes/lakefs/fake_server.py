@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,8 +24,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.lakes.lakefs.tables import framed, metarange_record, number, object_id, table, text
+from tests.lakes.lakefs.tables import Table, framed, metarange_record, number, table, text
 
+HEXADECIMAL = re.compile(r"[a-fA-F0-9]{1,64}")
 KEY_ID, SECRET = "AKIAIOSFOLKFSSAMPLES", "not-a-real-secret-but-searched-for-in-every-output"
 
 
@@ -85,12 +88,22 @@ class FakeRepository:
     dumped: dict[str, str] | None = None
 
     def seen(self, ref: str) -> dict[str, Listed] | None:
-        """What a reader of a branch, tag or commit sees."""
+        """What a reader of a commit, branch or tag sees: the server takes a name for a commit's where it can."""
+        commit = self._commit_called(ref)
+        if commit is not None:
+            return self.trees[commit]
         if ref in self.branches:
             branch = self.branches[ref]
             merged = {**self.trees[branch.head], **branch.staged}
             return {path: item for path, item in merged.items() if item is not None}
-        return self.trees.get(self.tags.get(ref, ref))
+        return self.trees.get(self.tags.get(ref, ""))
+
+    def _commit_called(self, ref: str) -> str | None:
+        """The commit of that id, or the one commit whose id begins so."""
+        if ref in self.trees:
+            return ref
+        found = [commit for commit in self.trees if HEXADECIMAL.fullmatch(ref) and commit.startswith(ref.lower())]
+        return found[0] if len(found) == 1 else None
 
     def shown(self, item: Listed) -> str:
         """The address as the REST listing of a local block store prints it."""
@@ -99,11 +112,11 @@ class FakeRepository:
             return f"local://{self.root}{path}" if scheme == "local" else item.address
         return f"local://{self.root}/{self.name}/{item.address}"
 
-    def write_metadata(self, raw: bytes) -> str:
+    def write_metadata(self, table: Table) -> str:
         folder = self.namespace / "_lakefs"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / object_id(raw)).write_bytes(raw)
-        return object_id(raw)
+        (folder / table.object_id).write_bytes(table)
+        return table.object_id
 
     def dump(self) -> dict[str, str]:
         if self.dumped is not None:
@@ -167,13 +180,14 @@ class FakeServer:
         self.date: str | None = None
         self.tasks: dict[str, dict[str, str] | None] = {}
         self.pages_of_uncommitted: list[tuple[str, str]] | None = None
+        self._listed: dict[str, tuple[dict[str, Listed], list[str]]] = {}
         self._lock = threading.Lock()
 
     @contextmanager
     def running(self) -> Iterator[str]:
         """The base URL, while the server runs."""
         http = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)  # how long it takes to stop
         thread.start()
         try:
             yield f"http://127.0.0.1:{http.server_address[1]}"
@@ -232,19 +246,19 @@ class FakeServer:
 
     def _paged(self, items: Mapping[str, Any], query: Mapping[str, str]) -> dict[str, Any]:
         amount = min(int(query.get("amount", "100")), self.page)
-        left = [name for name in sorted(items) if name > query.get("after", "")]
-        names = left[:amount]
-        more = len(left) > len(names)
-        pagination = {"has_more": more, "max_per_page": 1000, "next_offset": names[-1] if more else "", "results": len(names)}
+        names, pagination = _page(sorted(items), query.get("after", ""), amount)
         return {"pagination": pagination, "results": [items[name] for name in names]}
 
     def _objects(self, repository: FakeRepository, ref: str, query: Mapping[str, str]) -> Answer:
         seen = repository.seen(ref)
         if seen is None:
             return 404, {"message": "branch not found"}
-        page = self._paged({path: path for path in seen}, query)
-        page["results"] = [_stats(repository, seen[path]) for path in page["results"]]
-        return 200, page
+        before, paths = self._listed.get(ref, ({}, []))
+        if before != seen:
+            paths = sorted(seen)
+            self._listed[ref] = seen, paths
+        names, pagination = _page(paths, query.get("after", ""), min(int(query.get("amount", "100")), self.page))
+        return 200, {"pagination": pagination, "results": [_stats(repository, seen[path]) for path in names]}
 
     def _rules(self, repository: FakeRepository) -> Answer:
         rules = repository.rules
@@ -269,6 +283,13 @@ class FakeServer:
         if body.get("continuation_token"):
             return 400, {"message": "invalid continuation token"}
         return 201, {"run_id": run_id, "gc_uncommitted_location": repository.prepare_uncommitted(run_id)}
+
+
+def _page(names: list[str], after: str, amount: int) -> tuple[list[str], dict[str, Any]]:
+    start = bisect_right(names, after)
+    page = names[start : start + amount]
+    more = len(names) > start + amount
+    return page, {"has_more": more, "max_per_page": 1000, "next_offset": page[-1] if more else "", "results": len(page)}
 
 
 def _stats(repository: FakeRepository, item: Listed) -> dict[str, Any]:

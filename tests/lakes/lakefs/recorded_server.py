@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from gc_assets.lakes.lakefs.metaranges import read_metarange
 from gc_assets.lakes.lakefs.ranges import read_range
@@ -82,10 +85,19 @@ def _changed(recording: Recording) -> set[tuple[str, str]]:
 
 def _tree(recording: Recording, metarange_id: str) -> dict[str, Listed]:
     tree: dict[str, Listed] = {}
-    for item in read_metarange("recorded", recording.metadata(metarange_id)) if metarange_id else ():
-        for row in read_range("recorded", recording.metadata(item.range_id)).to_pylist():
-            tree[row["path"]] = Listed(row["path"], row["address"], row["size_bytes"], int(row["written_at"].timestamp()))
+    for item in read_metarange("recorded", metarange_id, recording.metadata(metarange_id)) if metarange_id else ():
+        tree |= _objects(recording, item.range_id)
     return tree
+
+
+@cache
+def _objects(recording: Recording, range_id: str) -> dict[str, Listed]:
+    """Commits share ranges, and all tests the objects."""
+    rows = read_range("recorded", range_id, recording.metadata(range_id))
+    columns = [rows.column(name) for name in ("path", "address", "size_bytes")]
+    seconds = rows.column("written_at").cast(pa.int64()).to_numpy() // 1_000_000
+    values = zip(*(column.to_pylist() for column in columns), seconds.tolist(), strict=True)
+    return {path: Listed(path, address, size, written) for path, address, size, written in values}
 
 
 def _fill_unlisted(recording: Recording, repository: FakeRepository, listings: dict[str, dict[str, Listed]]) -> None:

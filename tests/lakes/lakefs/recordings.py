@@ -9,7 +9,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +76,17 @@ class Recording:
     def objects(self, metarange_id: str) -> pa.Table:
         """Every row below a metarange, as we decode it."""
         ranges = decode(self.container(metarange_id, Kind.METARANGE), self.metadata(metarange_id)).to_pylist()
-        parts = []
-        for row in ranges:
-            range_id = row["address"].rpartition("/")[2]
-            parts.append(decode(self.container(range_id, Kind.RANGE, row["expected_entries"]), self.metadata(range_id)))
-        return pa.Table.from_batches(parts)
+        return pa.Table.from_batches([_decoded(self, row["address"].rpartition("/")[2], row["expected_entries"]) for row in ranges])
 
     def address(self, key: str) -> str:
         """An expected key as the address that it has here."""
         return f"file://{key.removeprefix('local://')}" if key.startswith("local://") else self.location + key
+
+
+@cache
+def _decoded(recording: Recording, range_id: str, expected_entries: int) -> pa.RecordBatch:
+    """Commits share ranges."""
+    return decode(recording.container(range_id, Kind.RANGE, expected_entries), recording.metadata(range_id))
 
 
 @lru_cache

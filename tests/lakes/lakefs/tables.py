@@ -33,6 +33,25 @@ def svarint(value: int) -> bytes:
     return uvarint(value << 1 ^ value >> 63)
 
 
+class Table(bytes):
+    """A table's bytes with the name that lakeFS would give them (`pkg/graveler/sstable/writer.go`, `pkg/ident`)."""
+
+    object_id: str
+
+
+def _marshalled(texts: Sequence[bytes]) -> bytes:
+    return b"".join(b"\x01\x02\x08" + struct.pack(">q", len(one)) + one for one in texts)
+
+
+def _identity(pairs: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str]) -> str:
+    content = hashlib.sha256()
+    for piece in (piece for pair in pairs for piece in pair):
+        content.update(b"%d%b|" % (len(piece), piece))
+    given = sorted((k.encode(), v.encode()) for k, v in properties.items() if k not in {"min_key", "max_key", "count"})
+    content.update(b"\x04\x02\x08" + struct.pack(">q", len(given)) + _marshalled([text for pair in given for text in pair]))
+    return content.hexdigest()
+
+
 @dataclass
 class TableWriter:
     """How a table is written; what tests change to make a table that must be refused."""
@@ -49,7 +68,7 @@ class TableWriter:
     key_trailer: bytes = SET
     meta: Mapping[bytes, bytes] = field(default_factory=dict)
 
-    def write(self, pairs: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str] | None = None) -> bytes:
+    def write(self, pairs: Sequence[tuple[bytes, bytes]], properties: Mapping[str, str] | None = None) -> Table:
         """A whole table of the pairs, which come in order of key."""
         self._out = bytearray()
         index = []
@@ -69,7 +88,9 @@ class TableWriter:
         metaindex = self._put(self._block(sorted(meta.items()), 1), compression=0)
         footer = self._handle(metaindex) + self._handle(self._put(self._block(index, 1)))
         self._out += bytes([self.checksum]) + footer.ljust(40, b"\0") + struct.pack("<I", self.version) + self.magic
-        return bytes(self._out)
+        written = Table(self._out)
+        written.object_id = _identity(pairs, properties or {})
+        return written
 
     def _chunks(self, pairs: Sequence[tuple[bytes, bytes]]) -> list[list[tuple[bytes, bytes]]]:
         chunks: list[list[tuple[bytes, bytes]]] = [[]]
@@ -145,7 +166,7 @@ class Entry:
         return self.path.encode(), framed(identity, data)
 
 
-def table(pairs: Sequence[tuple[bytes, bytes]], table_type: str, writer: TableWriter | None = None, **properties: Any) -> bytes:
+def table(pairs: Sequence[tuple[bytes, bytes]], table_type: str, writer: TableWriter | None = None, **properties: Any) -> Table:
     """A graveler table with its properties; `properties` replaces or adds."""
     ordered = sorted(pairs)
     own = {"type": table_type, "count": str(len(ordered))}
@@ -154,11 +175,7 @@ def table(pairs: Sequence[tuple[bytes, bytes]], table_type: str, writer: TableWr
     return (writer or TableWriter()).write(ordered, {name: value for name, value in (own | properties).items() if value is not None})
 
 
-def object_id(raw: bytes) -> str:
-    return hashlib.sha256(raw).hexdigest()
-
-
-def range_table(entries: Iterable[Entry], writer: TableWriter | None = None, **properties: Any) -> bytes:
+def range_table(entries: Iterable[Entry], writer: TableWriter | None = None, **properties: Any) -> Table:
     return table([entry.encode() for entry in entries], "ranges", writer, **properties)
 
 
@@ -166,5 +183,5 @@ def metarange_record(range_id: str, low: bytes, high: bytes, count: int) -> tupl
     return high, framed(range_id.encode(), text(1, low) + text(2, high) + number(3, 1000) + number(4, count))
 
 
-def metarange_table(ranges: Iterable[tuple[str, bytes, bytes, int]], writer: TableWriter | None = None, **properties: Any) -> bytes:
+def metarange_table(ranges: Iterable[tuple[str, bytes, bytes, int]], writer: TableWriter | None = None, **properties: Any) -> Table:
     return table([metarange_record(*item) for item in ranges], "metaranges", writer, **properties)

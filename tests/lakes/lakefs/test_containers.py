@@ -12,9 +12,11 @@ import pytest
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.lakefs.containers import decode
+from gc_assets.lakes.lakefs.object_ids import object_id
+from gc_assets.lakes.lakefs.sstable import read_sstable
 from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Container, Kind
 from tests.lakes.lakefs.recordings import NAMES, Recording
-from tests.lakes.lakefs.tables import Entry, TableWriter, framed, metarange_table, number, object_id, range_table, table, text
+from tests.lakes.lakefs.tables import Entry, Table, TableWriter, framed, metarange_table, number, range_table, table, text
 
 LOCATION = "file:///namespace/"
 ENTRIES = [Entry(f"sales/{n:03}.csv", f"data/part/{n:020}", n, datetime(2026, 5, 1, 12, 0, n % 60, 5, tzinfo=UTC)) for n in range(200)]
@@ -24,8 +26,8 @@ def named(name: str) -> dict[str, Any]:
     return Recording(name).expected
 
 
-def container(raw: bytes, kind: str = Kind.RANGE, expected: int | None = None) -> Container:
-    return Container(f"{LOCATION}_lakefs/{object_id(raw)}", kind, len(raw), expected)
+def container(raw: Table, kind: str = Kind.RANGE, expected: int | None = None) -> Container:
+    return Container(f"{LOCATION}_lakefs/{raw.object_id}", kind, len(raw), expected)
 
 
 def addresses(entries: Sequence[Entry]) -> set[str]:
@@ -112,6 +114,37 @@ def test_a_full_address_under_another_mount_point_still_protects_the_file() -> N
 
 def test_a_full_address_with_the_root_written_twice_still_protects_the_file() -> None:
     assert f"{LOCATION}data/p/x" in addresses([Entry("a", "local:///store/store/namespace/data/p/x", address_type=2)])
+
+
+@pytest.mark.parametrize(
+    "storage, address",
+    [
+        ("file:///srv/blocks/", "local:///lakefs-blockstore/other/data/p/x"),  # the block store itself is a storage
+        ("file:///srv/blocks/other/", "local:///lakefs-blockstore/other/data/p/x"),  # the other repository's own storage
+        ("file:///srv/", "local:///lakefs-blockstore/other/data/p/x"),  # a storage around the block store, which holds both
+        ("file:///srv/blocks/other/", "local:///srv/blocks/srv/blocks/other/data/p/x"),
+    ],
+)
+def test_an_import_from_another_repository_under_another_mount_point_protects_its_file(storage: str, address: str) -> None:
+    """H13: a server in a container writes paths of its own; the file is ours to keep all the same."""
+    raw = range_table([Entry("a", address, address_type=2)])
+    importer = Container(f"file:///srv/blocks/importer/_lakefs/{raw.object_id}", Kind.RANGE)
+    rows = decode(importer, raw, ["file:///srv/blocks/importer/", storage])
+    assert "file:///srv/blocks/other/data/p/x" in rows["address"].to_pylist()
+    assert len(set(rows["address"].to_pylist())) == rows.num_rows
+    assert not any(rows["must_exist"].to_pylist())
+
+
+def test_a_range_under_another_ranges_name_is_refused() -> None:
+    raw, other = range_table(ENTRIES[:5]), range_table([Entry(e.path, "data/p/elsewhere") for e in ENTRIES[:5]])
+    with pytest.raises(FormatError, match=f"holds what is named {other.object_id}, expected {raw.object_id}"):
+        decode(container(raw), other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recorded_table_has_the_name_of_its_content(name: str) -> None:
+    tables = dict(Recording(name).tables())
+    assert {object_id(read_sstable(found, raw)) for found, raw in tables.items()} == set(tables)
 
 
 def test_an_imported_object_keeps_its_own_address() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from lakefs_sdk.configuration import Configuration
 from lakefs_sdk.exceptions import ApiException
 from lakefs_sdk.models.branch_creation import BranchCreation
 
+from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import NAMES, Recording
@@ -105,6 +108,17 @@ def test_errors_have_the_recorded_status_and_message(served: tuple[Recording, Ap
         RepositoriesApi(nobody).get_repository(recording.name)
     assert refused.value.status == 401
     assert "error authenticating request" in str(refused.value.body)
+
+
+def test_a_name_is_a_commits_before_it_is_a_branchs(tmp_path: Path) -> None:
+    builder = RepositoryBuilder(tmp_path, datetime(2026, 1, 1, tzinfo=UTC))
+    repository = builder.repository
+    builder.record("fade" + "0" * 60, ["main-0"], {"committed": "data/p/a"})
+    builder.branch("fade", "first")
+    builder.stage("fade", "staged", "data/p/b")
+    assert set(repository.seen("fade") or ()) == set(repository.seen("fade" + "0" * 60) or ()) == {"committed"}
+    builder.record("fade" + "1" * 60, ["main-0"], {})
+    assert set(repository.seen("fade") or ()) == {"staged"}
 
 
 def test_what_the_fake_does_not_know_it_refuses(served: tuple[Recording, ApiClient]) -> None:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.lakes.lakefs.lake import LakeFsLake
-from gc_assets.stores.listing import unchanged_directories
+from gc_assets.lakes.protocol import Container
 from gc_assets.stores.local import LocalObjects
-from gc_assets.stores.protocol import Directory
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.support import commits_of, config_of, graph_of, retained
-from tests.stores.test_incremental_listing import folder_of, listed, tick
+from tests.stores.test_incremental_listing import Nights, listed, tick
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS = st.lists(
@@ -34,12 +36,13 @@ STEPS = st.lists(
 class World:
     """A repository, what is known of its storage from incremental listings, and addresses that were handed out and never linked."""
 
-    def __init__(self, folder: Path, lake: LakeFsLake, builder: RepositoryBuilder) -> None:
-        self.root, self.lake, self.builder = folder, lake, builder
-        self.known: dict[str, str] = {}
-        self.directories: list[Directory] = []
+    def __init__(self, lake: LakeFsLake, builder: RepositoryBuilder) -> None:
+        self.root, self.lake, self.builder = builder.namespace, lake, builder
+        self.nights = Nights(self.root, "data/")
+        self.decoded: dict[str, pa.RecordBatch] = {}
         self.found: set[str] = set()
         self.unlinked: list[str] = []
+        self.carried = 0
         self.clock, self.times = itertools.count(1_000), dict[Path, int]()
 
     def step(self, verb: str, branch: str, path: str) -> None:
@@ -71,11 +74,8 @@ class World:
     def night(self) -> None:
         """The optimized run of a night, beside a clean run that lists everything and knows the truth from the builder's own books."""
         tick(self.root, self.clock, self.times)
-        carried = unchanged_directories(str(self.root), self.directories)
-        found, read = listed(self.root, carried)
-        self.known = {key: etag for key, etag in self.known.items() if folder_of(key) in carried} | found
-        self.directories = [item for item in self.directories if item.key in carried] + read
-        dead = {key for key in self.known if key.startswith("data/")} - self.live()
+        self.carried += len(self.nights.list())
+        dead = {key for key in self.nights.etags() if key.startswith("data/")} - self.live()
         self.found |= dead
 
         on_disk, truth = set(listed(self.root)[0]), self.truth()
@@ -89,9 +89,20 @@ class World:
         refs = self.lake.freeze(START)
         commits = commits_of(self.lake, refs)
         keep = retained(self.lake.retain(refs, graph_of(commits), START, START))
-        trees = self.builder.repository.trees
-        committed = {item.address for commit in keep for item in trees[commit].values()}
-        return committed | {item.address.removeprefix(prefix) for item in refs.pinned}
+        roots = [root for commit in commits if commit.commit_id in keep for root in commit.content_roots]
+        committed = {address for root in roots for address in self.objects_below(Container(root.address, root.kind))}
+        return {address.removeprefix(prefix) for address in (*committed, *(item.address for item in refs.pinned))}
+
+    def objects_below(self, container: Container) -> Iterator[str]:
+        """What the collector decodes, each container once as in its cache."""
+        if container.address not in self.decoded:
+            raw = LocalObjects().read(container.address)
+            self.decoded[container.address] = self.lake.decode(container, raw)
+        for row in self.decoded[container.address].select(["address", "kind", "is_container", "expected_entries"]).to_pylist():
+            if row["is_container"]:
+                yield from self.objects_below(Container(row["address"], row["kind"], None, row["expected_entries"]))
+            else:
+                yield row["address"]
 
     def truth(self) -> set[str]:
         repository = self.builder.repository
@@ -99,26 +110,36 @@ class World:
         return {item.address for tree in (*repository.trees.values(), *seen) for item in tree.values()}
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[FakeServer, str]]:
+    """One for all histories; each has a repository of its own on it."""
+    server = FakeServer()
+    with server.running() as url:
+        yield server, url
+
+
+def world(folder: Path, server: tuple[FakeServer, str]) -> World:
+    builder = RepositoryBuilder(folder, START)
+    server[0].repositories = {builder.repository.name: builder.repository}
+    return World(LakeFsLake(config_of(server[1], "ml-data", location=f"file://{builder.namespace}"), LocalObjects()), builder)
+
+
 @settings(max_examples=200, deadline=None)
 @given(STEPS)
-def test_a_clean_run_finds_exactly_what_the_optimized_runs_found_together(steps: list[tuple[str, str, str]]) -> None:
+def test_a_clean_run_finds_exactly_what_the_optimized_runs_found_together(
+    server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        builder = RepositoryBuilder(Path(folder), START)
-        server = FakeServer(builder.repository)
-        with server.running() as url:
-            lake = LakeFsLake(config_of(url, "ml-data", location=f"file://{builder.namespace}"), LocalObjects())
-            world = World(builder.namespace, lake, builder)
-            for verb, branch, path in steps:
-                world.step(verb, branch, path)
-            world.night()
+        history = world(Path(folder), server)
+        for verb, branch, path in steps:
+            history.step(verb, branch, path)
+        history.night()
 
 
-def test_the_histories_do_find_garbage(tmp_path: Path) -> None:
-    builder = RepositoryBuilder(tmp_path, START)
-    with FakeServer(builder.repository).running() as url:
-        lake = LakeFsLake(config_of(url, "ml-data", location=f"file://{builder.namespace}"), LocalObjects())
-        world = World(builder.namespace, lake, builder)
-        for verb in ("upload", "overwrite", "night", "lose", "commit", "night", "link", "reset"):
-            world.step(verb, "main", "a")
-        world.night()
-        assert len(world.found) == 2
+def test_the_histories_do_find_garbage_and_do_carry(tmp_path: Path, server: tuple[FakeServer, str]) -> None:
+    history = world(tmp_path, server)
+    for verb in ("upload", "overwrite", "night", "lose", "commit", "night", "link", "reset"):
+        history.step(verb, "main", "a")
+    history.night()
+    assert len(history.found) == 2
+    assert history.carried > 0

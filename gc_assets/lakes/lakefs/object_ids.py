@@ -1,0 +1,54 @@
+"""Names of ranges and metaranges, which are hashes of what they hold (lakeFS `pkg/graveler/sstable/writer.go`, `pkg/ident`). Pure.
+
+sha256 over the records, each key and value behind its length in decimal digits and before a bar, then over the properties that the
+writer was given. What it counted itself at the end is not part of it. So since lakeFS fd4c1e93d of January 2021, which also made the folder
+flat in which tables lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.lakes.lakefs.sstable import SSTable
+
+_OBJECT_ID: Final = re.compile("[0-9a-f]{64}")
+_COUNTED_BY_THE_WRITER: Final = {b"min_key", b"max_key", b"count", b"estimated_size_bytes"}
+_TABLES_OWN: Final = b"rocksdb."
+_STRING, _INT64, _STRING_MAP = b"\x01", b"\x02", b"\x04"
+_BAR: Final = pa.scalar(b"|")
+
+
+def is_object_id(text: str) -> bool:
+    """Whether a text can be the name of a range or metarange."""
+    return _OBJECT_ID.fullmatch(text) is not None
+
+
+def object_id(table: SSTable) -> str:
+    """The name under which lakeFS stores a table of these records and properties."""
+    keys, values = table.entries.keys, table.entries.values()
+    records = pc.binary_join_element_wise(_digits(keys), keys, _BAR, _digits(values), values, _BAR, pa.scalar(b""))
+    content = hashlib.sha256()
+    if len(records):
+        content.update(memoryview(records.buffers()[2])[: pc.sum(pc.binary_length(records)).as_py()])
+    given = {k: v for k, v in table.properties.items() if not k.startswith(_TABLES_OWN) and k not in _COUNTED_BY_THE_WRITER}
+    content.update(_STRING_MAP + _number(len(given)))
+    for name in sorted(given):
+        content.update(_text(name) + _text(given[name]))
+    return content.hexdigest()
+
+
+def _digits(texts: pa.BinaryArray) -> pa.BinaryArray:
+    return pc.binary_length(texts).cast(pa.string()).cast(pa.binary())
+
+
+def _number(value: int) -> bytes:
+    return _INT64 + bytes([8]) + value.to_bytes(8, "big")
+
+
+def _text(value: bytes) -> bytes:
+    return _STRING + _number(len(value)) + value

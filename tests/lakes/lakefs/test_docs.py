@@ -1,0 +1,57 @@
+"""`docs/lakefs.md` names every option, reason and permission that there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gc_assets.config import LakeFsLakeConfig, LakeFsRetention
+from gc_assets.lakes.registry import NEVER_COMMITTED
+from tests.lakes.lakefs.builder import RepositoryBuilder
+from tests.lakes.lakefs.support import served
+from tests.lakes.lakefs.test_lake import NOW
+
+PAGE = (Path(__file__).parents[3] / "docs" / "lakefs.md").read_text()
+# What lakeFS asks a user to be allowed for each call (`pkg/api/controller.go`): the call's path by its end.
+PERMISSIONS = {
+    r"/repositories$": "fs:ListRepositories",
+    r"/repositories/[^/]+$": "fs:ReadRepository",
+    r"/branches$": "fs:ListBranches",
+    r"/tags$": "fs:ListTags",
+    r"/objects/ls$": "fs:ListObjects",
+    r"/settings/gc_rules$": "retention:GetGarbageCollectionRules",
+    r"/gc/prepare_uncommited$": "retention:PrepareGarbageCollectionUncommitted",
+    r"/config/garbage-collection$": "fs:ReadConfig",
+    r"/dump$": "fs:ListCommits",
+}
+
+
+def options(table: str) -> set[str]:
+    """What stands in backticks in the first column of the page's table under a heading."""
+    section = PAGE.split(f"## {table}\n", 1)[1].split("\n## ", 1)[0]
+    return set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
+
+
+def test_every_option_of_the_lake_is_explained() -> None:
+    fields = {*LakeFsLakeConfig.model_fields, *(f"retention.{name}" for name in LakeFsRetention.model_fields)} - {"retention"}
+    assert options("Configuration") == fields
+
+
+def test_every_reason_is_explained() -> None:
+    assert options("What each reason means") == {"expired", "lifecycle", NEVER_COMMITTED["lakefs"]}
+
+
+def test_every_call_that_is_made_has_its_permission_on_the_page(tmp_path: Path) -> None:
+    with served(RepositoryBuilder(tmp_path, NOW).repository) as (lake, server):
+        lake.freeze(NOW)
+    asked = {path for _, path, _ in server.requests}
+    needed = {next(name for end, name in PERMISSIONS.items() if re.search(end, path)) for path in asked}
+    assert needed == set(PERMISSIONS.values())
+    assert {name for name in needed if f"`{name}`" not in PAGE} == set()
+
+
+@pytest.mark.parametrize("table", ["policy_table", "current_rules", "potential_commits", "lifecycle_objects", "uncommitted_objects"])
+def test_every_table_of_its_own_is_named(table: str) -> None:
+    assert f"`{table}`" in PAGE

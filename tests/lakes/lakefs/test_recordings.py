@@ -1,0 +1,161 @@
+"""What a real server's repositories hold, keep and let go, scenario by scenario: decoded from the recorded tables, judged by our rule.
+
+Every trap that the recordings were built with is named here or in `tests/stages/test_lakefs_lifecycle.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.lakes.lakefs.lake import LakeFsLake
+from gc_assets.lakes.protocol import Commit, Container, FrozenRefs
+from gc_assets.stores.local import LocalObjects
+from tests.lakes.lakefs.fake_server import Branch, FakeServer
+from tests.lakes.lakefs.recorded_server import recorded_repository
+from tests.lakes.lakefs.recordings import NAMES, Recording
+from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, config_of, graph_of, moment, retained
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+TAGS = ["keep", "ignore"]
+
+
+@dataclass
+class Recorded:
+    """A recorded repository as the collector reads it: staged keys, and a lake for each way to treat tags."""
+
+    recording: Recording
+    namespace: Path
+    server: FakeServer
+    lakes: dict[str, LakeFsLake]
+    staged: set[str] = field(default_factory=set)
+    decoded: dict[str, set[str]] = field(default_factory=dict)
+
+    def keys(self, addresses: list[str]) -> set[str]:
+        prefix = f"file://{self.namespace}/"
+        return {address.removeprefix(prefix) for address in addresses if address.startswith(prefix) and "/_lakefs/" not in address}
+
+    def on_disk(self) -> set[str]:
+        found = (path for path in self.namespace.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.namespace)) for path in found if "_lakefs" not in path.parts}
+
+    def read(self, rules: dict[str, Any]) -> tuple[FrozenRefs, dict[str, Commit]]:
+        self.server.repositories[self.recording.name].rules = rules
+        refs = self.lakes["keep"].freeze(NOW)
+        return refs, {commit.commit_id: commit for commit in commits_of(self.lakes["keep"], refs)}
+
+    def active(self, scenario: dict[str, Any], tags: str) -> dict[str, Commit]:
+        refs, commits = self.read(scenario["rules"])
+        kept = retained(self.lakes[tags].retain(refs, graph_of(commits.values()), moment(scenario["as_of"]), FAR_FUTURE))
+        return {commit_id: commits[commit_id] for commit_id in kept}
+
+    def committed(self, commits: dict[str, Commit]) -> set[str]:
+        roots = {root.address: root for commit in commits.values() for root in commit.content_roots}
+        return set().union(*(self.below(Container(root.address, root.kind)) for root in roots.values()))
+
+    def below(self, container: Container) -> set[str]:
+        if container.address not in self.decoded:
+            rows = self.lakes["keep"].decode(container, LocalObjects().read(container.address))
+            parts = rows.filter(rows.column("is_container")).select(["address", "kind", "expected_entries"]).to_pylist()
+            below = [self.below(Container(row["address"], row["kind"], None, row["expected_entries"])) for row in parts]
+            self.decoded[container.address] = set().union(self.keys(rows.column("address").to_pylist()), *below)
+        return self.decoded[container.address]
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:
+    yield from _recorded(request.param)
+
+
+@pytest.fixture(scope="module")
+def basic() -> Iterator[Recorded]:
+    yield from _recorded("basic")
+
+
+def _recorded(name: str) -> Iterator[Recorded]:
+    recording = Recording(name)
+    namespace = recording.namespace
+    server = FakeServer(recorded_repository(recording, namespace))
+    # The namespace is all tests' and only read, so the server writes no list of its own; the listings alone show what is staged.
+    server.fault = lambda method, path, query: (201, {"run_id": "r", "gc_uncommitted_location": ""}) if "prepare" in path else None
+    with server.running() as url:
+        lakes = {tags: LakeFsLake(config_of(url, name, {"tags": tags}), LocalObjects(), [f"file://{namespace}/"]) for tags in TAGS}
+        found = Recorded(recording, namespace, server, lakes)
+        found.staged = found.keys([item.address for item in lakes["keep"].freeze(NOW).pinned])
+        for repository in server.repositories.values():  # staging is read once; the scenarios differ in rules and dates
+            repository.branches = {ref: Branch(branch.head, branch.hidden) for ref, branch in repository.branches.items()}
+            repository.trees = {commit: {} for commit in repository.trees}
+        yield found
+
+
+@pytest.mark.parametrize("tags", TAGS)
+def test_live_and_dead_files_of_every_scenario_are_the_recorded_ones(recorded: Recorded, tags: str) -> None:
+    ending = "protect" if tags == "keep" else "ignored"
+    for scenario in recorded.recording.expected["scenarios"]:
+        live = recorded.committed(recorded.active(scenario, tags)) | recorded.staged
+        dead = recorded.on_disk() - live
+        expected = scenario[f"dead_if_tags_{ending}"]
+        if isinstance(expected, list):
+            assert dead == set(expected), scenario["name"]
+            assert tags == "ignore" or {key for key in scenario["must_keep"] if "://" not in key} <= live, scenario["name"]
+        else:
+            digest = scenario["dead_digest" if tags == "keep" else "dead_digest_tags_ignored"]
+            assert (len(dead), hashlib.sha256("\n".join(sorted(dead)).encode()).hexdigest()) == (expected, digest), scenario["name"]
+            assert tags == "keep" or len(live - recorded.staged) == scenario["live_files"], scenario["name"]
+
+
+def test_active_commits_are_those_of_the_rule_and_hold_all_that_the_server_answered(recorded: Recorded) -> None:
+    """H14: the server's own answer leaves commits out by the order of their ids; the rule does not."""
+    missed = 0
+    for scenario in recorded.recording.expected["scenarios"]:
+        active = set(recorded.active(scenario, "ignore"))
+        assert active == set(scenario["rule_active_commits"]), scenario["name"]
+        assert active >= set(scenario["server_active_commits"]), scenario["name"]
+        missed += len(active - set(scenario["server_active_commits"]))
+    assert missed > 0 or recorded.recording.name == "lifecycle"
+
+
+def test_every_trap_keeps_what_must_be_kept(basic: Recorded) -> None:
+    scenario = next(item for item in basic.recording.expected["scenarios"] if item["name"] == "A")
+    live = basic.committed(basic.active(scenario, "keep")) | basic.staged
+    traps = {trap["id"]: trap for trap in basic.recording.expected["traps"]}
+    assert set(traps) == {
+        "tag-only", "dangling-young", "hard-reset", "hidden-branch", "reset", "staged-then-deleted", "staged-overwritten",
+        "identical-reupload", "link-pending", "link-expired", "link-full-address", "imported", "full-spelling", "strays",
+        "sibling-order",
+    }  # fmt: skip
+    for name, trap in traps.items():
+        if name != "link-pending":  # young by the server's link expiry, which the stages apply
+            assert {key for key in trap.get("keys", ()) if "://" not in key} <= live, trap["text"]
+        assert not set(trap.get("dead", ())) & live, trap["text"]
+
+
+def test_the_files_of_another_place_that_were_imported_are_named_as_they_are(basic: Recorded) -> None:
+    (trap,) = [trap for trap in basic.recording.expected["traps"] if trap["id"] == "imported"]
+    heads = {ref.head_commit_id for ref in basic.read({"default_retention_days": 7, "branches": []})[0].refs}
+    commits = basic.read({"default_retention_days": 7, "branches": []})[1]
+    named: set[str] = set()
+    for commit in (commits[head] for head in heads if head is not None):
+        for root in commit.content_roots:
+            rows = basic.recording.objects(root.address.rpartition("/")[2])
+            named |= set(rows.column("address").to_pylist())
+    assert {basic.recording.address(key) for key in trap["keys"] if "://" in key} <= named
+
+
+def test_refs_and_commits_are_the_recorded_ones_hidden_and_dangling_ones_too(basic: Recorded) -> None:
+    expected = basic.recording.expected
+    refs, commits = basic.read(expected["rules_in_force_when_recorded"])
+    assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "tag"} == expected["tags"]
+    heads = {name: branch["head"] for name, branch in expected["branches"].items()}
+    assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "branch"} == heads
+    assert commits.keys() == expected["commits"].keys() == set(expected["server"]["dump_commit_ids"])
+    for commit_id, facts in expected["commits"].items():
+        assert list(commits[commit_id].parents) == facts["parents"]
+        assert int(commits[commit_id].committed_at.timestamp()) == facts["creation_date"]
+    assert [claim.address for claim in refs.claims] == [f"file://{basic.namespace}/data/"]

@@ -1,0 +1,35 @@
+"""Reads the objects of a repository from the disk as any client would: by the addresses in its real SSTables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.stores.local import LocalObjects
+from tests.stages.lakehouse import Lakehouse
+
+
+def unreadable(house: Lakehouse, lake: str = "ml") -> set[str]:
+    """Paths in retained commits whose objects give no bytes, as of the lake's last mark; something is retained and readable."""
+    reader = house.tonight().lake(lake)
+    kept = {row["commit_id"] for row in house.rows("reachable_snapshots", lake) if row["state"] == "retained"}
+    roots = {root["address"] for row in house.rows("commit_graph", lake) if row["commit_id"] in kept for root in row["content_roots"]}
+    pending = [Container(address, Kind.METARANGE) for address in roots]
+    lost: set[str] = set()
+    read = 0
+    while pending:
+        container = pending.pop()
+        for row in reader.decode(container, LocalObjects().read(container.address)).to_pylist():
+            if row["is_container"]:
+                pending.append(Container(row["address"], row["kind"], None, row["expected_entries"]))
+            elif row["must_exist"]:
+                found = _bytes(row["address"])
+                read += found
+                lost |= set() if found else {row["path"]}
+    assert read, "nothing is retained, or nothing of it is there"
+    return lost
+
+
+def _bytes(address: str) -> int:
+    path = Path(address.removeprefix("file://"))
+    return len(path.read_bytes()) if path.is_file() else 0
