@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from benchmarks.cache import FINISHED, change, is_whole
 from benchmarks.iceberg_lake import NOW, SCHEMA, SPEC, TableWriter
+from benchmarks.peer_nessie import PHASES, START_SECONDS
 from gc_assets.demo.iceberg_builder import clock_at
 from tests.lakes.nessie.builder import BranchBuilder, NessieBuilder
 from tests.lakes.nessie.server import NEWEST, Server, fetch
@@ -35,12 +36,11 @@ SIZES: Final = {"s": Size(10, 5, 45), "m": Size(50, 10, 90), "l": Size(100, 20, 
 # nessie-gc, built from its sources, on lakes of these shapes: wall seconds of mark and of sweep, each with about two seconds of JVM start
 # (two shared cores, -Xmx1g, H2 file store). Its jar is on no registry, so these figures stand where it would run.
 PEER: Final = {"s": (3.6, 4.2), "m": (4.4, 7.4), "l": (7.2, 22.6), "d": (6.5, 39.0), "r": (14.7, 17.3)}
-PEER_START: Final = 2.0
 
 
 def peer_seconds(size: str) -> float:
     """What nessie-gc took for mark and sweep without starting."""
-    return sum(PEER[size]) - 2 * PEER_START
+    return sum(PEER[size]) - START_SECONDS * len(PHASES)
 
 
 class NessieLake:

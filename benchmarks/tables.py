@@ -31,7 +31,7 @@ def summary(measured: Sequence[Measured]) -> Iterator[str]:
             f"{total['peak_jvm_bytes'] / MIB:,.0f}",
             str(sum(stage["jobs"] for stage in stages)) if stages else "",
             f"{item.answer['live_files']:,}" if "live_files" in item.answer else "",
-            f"{item.answer['unreferenced']:,}",
+            f"{item.answer['unreferenced']:,}" if item.answer["unreferenced"] is not None else "",
             f"{item.wall / peer:.2f}" if peer else "",
         ]
         yield "| " + " | ".join(cells) + " |"

@@ -254,6 +254,7 @@ LIVE_CONTENTS = _table(
     _field("ref_name", STRING, "One ref that shows it; null for a commit that no ref reaches."),
     _field("commit_id", STRING, "One kept commit that put it, or in whose state it is."),
     _field("at_head", BOOL, "True: some ref shows it now, so its metadata must exist."),
+    _field("on_branch", BOOL, "True: some branch shows it now, so that work on the table may go on here."),
     kinds=("nessie",),
 )
 

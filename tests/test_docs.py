@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from gc_assets import config
 from gc_assets.core import gates
 from gc_assets.schemas import TABLES
+from tests.lakes.nessie.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parent.parent
 
@@ -59,6 +61,43 @@ def test_every_key_of_a_nessie_lake_is_documented() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
     named = {name for name in config.NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
     assert named == config.NessieLakeConfig.model_fields.keys() - {"name", "kind"}
+
+
+# Research of nessie-gc's command line (picocli, 0.108.5-SNAPSHOT): its commands with their aliases, and its long options.
+NESSIE_GC = """
+mark-live identify mark sweep expire gc list show delete list-deferred deferred-deletes show-sql-create-schema-script create-sql-schema
+completion-script show-licenses help --inmemory --jdbc --jdbc-url --jdbc-user --jdbc-password --jdbc-properties --jdbc-fetch-size
+--jdbc-pool-max-size --jdbc-schema --time-zone --uri --nessie-option --nessie-client --nessie-api --default-cutoff --cutoff
+--cutoff-ref-time --identify-parallelism --write-live-set-id-to --max-file-modification --expiry-parallelism --expected-file-count
+--fpp --allowed-fpp --defer-deletes --no-defer-deletes --iceberg --hadoop --live-set-id --read-live-set-id-from
+--with-deferred-deletes --with-content-references --with-base-locations --output-file
+"""
+
+
+def test_every_command_and_option_of_nessie_gc_has_its_counterpart() -> None:
+    table = (ROOT / "docs" / "nessie.md").read_text().split("## Instead of nessie-gc")[1].split("\n## ")[0]
+    left = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| "))
+    named = {text.split()[0] for text in re.findall("`([^`]+)`", left)}
+    assert named == set(NESSIE_GC.split())
+
+
+def test_every_setting_of_a_nessie_lake_is_in_its_page() -> None:
+    page = (ROOT / "docs" / "nessie.md").read_text()
+    names = [
+        *config.NessieLakeConfig.model_fields.keys() - {"name", "kind"},
+        *(f"retention.{key}" for key in config.NessieRetention.model_fields),
+    ]
+    assert [name for name in names if f"`{name}" not in page] == []
+
+
+def test_every_difference_from_nessie_gc_names_tests_that_there_are() -> None:
+    table = (ROOT / "docs" / "nessie.md").read_text().split("## Where it differs on purpose")[1].split("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    proofs = [re.findall("`([^`]+)`", row[3]) for row in rows]
+    assert all(proofs)
+    stories = {story.name for story in SCENARIOS}
+    tests = set(re.findall(r"^def (test_\w+)", "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py")), re.MULTILINE))
+    assert {name for names in proofs for name in names} - stories - tests == set()
 
 
 def test_every_gate_is_documented() -> None:

@@ -163,6 +163,15 @@ class Uncommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class FormerRef:
+    """A ref as an earlier night froze it. The one that read `missed_at` found it gone (`moved_to` null) or at another head."""
+
+    ref: Ref
+    missed_at: datetime
+    moved_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """All that a run believes of a lake: refs, where its commits are read, what it claims, and files live whatever commits say.
 
@@ -170,6 +179,7 @@ class FrozenRefs:
     version hints, `ref.json` files, tag tombstones, `config.yaml`.
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
     `edits` are those that plans of ours made in earlier nights: what they let go of is no rolled-back history, which a rule may keep.
+    `former` are refs that earlier nights saw where they are no more, if that was missed within the grace period.
     `uncommitted` is what is staged (lakeFS), each under one address; all its names are `pinned` too.
     `min_age_seconds`: nothing younger is ever a candidate here, whatever the storage's grace, because the system itself may still
     take the file up (a lakeFS address that may yet be linked).
@@ -183,6 +193,7 @@ class FrozenRefs:
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
     edits: tuple[ExpiryAction, ...] = ()
+    former: tuple[FormerRef, ...] = ()
     min_age_seconds: int = 0
     uncommitted: tuple[Uncommitted, ...] = ()
 
@@ -365,8 +376,19 @@ class UndoingLake(ExpiringLake, Protocol):
 class GrowingLake(Lake, Protocol):
     """A lake whose commits never change, so that one that an earlier night read is not read again, and not forgotten."""
 
-    def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
-        """`commits` without those whose id is `known` and what lies behind them. Raises `LakeUnreadable`."""
+    def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:
+        """`commits` without those whose id is `known` and what lies behind them, and with what lies behind `former`: commits that an
+        earlier night read and that no ref need reach. One that the lake no longer has is left out. Raises `LakeUnreadable`.
+        """
+        ...
+
+
+@runtime_checkable
+class WatchedLake(Lake, Protocol):
+    """A lake that lists only those refs that it lets us see, so that one which an earlier night saw is asked for by its name."""
+
+    def refuse_hidden(self, names: Collection[str]) -> None:
+        """Returns if the lake says of every one of these refs, which its list lacks, that there is none. Raises `LakeUnreadable`."""
         ...
 
 

@@ -38,11 +38,14 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> list[Publ
 def batches(
     state: State, schema: pa.Schema, paths: Collection[str], columns: Collection[str] | None = None, limit: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of Parquet parts with the columns of the schema, at most `limit` of them."""
+    """The rows of Parquet parts with the columns of the schema, at most `limit` of them.
+
+    Raises `StateError` for a part that an older release wrote without one of the columns.
+    """
     wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     left = limit
     for path in paths:
-        source = pq.ParquetFile(pa.BufferReader(state.files.read(path)))
+        source = pq.ParquetFile(pa.BufferReader(_part(state, path, wanted)))
         for batch in source.iter_batches(columns=wanted.names):
             if left is not None and left <= 0:
                 return
@@ -52,7 +55,24 @@ def batches(
 
 
 def rows_where(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
-    """The rows whose `column` is one of `values`. Row groups that cannot hold one are not read."""
+    """The rows whose `column` is one of `values`. Row groups that cannot hold one are not read.
+
+    Raises `StateError` for a part that an older release wrote without one of the columns.
+    """
     wanted = pc.field(column).isin(list(values))
-    found = [pq.read_table(pa.BufferReader(state.files.read(path)), columns=schema.names, filters=wanted).cast(schema) for path in paths]
+    found = [
+        pq.read_table(pa.BufferReader(_part(state, path, schema)), columns=schema.names, filters=wanted).cast(schema) for path in paths
+    ]
     return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def _part(state: State, path: str, schema: pa.Schema) -> bytes:
+    content = state.files.read(path)
+    lacking = [name for name in schema.names if name not in pq.read_schema(pa.BufferReader(content)).names]
+    if lacking:
+        group_asset, _, day = path.partition("/run_date=")
+        raise StateError(
+            f"{group_asset} of {day[:10]} was written by an older release of gc-assets, without the columns {', '.join(lacking)}, and "
+            f"cannot be shown by this one; run that date again, or a newer one"
+        )
+    return content

@@ -31,7 +31,8 @@ BATCH_COMMITS = 5_000
 def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published:
     """Every commit behind the frozen refs' sources, dangling ones too, with topological levels.
 
-    Of a lake whose commits never change those of earlier nights are taken over: also of refs that were dropped since.
+    Of a lake whose commits never change those of earlier nights are taken over, also of refs that were dropped since; after an upgrade,
+    or where a storage moved, they are all read anew.
 
     Commits that two sources share (a table registered twice) are one row with the union of their content roots.
     Raises `LakeUnreadable` naming the source that could not be read.
@@ -43,9 +44,11 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
     numbers = spark.range(0, count, 1, max(1, min(count, parallelism(spark))))
     lake, meaning = night.lake(lake_name), read_as(night, lake_name)
-    earlier = _earlier(night, lake_name, meaning) if isinstance(lake, GrowingLake) else None
+    last = _last(night, lake_name) if isinstance(lake, GrowingLake) else None
+    earlier = last if last is not None and last.receipt.facts.get("read_as") == meaning else None
     known = tuple(earlier.paths()) if earlier is not None else ()
-    read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known)
+    forgotten = tuple(last.paths()) if last is not None and earlier is None else ()
+    read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known, forgotten)
     commits = numbers.mapInArrow(read, ddl)
     if earlier is not None:
         commits = commits.unionByName(read_table(spark, state, COMMIT_GRAPH, earlier))
@@ -62,30 +65,41 @@ def read_as(night: Night, lake_name: str) -> str:
     return hashlib.sha256(json.dumps([__version__, places, server]).encode()).hexdigest()
 
 
-def _earlier(night: Night, lake_name: str, meaning: str) -> Published | None:
-    """The graph that was published last, if it was read as tonight's is."""
-    runs = [run for run in night.state.runs(lake_name, COMMIT_GRAPH.name) if run.receipt.facts.get("read_as") == meaning]
-    return max(runs, key=lambda run: run.receipt.created_at, default=None)
+def _last(night: Night, lake_name: str) -> Published | None:
+    """The graph that was published last, however it was read."""
+    return max(night.state.runs(lake_name, COMMIT_GRAPH.name), key=lambda run: run.receipt.created_at, default=None)
+
+
+def tips(graph: pa.Table) -> list[str]:
+    """The commits of a graph that are nobody's parent: all others lie behind them."""
+    ids = graph.column("commit_id")
+    return ids.filter(pc.invert(pc.is_in(ids, pc.list_flatten(graph.column("parents"))))).to_pylist()
 
 
 @dataclass(frozen=True)
 class _ReadCommits:
-    """Numbers of sources in, commits out; runs in executors."""
+    """Numbers of sources in, commits out; runs in executors.
+
+    `known` is the graph of an earlier night that is taken over, `forgotten` one that has to be read anew.
+    """
 
     lake: Lake
     resolver: KeyResolver
     files: Files
     sources: tuple[str, ...]
     known: tuple[str, ...]
+    forgotten: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sources = read_parts(self.files, list(self.sources), SOURCES)
         known = frozenset(read_parts(self.files, list(self.known), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id").to_pylist())
+        former = tips(read_parts(self.files, list(self.forgotten), COMMIT_GRAPH.schema, ["commit_id", "parents"]))
         for batch in batches:
             for row in sources.take(batch.column("id")).to_pylist(maps_as_pydicts="strict"):
                 pending: list[Commit] = []
                 source = CommitSource(**row)
-                for commit in self.lake.new_commits(source, known) if isinstance(self.lake, GrowingLake) else self.lake.commits(source):
+                lake = self.lake
+                for commit in lake.new_commits(source, known, former) if isinstance(lake, GrowingLake) else lake.commits(source):
                     pending.append(commit)
                     if len(pending) == BATCH_COMMITS:
                         yield commit_rows(pending, self.resolver)

@@ -26,6 +26,7 @@ from gc_assets.core.receipts import Published, Run, State
 from gc_assets.schemas import CLAIMS, DELETION_PLAN, EXPIRY_ACTIONS, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.stages.approvals import spoilt, unfinished
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.live_files import METADATA, UNKNOWN_SIDE
 from gc_assets.stages.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.stages.night import Night
 from gc_assets.stages.orphan_files import claims_of
@@ -181,8 +182,9 @@ def _rows(
     due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))
     is_needed = F.col("is_live").isNotNull()  # live again, or in history that a ref reaches again
     restore = is_needed & ~F.coalesce(taken, F.lit(False))
-    # Only what its lake still claims is purged: a lake that left the configuration may have come to need it.
-    purge = ~is_needed & due & F.col("lake").isNotNull()
+    # Only what its lake still claims is purged: a lake that left the configuration may have come to need it. And nothing is while
+    # live metadata that nobody ever read waits in quarantine itself: once it is back the next night knows what it needs.
+    purge = ~is_needed & due & F.col("lake").isNotNull() & F.lit(not _needs_unread_metadata(spark, night, live))
     back = judged.select(
         "key",
         F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
@@ -201,6 +203,19 @@ def _rows(
         F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
     )
     return fresh.unionByName(back)
+
+
+def _needs_unread_metadata(spark: SparkSession, night: Night, live: list[Published]) -> bool:
+    """Whether a live metadata object that is in quarantine was never decoded."""
+    paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
+    if not paths:
+        return False
+    unknown = read_paths(spark, night.state.files, METADATA, paths)
+    quarantined = [
+        quarantine_ledger(spark, night.state, storage.name).join(unknown.filter(F.col("storage") == storage.name), "key", "left_semi")
+        for storage in night.config.storages
+    ]
+    return any(collect(found.select("key").limit(1)) for found in quarantined)
 
 
 @dataclass(frozen=True)

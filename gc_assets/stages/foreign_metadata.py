@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.protocol import Objects
+from gc_assets.stages.known_tables import Known
 
 # Names that only metadata of the named system has; the first is decided by its content, the others by their place alone.
 ICEBERG: Final = r"\.metadata\.json(\.gz)?$"
@@ -25,12 +26,12 @@ FOREIGN_DDL: Final = "key string, why string"
 
 
 def foreign_metadata(
-    suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: Mapping[str, int]
+    suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: Mapping[str, Known]
 ) -> DataFrame:
     """The suspects (columns key, is_old; names that match `SUSPECT`) that are foreign, each with the reason.
 
-    `known_tables` maps the uuid of each table of a configured catalog to its newest snapshot's time in milliseconds. Old metadata
-    of such a table with a newer snapshot means that the catalog is behind: a copy, or one that the writers left.
+    `known_tables` maps the uuid of each table of a configured catalog to what it knows of it. Metadata with a newer snapshot, old
+    where the table is in use, means that the catalog is behind: a copy, or one that the writers left.
     """
     return suspects.select("key", "is_old").mapInArrow(_Judge(storage_name, resolver, objects, known_tables), FOREIGN_DDL)
 
@@ -40,7 +41,7 @@ class _Judge:
     storage_name: str
     resolver: KeyResolver
     objects: Objects
-    known_tables: Mapping[str, int]
+    known_tables: Mapping[str, Known]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -69,9 +70,10 @@ class _Judge:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             return f"table metadata that cannot be read ({error})"
-        if uuid not in self.known_tables:
+        known = self.known_tables.get(uuid)
+        if known is None:
             return f"table {uuid}, which no configured catalog knows"
-        if is_old and newest > self.known_tables[uuid]:
+        if newest > known.newest and (is_old or not known.in_use):
             return f"table {uuid} with a newer snapshot than its catalog knows: the catalog is a copy or behind, or a commit failed here"
         return None
 

@@ -14,6 +14,7 @@ from gc_assets.core.paths import KeyResolver
 from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Ref
 from gc_assets.schemas import CLAIMS, EXPIRY_LOG, LAKE_REFS, PINNED, SOURCES, UNCOMMITTED
+from gc_assets.stages.former_refs import freeze_of, refuse_hidden
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import publish, read_rows, write_rows
 
@@ -27,7 +28,7 @@ def lake_refs(night: Night, lake_name: str) -> Published:
     plan has edited the lake's history: what was frozen before names commits that are gone.
 
     The clock is read before the first ref. A date frozen on another day than its own is `historical`: its plan can be
-    shown and never applied. Raises `LakeUnreadable` naming what could not be read.
+    shown and never applied. Raises `LakeUnreadable` naming what could not be read, or a ref that the lake hides since the last night.
     """
     state = night.state
     frozen = state.current(night.group(lake_name), LAKE_REFS.name, night.run_date)
@@ -37,6 +38,7 @@ def lake_refs(night: Night, lake_name: str) -> Published:
     frozen_at = night.clock.now()
     lake = night.lake(lake_name)
     refs = lake.freeze(night.as_of)
+    refuse_hidden(night, lake_name, lake, freeze_of(frozen_at, refs.refs))
     resolver = night.resolver()
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     side = {

@@ -52,6 +52,8 @@ LIFECYCLE_SIDE = "_lifecycle"
 WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
 # Live metadata objects that must be in the inventory, with the length that was decoded: published beside the table.
 METADATA_SIDE = "_metadata"
+# Live metadata objects that are gone and were never decoded: what they named is not known. Published beside the table.
+UNKNOWN_SIDE = "_unknown"
 # Who needs a file: numbered so that the smallest number is the strongest witness. `expands`: entries of `container` follow it,
 # and must exist only where the container must.
 WITNESSES: Final = pa.schema(
@@ -103,7 +105,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         run,
     )
     closed = merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(close, PARTS_DDL)))
-    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, CLAIMS_SIDE) if side in closed.side}
+    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
     scratch = {side: [f"{run.path}/{part.name}" for part in parts] for side, parts in closed.side.items()}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
@@ -242,20 +244,21 @@ class _Close:
             if len(collected):
                 roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
                 found = closure(roots, edges)
-            lengths, lost = self._lengths(files, found)
+            lengths, lost, unknown = self._lengths(files, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _metadata(found, lengths, leaves)
-            claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
-            sides = {WITNESSES_SIDE: witnesses, DIRECT_SIDE: direct, METADATA_SIDE: metadata, CLAIMS_SIDE: claims}
+            claims, wide = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            sides = {WITNESSES_SIDE: witnesses, DIRECT_SIDE: direct, METADATA_SIDE: metadata, CLAIMS_SIDE: claims, UNKNOWN_SIDE: unknown}
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             counts = metadata.group_by("storage").aggregate([([], "count_all")]).to_pylist()
-            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
+            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted), wide))
             yield report_parts(parts, facts={"metadata_by_storage": {row["storage"]: row["count_all"] for row in counts}, "notes": notes})
 
-    def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table]:
-        """The decoded length of each container of `found`, and the containers that live contents show and that are gone.
+    def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
+        """The decoded length of each container of `found`, the containers that live contents show and that are gone, and those that
+        are gone and were never decoded (columns `METADATA`).
 
         The length is null for one that only freed commits need and nobody could read, and for one that is gone and need not exist.
         An object whose parent tells its length counts at that length only: Icechunk's expiry writes a snapshot anew under its name.
@@ -278,7 +281,8 @@ class _Close:
         if needed.num_rows:
             raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
         gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
-        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone
+        unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(wanted, pc.is_null(any_length)))
+        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, unknown.select(METADATA.names).cast(METADATA)
 
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])

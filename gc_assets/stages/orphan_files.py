@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
@@ -20,7 +20,6 @@ from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.parts import PartWriter, read_parts
 from gc_assets.core.paths import loose
 from gc_assets.core.receipts import Balance, Published, Run
-from gc_assets.lakes.protocol import Kind
 from gc_assets.lakes.registry import EDITED_HISTORIES, NEVER_COMMITTED, UNCOLLECTED_METADATA
 from gc_assets.schemas import (
     CLAIMS,
@@ -31,16 +30,15 @@ from gc_assets.schemas import (
     LIVE_FILES,
     LIVE_FILTER,
     ORPHAN_FILES,
-    PLACES,
     PROBLEMS,
     STORAGE_INVENTORY,
 )
 from gc_assets.stages.ages import Ages
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
+from gc_assets.stages.known_tables import known_tables
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE, METADATA, METADATA_SIDE, released_by_lifecycle
 from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
-from gc_assets.stages.manifest_entries import PLACES_SIDE, segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.purged_by_rule import purged_by_rule
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
@@ -55,7 +53,6 @@ from gc_assets.stages.tables import (
     merge_written,
     publish,
     read_paths,
-    read_rows,
     read_table,
     report_parts,
     write_frame,
@@ -73,7 +70,6 @@ WITNESS_DDL: Final = (
 # rules release it, one that only mentions it.
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # A gate names a few and counts the rest, up to here.
 MAX_NAMED: Final = 1_000
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
@@ -207,32 +203,20 @@ def _foreign(spark: SparkSession, night: Night, storage_name: str, suspects: lis
     if not suspects:
         return []
     frame = read_paths(spark, night.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
-    found = foreign_metadata(frame, storage_name, night.resolver(), LocalObjects(), _known_tables(night))
+    frame = frame.join(_named_by_commits(spark, night, storage_name), "key", "left_anti")
+    found = foreign_metadata(frame, storage_name, night.resolver(), LocalObjects(), known_tables(night))
     return sorted(f"{row['key']}: {row['why']}" for row in collect(found.limit(MAX_NAMED)))
 
 
-def _known_tables(night: Night) -> dict[str, int]:
-    """Every table of every lake with its newest snapshot's time in milliseconds; 0 for one without snapshots."""
-    known: dict[str, int] = {}
+def _named_by_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+    """Keys of the metadata files that a commit of a configured server put, whether or not it is kept: none of them is foreign."""
+    named = spark.createDataFrame([], "key string")
     for lake in night.config.lakes:
-        refs = read_rows(night.state, LAKE_REFS, night.state.require(lake.name, LAKE_REFS.name, night.run_date), columns=["table_uuid"])
-        known |= {uuid: known.get(uuid, 0) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
-        graph = night.state.require(lake.name, COMMIT_GRAPH.name, night.run_date)
-        commits = read_rows(night.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
-        newest = commits.group_by("table_uuid").aggregate([("committed_at", "max")]).to_pylist()
-        for row in newest:
-            if row["table_uuid"] is not None:
-                milliseconds = (row["committed_at_max"] - EPOCH) // timedelta(milliseconds=1)
-                known[row["table_uuid"]] = max(known.get(row["table_uuid"], 0), milliseconds)
         if LIVE_CONTENTS.is_of(lake.kind):
-            # Its tables have their uuids in their metadata, and a dropped branch's snapshots are no sign of a stale catalog: only
-            # one newer than every commit of the server is.
-            newest_of_all = max((row["committed_at_max"] for row in newest), default=EPOCH)
-            said = read_parts(night.state.files, segment_paths(segments(night, lake.name), PLACES_SIDE), PLACES, ["address", "kind"])
-            uuids = pc.unique(said.column("address").filter(pc.equal(said.column("kind"), Kind.TABLE_UUID)))
-            milliseconds = (newest_of_all - EPOCH) // timedelta(milliseconds=1)
-            known |= {uuid.removeprefix("urn:uuid:"): milliseconds for uuid in uuids.to_pylist()}
-    return known
+            graph = night.state.require(lake.name, COMMIT_GRAPH.name, night.run_date)
+            roots = read_table(spark, night.state, COMMIT_GRAPH, graph).select(F.explode("content_roots").alias("root"))
+            named = named.unionByName(roots.filter(F.col("root.storage") == storage_name).select("root.key"))
+    return named.distinct()
 
 
 def _behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:

@@ -23,8 +23,10 @@ from gc_assets.lakes.protocol import (
     ExpiryAction,
     FrozenRefs,
     Lake,
+    WatchedLake,
 )
 from gc_assets.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
+from gc_assets.stages.former_refs import former_refs, freeze_of
 from gc_assets.stages.lake_refs import frozen_refs
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, publish, report_parts, write_rows
@@ -45,13 +47,16 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     expiry_run = state.start(night.group(lake_name), EXPIRY_PLAN.name, night.run_date, night.clock)
     has_contents = LIVE_CONTENTS.is_of(refs.receipt.facts["kind"])
     contents_run = state.start(night.group(lake_name), LIVE_CONTENTS.name, night.run_date, night.clock) if has_contents else None
+    lake, frozen = night.lake(lake_name), frozen_refs(night, lake_name, refs)
+    grace_cutoff = frozen_at - night.longest_grace()
+    former = former_refs(night, lake_name, freeze_of(frozen_at, frozen.refs), grace_cutoff) if isinstance(lake, WatchedLake) else ()
     task = _Retain(
-        night.lake(lake_name),
-        replace(frozen_refs(night, lake_name, refs), edits=_edits(night, lake_name)),
+        lake,
+        replace(frozen, edits=_edits(night, lake_name), former=former),
         state.files,
         tuple(graph.paths()),
         as_of,
-        frozen_at - night.longest_grace(),
+        grace_cutoff,
         reachable_run,
         expiry_run,
         contents_run,

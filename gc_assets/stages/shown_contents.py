@@ -5,7 +5,8 @@ Arrow in one executor task. Lakes without `live_contents` have none of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,9 @@ from gc_assets.core.parts import read_parts
 from gc_assets.lakes.protocol import Kind
 from gc_assets.schemas import CLAIMS, LIVE_CONTENTS
 from gc_assets.stages.content_roots import RootTables
+
+# Where Iceberg's writers put a table's files below its location, unless its properties say otherwise.
+WRITTEN_TO: Final = ("data/", "metadata/")
 
 
 def collected_before(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
@@ -63,23 +67,51 @@ def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table
         )
 
 
-def claims_made(places: pa.Table, unlisted: pa.Table) -> pa.Table:
-    """What containers say to be a table's own, each prefix once, and the places of contents that nobody here can list, shielded."""
-    own = places.filter(pc.equal(places.column("kind"), Kind.TABLE_LOCATION))
-    rows = pa.concat_tables(
-        [
-            item.select(["address", "storage", "key"]).append_column("collect", pa.array([collect] * item.num_rows, pa.bool_()))
-            for item, collect in ((own, True), (unlisted, False))
-        ],
-        promote_options="default",
-    )
-    once = rows.group_by(["address", "storage", "key", "collect"]).aggregate([])
-    nobody = pa.nulls(once.num_rows, pa.string())
-    return once.append_column("table_uuid", nobody).append_column("table_name", nobody).select(CLAIMS.names).cast(CLAIMS)
+def claims_made(places: pa.Table, unlisted: pa.Table) -> tuple[pa.Table, list[str]]:
+    """What containers say to be a table's own, each prefix once, and the places of contents that nobody here can list, shielded.
+
+    A location that is a whole storage, or holds the location of another table, is not one table's own: of it the table claims the
+    folders that Iceberg writes to. Second the addresses of those.
+    """
+    locations = places.filter(pc.equal(places.column("kind"), Kind.TABLE_LOCATION))
+    uuids = places.filter(pc.equal(places.column("kind"), Kind.TABLE_UUID))
+    tables = uuids.column("address").take(pc.index_in(locations.column("container"), uuids.column("container")))
+    named = locations.select(["address", "storage", "key"]).append_column("table", tables)
+    own = named.group_by(named.column_names, use_threads=False).aggregate([]).to_pylist()
+    shared = too_wide((row["storage"], row["key"], row["table"]) for row in own)
+    rows: dict[tuple[str, str | None, str | None, bool], None] = {}
+    wide: dict[str, None] = {}
+    for row in own:
+        folders: tuple[str, ...] = ("",)
+        if (row["storage"], row["key"]) in shared:
+            wide[row["address"]] = None
+            folders = WRITTEN_TO
+        for folder in folders:
+            rows[row["address"] + folder, row["storage"], None if row["key"] is None else row["key"] + folder, True] = None
+    for row in unlisted.select(["address", "storage", "key"]).to_pylist():
+        rows[row["address"], row["storage"], row["key"], False] = None
+    names = ("address", "storage", "key", "collect")
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=CLAIMS), list(wide)
 
 
-def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
-    """Sentences for the report: live history whose metadata is gone, and places that are kept whole."""
+def too_wide(locations: Iterable[tuple[str | None, str | None, str]]) -> set[tuple[str, str]]:
+    """Of (storage, prefix, table) the prefixes that are empty, or below which another table's prefix lies. External ones are none."""
+    tables: dict[tuple[str, str], set[str]] = {}
+    for storage, prefix, table in locations:
+        if storage is not None and prefix is not None:
+            tables.setdefault((storage, prefix), set()).add(table)
+    found = {place for place in tables if not place[1]}
+    above: list[tuple[str, str]] = []
+    for storage, prefix in sorted(tables):
+        while above and not (above[-1][0] == storage and prefix.startswith(above[-1][1])):
+            above.pop()
+        found |= {place for place in above if not tables[storage, prefix] <= tables[place]}
+        above.append((storage, prefix))
+    return found
+
+
+def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table, wide: Sequence[str]) -> Iterator[str]:
+    """Sentences for the report: live history whose metadata is gone, places that are kept whole, and locations that are too wide."""
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
         yield (
@@ -88,3 +120,8 @@ def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str
         )
     for address in pc.unique(unlisted.column("address")).to_pylist():
         yield f"lake {lake_name}: everything below {address} is kept, because the files of a content there cannot be listed"
+    for address in wide:
+        yield (
+            f"lake {lake_name}: {address} is the location of a table and a whole storage, or holds other tables: only "
+            f"{' and '.join(WRITTEN_TO)} below it are swept; name it in `claims` if all of it is this lake's"
+        )

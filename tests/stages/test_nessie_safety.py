@@ -169,9 +169,11 @@ def test_what_a_commit_after_the_plan_needs_is_not_taken(house: Lakehouse, build
     old = builder.content(["db", "t"])
     assert old is not None
     newer = main.at_hand("db.t").leftovers(LONG_AGO)[0]
+    in_flight = main.at_hand("db.t").leftovers(START - timedelta(hours=71))
     main.append("db.t")
     house.lakes = [builder.config(retention=HEADS)]
     header = house.plan()
+    assert not {house.key(path) for path in in_flight} & house.keys("deletion_plan")
     assert house.key(old["metadataLocation"]) in house.keys("deletion_plan")
     house.approved(header)
     builder.commit([put(["db", "t"], old)])
@@ -221,6 +223,8 @@ def test_expired_history_is_planned_with_the_commit_that_last_needed_it(house: L
     old, last = metadata_of(builder, "db.t"), builder.head()
     main.append("db.t")
     lost = main.at_hand("db.t").leftovers(LONG_AGO)
+    damaged = local(open_table(str(old)).current_snapshot().manifest_list)  # type: ignore[union-attr]  # it has a row, so a snapshot
+    damaged.unlink()
     house.lakes = [builder.config(retention=HEADS)]
     house.plan()
     rows = {row["key"]: row for row in house.rows("orphan_files")}
@@ -229,21 +233,75 @@ def test_expired_history_is_planned_with_the_commit_that_last_needed_it(house: L
     assert set(rows) == house.keys("deletion_plan")
 
 
-def test_a_dropped_branch_is_remembered_until_the_default_cutoff_lets_it_go(house: Lakehouse, builder: NessieBuilder) -> None:
-    builder.on().new("db.t")
+def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
+    house: Lakehouse, builder: NessieBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = builder.on()
+    main.new("db.t")
+    builder.tag("v1")
+    tagged = metadata_of(builder, "db.t")
+    main.append("db.t")
     builder.branch("dev")
+    branched, head = metadata_of(builder, "db.t"), builder.head("dev")
     place = local(builder.on("dev").new("db.secret").table.location())
-    house.lakes = [builder.config(retention={"default": "30d"})]
+    main.append("db.t")
+    house.lakes = [builder.config(retention={"default": "30d", "refs": [{"match": "main", "cutoff": 1}]})]
     house.mark()
+    builder.drop("v1")
     builder.drop("dev")
-    mine = {house.key(path) for path in builder.on().files() if path.is_relative_to(place)}
+    mine = {house.key(path) for path in [tagged, branched, *main.files()] if path in {tagged, branched} or path.is_relative_to(place)}
     house.now += timedelta(days=1)
+    monkeypatch.setattr("gc_assets.stages.commit_graph.__version__", "the next one")  # which reads every history anew
     house.plan()
     assert not mine & house.keys("deletion_plan")
+    notes = house.tonight().state.require("shop", "reachable_snapshots", house.clock.today()).receipt.facts["notes"]
+    assert sum("is gone since" in note for note in notes) == 2
+    builder.branch("again", at=head)
+    assert open_table(str(metadata_of(builder, "db.t", "again"))).scan().to_arrow().num_rows > 0
+    builder.drop("again")
     house.now += timedelta(days=60)
     header = house.plan()
     assert header.failed_gates == []
     assert mine <= house.keys("deletion_plan")
+
+
+def test_a_dropped_table_that_somebody_writes_on_stops_the_plan(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    main.new("db.t")
+    main.new("db.moved")
+    # Another catalog leaves the same behind as a branch that is gone before the first night.
+    builder.branch("elsewhere")
+    builder.on("elsewhere").at_hand("db.moved").append(datetime.now(UTC))
+    builder.drop("elsewhere")
+    main.drop("db.moved")
+    main.append("db.t")
+    house.lakes = [builder.config(retention=HEADS)]
+    assert house.failed_gates(house.plan()) == {"foreign_metadata"}
+
+
+def test_nothing_is_purged_while_live_metadata_that_was_never_read_waits_in_quarantine(house: Lakehouse, builder: NessieBuilder) -> None:
+    main = builder.on()
+    main.new("db.t")
+    old = house.key(metadata_of(builder, "db.t"))
+    main.overwrite("db.t")
+    main.append("db.t")
+    house.lakes = [builder.config(retention=HEADS, missing_history="tolerate")]
+    header = house.plan()
+    planned = house.keys("deletion_plan")
+    assert old in planned
+    assert any(key.endswith(".parquet") for key in planned)
+    house.approved(header)
+    house.apply(header)
+    # All history is live again, and what its metadata names has to be read anew.
+    house.lakes = [builder.config(missing_history="tolerate", keep_listed_snapshots="none")]
+    for level in (".metadata.json", ".avro"):
+        house.now += timedelta(days=1)
+        header = house.plan()
+        assert {row["action"] for row in house.rows("deletion_plan")} == {"restore"}
+        assert all(key.endswith(level) for key in house.keys("deletion_plan"))
+        house.approved(header)
+        house.apply(header)
+    assert (house.warehouse / old).exists()
 
 
 def test_an_empty_repository_makes_a_night_that_plans_nothing(house: Lakehouse, builder: NessieBuilder) -> None:

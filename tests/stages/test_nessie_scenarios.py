@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.manifest import DataFileContent
@@ -14,7 +15,7 @@ from gc_assets.core.clock import start_of
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.scenarios import SCENARIOS, Told, tell
 from tests.lakes.nessie.server import Server
-from tests.lakes.nessie.support import readable_rule
+from tests.lakes.nessie.support import shown_from_the_cutoff_on
 from tests.stages.lakehouse import Lakehouse
 
 pytestmark = pytest.mark.spark
@@ -80,7 +81,7 @@ def test_after_apply_and_purge_every_content_reads_in_full_and_a_second_run_plan
 def read_everything(judged: Judged) -> int:
     """Reads every table at every ref and at every time from its cut-off on, as the server itself shows them; how many."""
     cutoffs = {rule["match"].replace("\\", ""): rule.get("cutoff", rule.get("max_age")) for rule in judged.rules(AS_OF)}
-    needed = readable_rule(judged.nessie.api, lambda name: _plain(cutoffs.get(name)), AS_OF)
+    needed = shown_from_the_cutoff_on(judged.nessie.api, lambda name: _plain(cutoffs.get(name)), AS_OF)
     for _, location, _ in needed:
         address = Path(location.removeprefix("file://"))
         assert address.exists(), location
@@ -99,7 +100,8 @@ def read(table: Table) -> None:
         assert table.scan().to_arrow().num_rows > 0
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
+    """A cut-off as the rules of `support` read it."""
     if value == "none":
         return None
     return datetime(2999, 1, 1, tzinfo=UTC) if isinstance(value, str) else value

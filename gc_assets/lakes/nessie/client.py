@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator, Mapping
+from functools import cache
 from http import HTTPStatus
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -23,6 +24,7 @@ from gc_assets.lakes.nessie.models import (
     Entry,
     EntryPage,
     LogPage,
+    NamedReference,
     Reference,
     ReferencePage,
     ServerConfig,
@@ -38,6 +40,8 @@ ATTEMPTS: Final = 8
 LONGEST_WAIT_SECONDS: Final = 10.0
 # A deep history page of a busy server takes seconds, never a minute.
 TIMEOUT_SECONDS: Final = 60.0
+# What the server says of a ref or commit that it does not have; a wrong address answers 404 in other words.
+NO_REFERENCE: Final = "REFERENCE_NOT_FOUND"
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 _Answer = TypeVar("_Answer", bound=BaseModel)
 _Page = TypeVar("_Page", ReferencePage, EntryPage)
@@ -51,6 +55,10 @@ class _PassingError(Exception):
         self.wait_seconds = wait_seconds
 
 
+class _AbsentError(LakeUnreadable):
+    """The server says itself that there is no such ref or commit."""
+
+
 class NessieClient:
     """One server. Safe to use from threads; a context manager that closes its connections."""
 
@@ -60,8 +68,8 @@ class NessieClient:
         headers = {"Nessie-Client-Spec": "2", "Accept": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        # The system's certificates, and no settings from the environment: a lake is what its configuration says.
-        self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=ssl.create_default_context(), trust_env=False)
+        # No settings from the environment: a lake is what its configuration says.
+        self._http = httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, verify=_certificates(), trust_env=False)
         self._wait = _AsAsked(wait_exponential_jitter(multiplier=longest_wait / 40, max=longest_wait, jitter=longest_wait / 40))
 
     def __enter__(self) -> Self:
@@ -86,6 +94,14 @@ class NessieClient:
         """The newest commits of the log that ends in a hash, with operations; the log goes on at the last one's parent."""
         return self._get(f"trees/@{quote(head)}/history", {"fetch": "ALL", "max-records": str(commits)}, LogPage)
 
+    def has_commit(self, commit: str) -> bool:
+        """False where the server says that it has no such commit; any other refusal is an error."""
+        return self._is_there(f"trees/@{quote(commit)}/history", {"max-records": "1"}, LogPage)
+
+    def has_ref(self, name: str) -> bool:
+        """False where the server says that there is no such ref. One that it does not show to us is an error: it answers 403."""
+        return self._is_there(f"trees/{quote(name, safe='')}", {}, NamedReference)
+
     def entries(self, head: str) -> Iterator[Entry]:
         """Every key of the state at a hash, with its content, in the server's order."""
         parameters = {"content": "true", "max-records": str(ENTRIES_A_PAGE)}
@@ -105,6 +121,13 @@ class NessieClient:
                 raise self._unreadable(path, f"the server {found}, so its answer never ends; a proxy may be mangling it")
             token = page.token
             seen.add(token)
+
+    def _is_there(self, path: str, parameters: Mapping[str, str], model: type[BaseModel]) -> bool:
+        try:
+            self._get(path, parameters, model)
+        except _AbsentError:
+            return False
+        return True
 
     def _get(self, path: str, parameters: Mapping[str, str], model: type[_Answer]) -> _Answer:
         retrying = Retrying(stop=stop_after_attempt(ATTEMPTS), wait=self._wait, retry=retry_if_exception_type(_PassingError), reraise=True)
@@ -131,10 +154,14 @@ class NessieClient:
         finding = f"status {answer.status_code}{_said(answer)}"
         if answer.status_code in _PASSING:
             raise _PassingError(finding, _asked_wait(answer))
-        raise self._unreadable(path, f"{finding}; {_remedy(answer.status_code)}")
+        kind = _AbsentError if answer.status_code == HTTPStatus.NOT_FOUND and _error_code(answer) == NO_REFERENCE else LakeUnreadable
+        raise kind(self._where(path, f"{finding}; {_remedy(answer.status_code)}"))
 
     def _unreadable(self, path: str, finding: str) -> LakeUnreadable:
-        return LakeUnreadable(f"lake {self._lake}: GET {self._uri}/{path}: {finding}")
+        return LakeUnreadable(self._where(path, finding))
+
+    def _where(self, path: str, finding: str) -> str:
+        return f"lake {self._lake}: GET {self._uri}/{path}: {finding}"
 
 
 class _AsAsked(wait_base):
@@ -149,17 +176,33 @@ class _AsAsked(wait_base):
         return min(asked, LONGEST_WAIT_SECONDS) if asked is not None else self._otherwise(retry_state)
 
 
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Those of the system, read once a process."""
+    return ssl.create_default_context()
+
+
 def _asked_wait(answer: httpx.Response) -> float | None:
     text = answer.headers.get("Retry-After", "")
     return float(text) if text.isdecimal() else None
 
 
 def _said(answer: httpx.Response) -> str:
-    try:
-        message = error_message(answer.json())
-    except ValueError:
-        message = None
+    message = error_message(_document(answer))
     return "" if message is None else f" ({message[:300]})"
+
+
+def _error_code(answer: httpx.Response) -> str | None:
+    document = _document(answer)
+    return document.get("errorCode") if isinstance(document, dict) else None
+
+
+def _document(answer: httpx.Response) -> Any:
+    """The answer's JSON; null where it is none."""
+    try:
+        return answer.json()
+    except ValueError:
+        return None
 
 
 def _remedy(status: int) -> str:

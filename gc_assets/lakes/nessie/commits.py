@@ -26,10 +26,15 @@ FIRST_PAGE: Final = 16
 
 
 def read_commits(
-    lake: str, client: NessieClient, heads: Sequence[str], no_ancestor: str, known: Collection[str] = frozenset()
+    lake: str,
+    client: NessieClient,
+    heads: Sequence[str],
+    no_ancestor: str,
+    known: Collection[str] = frozenset(),
+    former: Collection[str] = (),
 ) -> Iterator[Commit]:
     """Every commit behind the heads once, but for those `known` and what lies behind them; the heads with the digest of their state as
-    the server lists it.
+    the server lists it. Then those behind `former`, if the server still has it.
 
     Raises `LakeUnreadable` naming the call, or the head whose log does not hang together.
     """
@@ -38,7 +43,8 @@ def read_commits(
     try:
         states = {head: pool.submit(_state, client, head) for head in heads if not walk.has(head)}
         pages: dict[Future[LogPage], str] = {}
-        waiting = list(reversed(states))
+        there = zip(former, pool.map(client.has_commit, former), strict=True)
+        waiting = [*(commit for commit, is_there in there if is_there), *reversed(states)]
         while waiting or pages:
             while waiting and len(pages) < CONCURRENT_REQUESTS:
                 head = waiting.pop()
@@ -46,8 +52,12 @@ def read_commits(
                     pages[pool.submit(client.log, head, FIRST_PAGE)] = head
             for future in wait(pages, return_when=FIRST_COMPLETED).done:
                 start = pages.pop(future)
-                entries, onward = walk.take(start, future.result())
-                if onward is not None:
+                page = future.result()
+                entries, onward = walk.take(start, page)
+                # A page that ends early is no end of history: only where the server has no such commit any more is it one.
+                if onward is not None and not page.has_more and not client.has_commit(onward):
+                    walk.ended_at(entries[-1])
+                elif onward is not None:
                     pages[pool.submit(client.log, onward, COMMITS_A_PAGE)] = onward
                 for entry in entries:
                     state = states.pop(entry.meta.hash).result() if entry.meta.hash in states else {}
@@ -87,12 +97,11 @@ class _Walk:
             raise LakeUnreadable(
                 f"lake {self._lake}: the log behind {start} is empty; the principal may not see it, or the server is damaged"
             )
-        if expected == self._no_ancestor:
-            return fresh, None
-        if not page.has_more:
-            self._ends.add(fresh[-1].meta.hash)
-            return fresh, None
-        return fresh, None if self.has(expected) else expected
+        return fresh, None if expected == self._no_ancestor or self.has(expected) else expected
+
+    def ended_at(self, entry: LogEntry) -> None:
+        """The server no longer has what came before that commit."""
+        self._ends.add(entry.meta.hash)
 
     def commit(self, client: NessieClient, entry: LogEntry, state: Mapping[str, str]) -> Commit:
         """Where the log ends although the commit has a parent, the whole state stands in for the history that is gone."""

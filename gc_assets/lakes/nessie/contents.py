@@ -7,7 +7,7 @@ Pure, over columns: an operation is a row, a state a selection of rows. Source: 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -66,11 +66,15 @@ def live_contents(
     oldest: Mapping[int, str],
     heads: Mapping[int, str],
     ref_of: Sequence[str | None],
+    *,
+    branches: Collection[int] = (),
+    unnamed: Iterable[int] = (),
 ) -> pa.Table:
     """One row per distinct (content, metadata location, snapshot), columns of `LIVE_CONTENTS`, with one ref and commit that show it.
 
     `oldest` are the last live commits of the logs and `heads` the heads, each with the name of a ref; `ref_of` names one
-    ref for each commit. `at_head` is true where some ref shows the content now.
+    ref for each commit. `at_head` is true where some ref shows the content now, `on_branch` where one of `branches` does, the heads
+    of branches. At the commits `unnamed` the whole state is live too, and no ref shows it.
     """
     listed = operations.is_listed
     put = np.flatnonzero(listed & retained[operations.commit]).astype(np.int32)
@@ -85,8 +89,13 @@ def live_contents(
         state = state[listed[state]]
         parts.append((state, np.full(len(state), commit, np.int32), [ref] * len(state), commit in heads))
     parts.append((put[~named], operations.commit[put[~named]], [None] * int(np.count_nonzero(~named)), False))
+    for commit in unnamed:
+        state = operations.state(history, commit)
+        state = state[listed[state]]
+        parts.append((state, np.full(len(state), commit, np.int32), [None] * len(state), False))
     rows = operations.rows.take(pa.array(np.concatenate([part[0] for part in parts])))
     commits = np.concatenate([part[1] for part in parts])
+    at_head = np.concatenate([np.full(len(part[0]), part[3]) for part in parts])
     everything = pa.table(
         {
             "content_id": rows.column("id"),
@@ -96,7 +105,8 @@ def live_contents(
             "content_type": rows.column("type"),
             "ref_name": pa.array([name for part in parts for name in part[2]], pa.string()),
             "commit_id": history.graph.commit_ids.take(pa.array(commits)),
-            "at_head": pa.array(np.concatenate([np.full(len(part[0]), part[3]) for part in parts])),
+            "at_head": pa.array(at_head),
+            "on_branch": pa.array(at_head & np.isin(commits, list(branches))),
         }
     )
     return _distinct(everything)
@@ -104,11 +114,11 @@ def live_contents(
 
 def _distinct(rows: pa.Table) -> pa.Table:
     """The first row of each content; whether a head shows it, of all its rows."""
-    key = list(LIVE_CONTENTS.key)
-    others = [name for name in LIVE_CONTENTS.schema.names if name not in {*key, "at_head"}]
+    key, any_of = list(LIVE_CONTENTS.key), ("at_head", "on_branch")
+    others = [name for name in LIVE_CONTENTS.schema.names if name not in {*key, *any_of}]
     how = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]
-    grouped = rows.group_by(key, use_threads=False).aggregate([*how, ("at_head", "any")])
-    named = {f"{name}_first": name for name in others} | {"at_head_any": "at_head"}
+    grouped = rows.group_by(key, use_threads=False).aggregate([*how, *((name, "any") for name in any_of)])
+    named = {f"{name}_first": name for name in others} | {f"{name}_any": name for name in any_of}
     return (
         grouped.rename_columns([named.get(name, name) for name in grouped.column_names])
         .select(LIVE_CONTENTS.schema.names)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import pyarrow as pa
 
 from gc_assets.config import NessieLakeConfig
+from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.nessie.client import NessieClient
-from gc_assets.lakes.nessie.commits import read_commits
+from gc_assets.lakes.nessie.commits import CONCURRENT_REQUESTS, read_commits
 from gc_assets.lakes.nessie.metadata_rows import table_rows, view_rows
 from gc_assets.lakes.nessie.models import Reference
 from gc_assets.lakes.nessie.retention import TOTAL_COMMITS, retain
@@ -54,15 +56,29 @@ class NessieLake:
             notes=() if heads else (f"lake {self.name}: no ref has a commit; nothing of it is live",),
         )
 
+    def refuse_hidden(self, names: Collection[str]) -> None:
+        """Raises `LakeUnreadable` for a ref that the list lacks and that the server has, or will not speak of: it is hidden from us."""
+        with self._client() as client, ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
+            ordered = sorted(names)
+            for name, is_there in zip(ordered, pool.map(client.has_ref, ordered), strict=True):
+                if is_there:
+                    raise LakeUnreadable(
+                        f"lake {self.name}: the server has a ref {name}, which an earlier night saw and its list leaves out tonight; "
+                        "what only that ref needs would look like garbage. Run again, or give the principal VIEW_REFERENCE on every ref"
+                    )
+
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Every commit behind the frozen heads. Raises `LakeUnreadable` naming the call or the commit."""
         yield from self.new_commits(source, frozenset())
 
-    def new_commits(self, source: CommitSource, known: Collection[str]) -> Iterator[Commit]:
-        """The commits behind the frozen heads that are not `known`; requests grow with their number only."""
+    def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:
+        """The commits behind the frozen heads, and behind `former` where the server still has them, that are not `known`.
+
+        Requests grow with the number of new commits only.
+        """
         heads, no_ancestor = json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR]
         with self._client() as client:
-            yield from read_commits(self.name, client, heads, no_ancestor, known)
+            yield from read_commits(self.name, client, heads, no_ancestor, known, former)
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         """The children of a metadata file, manifest list or manifest. Raises `FormatError` naming it."""

@@ -36,6 +36,12 @@ class Reference(_Answer):
     metadata: RefMetadata | None = None
 
 
+class NamedReference(_Answer):
+    """`GET trees/{name}`."""
+
+    reference: Reference
+
+
 class Key(_Answer):
     elements: tuple[str, ...]
 

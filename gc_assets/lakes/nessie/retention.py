@@ -21,7 +21,7 @@ from gc_assets.lakes.nessie.contents import Operations, live_contents, state_dig
 from gc_assets.lakes.nessie.cutoffs import Kept, kept, micros
 from gc_assets.lakes.nessie.history import Bools, History
 from gc_assets.lakes.nessie.operations import OPERATIONS, row_lines
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Ref, Retention
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FormerRef, FrozenRefs, Ref, Retention
 from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
 
 # Keys of a commit's summary, beside its operations: the digest and number of entries of its state as the server lists it, and
@@ -31,6 +31,8 @@ STATE_ENTRIES = "state_entries"
 LOG_ENDS = "log_ends"
 # Key of a ref's properties: how many commits its log has, by the server's own count.
 TOTAL_COMMITS = "total_commits"
+# A report names so many refs that went, and counts the rest.
+MAX_NAMED = 5
 _Facts = Mapping[str, Sequence[str | None]]
 
 
@@ -46,15 +48,35 @@ class _Log:
 
     @property
     def label(self) -> str:
-        return f"{self.ref.ref_type} {self.ref.ref_name}"
+        return _label(self.ref)
 
     @property
     def head_id(self) -> str:
         return self.ref.head_commit_id or ""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Former:
+    """A ref that an earlier night saw elsewhere, and what its cut-off keeps as if it were still there; null if its commits are unknown."""
+
+    was: FormerRef
+    kept: Kept | None
+
+    @property
+    def sentence(self) -> str:
+        where = "is gone" if self.was.moved_to is None else "points elsewhere"
+        return f"{_label(self.was.ref)} pointed to {self.was.ref.head_commit_id} and {where} since {self.was.missed_at.isoformat()}"
+
+
+def _label(ref: Ref) -> str:
+    return f"{ref.ref_type} {ref.ref_name}"
+
+
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: NessieLakeConfig) -> Retention:
     """One row per commit of `commits`, in its order, no edits of history, and the live contents.
+
+    A commit that no ref reaches is kept with the whole state behind it while it is young, and so is all that a ref kept which an earlier
+    night saw, until the grace period after the night that missed it: it can be made again where it was.
 
     Raises `LakeUnreadable` where a ref's head is not among the commits, and where the log or the state behind a head is not what
     the server says of it elsewhere: a principal that may not see everything is shown less, without a word.
@@ -71,37 +93,40 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     for log in {log.head: log for log in logs}.values():
         _refuse_hidden_entries(refs.lake, history, operations, log, facts)
 
-    retained = np.zeros(len(history), np.bool_)
-    for log in logs:
-        retained |= log.kept.commits
+    formers = list(_formers(refs, history, as_of, config))
+    kept_by_formers = [former.kept for former in formers if former.kept is not None]
+    retained = _any_of(history, [log.kept for log in logs])
     names, counts = history.graph.reaching_refs({log.ref.ref_name: log.head_id for log in logs})
     reached = counts.to_numpy() > 0
     young = ~reached & ((history.times >= (micros(grace_cutoff) or 0)) | _within_default(history, as_of, config))
+    spared = young | _any_of(history, kept_by_formers)
     shown = names.to_pylist()
     rows = pa.table(
         {
             "table_uuid": pa.nulls(len(history), pa.string()),
             "commit_id": commits["commit_id"],
-            "state": [RETAINED if keep else EXPIRED if reach else DANGLING for keep, reach in zip(retained | young, reached, strict=True)],
+            "state": [RETAINED if keep else EXPIRED if reach else DANGLING for keep, reach in zip(retained | spared, reached, strict=True)],
             "refs": names,
             "refs_count": counts,
             "keep_until": pa.array(_keep_until(history, logs, retained), TIMESTAMP),
-            "reason": _reasons(logs, retained, young, shown),
+            "reason": _reasons(logs, formers, retained, young, shown),
             "table_name": pa.nulls(len(history), pa.string()),
         }
     )
     contents = live_contents(
         history,
         operations,
-        retained | young,
+        retained | spared,
         {log.kept.oldest: log.ref.ref_name for log in reversed(logs)},
         {log.head: log.ref.ref_name for log in reversed(logs)},
         [reaching[0] if reaching else None for reaching in shown],
+        branches={log.head for log in logs if log.ref.ref_type == "branch"},
+        unnamed={*_beginnings(history, young), *(item.oldest for item in kept_by_formers)},
     )
     return Retention(
         reachable=rows.select(REACHABLE_SNAPSHOTS.schema.names).cast(REACHABLE_SNAPSHOTS.schema),
         expiry=EXPIRY_PLAN.schema.empty_table(),
-        notes=tuple(_notes(refs.lake, history, facts[LOG_ENDS])),
+        notes=tuple(_notes(refs, history, facts[LOG_ENDS], formers)),
         contents=contents,
     )
 
@@ -119,6 +144,34 @@ def _logs(refs: FrozenRefs, history: History, as_of: datetime, config: NessieLak
             known[head, cutoff] = kept(history, head, cutoff, as_of, state_at_cutoff=config.retention.state_at_cutoff)
         logs.append(_Log(ref, head, cutoff, f"{cutoff} ({rule})", known[head, cutoff]))
     return logs
+
+
+def _formers(refs: FrozenRefs, history: History, as_of: datetime, config: NessieLakeConfig) -> Iterator[_Former]:
+    """The former refs, but for those that only went on from where they were."""
+    known = dict(zip(history.graph.commit_ids.to_pylist(), range(len(history)), strict=True)) if refs.former else {}
+    for was in refs.former:
+        head, moved_to = known.get(was.ref.head_commit_id), known.get(was.moved_to)
+        if head is None:
+            yield _Former(was, None)
+            continue
+        if moved_to is not None and history.log(moved_to)[head]:
+            continue
+        cutoff, _ = config.retention.cutoff_for(was.ref.ref_name)
+        yield _Former(was, kept(history, head, cutoff, as_of, state_at_cutoff=config.retention.state_at_cutoff))
+
+
+def _any_of(history: History, several: Sequence[Kept]) -> Bools:
+    commits = np.zeros(len(history), np.bool_)
+    for item in several:
+        commits |= item.commits
+    return commits
+
+
+def _beginnings(history: History, young: Bools) -> list[int]:
+    """The first of each run of young commits: its whole state, and what the others put, make the state at every one of them."""
+    parent = np.full(len(history), -1, np.int32)
+    parent[history.graph.child] = history.graph.parent
+    return np.flatnonzero(young & ((parent < 0) | ~young[parent])).tolist()
 
 
 def _refuse_empty_commits(lake: str, history: History, operations: Sequence[str | None]) -> None:
@@ -176,7 +229,7 @@ def _keep_until(history: History, logs: Sequence[_Log], retained: Bools) -> pa.A
     return pa.array(until, mask=otherwise)
 
 
-def _reasons(logs: Sequence[_Log], retained: Bools, young: Bools, shown: Sequence[Sequence[str]]) -> pa.Array:
+def _reasons(logs: Sequence[_Log], formers: Sequence[_Former], retained: Bools, young: Bools, shown: Sequence[Sequence[str]]) -> pa.Array:
     """One sentence for each commit; where several refs keep it, of the first by name."""
     texts = [
         "dangling: no ref reaches it, and it is older than retention.default and the grace period",
@@ -187,6 +240,10 @@ def _reasons(logs: Sequence[_Log], retained: Bools, young: Bools, shown: Sequenc
     lost = np.flatnonzero(~retained & ~young).tolist()
     texts += [f"expired: beyond {log.rule} on {log.label}" for log in logs]
     said[lost] = [2 + number[shown[index][0]] if shown[index] else 0 for index in lost]
+    for former in formers:
+        if former.kept is not None:
+            said[former.kept.commits & ~young] = len(texts)
+        texts.append(f"kept for the grace period after that: {former.sentence}")
     for text, commits in _kept_because(logs):
         said[commits] = len(texts)
         texts.append(text)
@@ -208,10 +265,15 @@ def _summary(commits: pa.Table, name: str) -> list[str | None]:
     return found.to_pylist()
 
 
-def _notes(lake: str, history: History, log_ends: Sequence[str | None]) -> Iterator[str]:
+def _notes(refs: FrozenRefs, history: History, log_ends: Sequence[str | None], formers: Sequence[_Former]) -> Iterator[str]:
+    for former in formers[:MAX_NAMED]:
+        fate = "stays for the grace period after that" if former.kept is not None else "cannot be kept: its commits are not known any more"
+        yield f"lake {refs.lake}: {former.sentence}; what it kept {fate}"
+    if len(formers) > MAX_NAMED:
+        yield f"lake {refs.lake}: and {len(formers) - MAX_NAMED:,} more refs that are gone or point elsewhere"
     ends = [str(history.graph.commit_ids[index]) for index, end in enumerate(log_ends) if end is not None]
     if ends:
         yield (
-            f"lake {lake}: {len(ends):,} logs end at a commit whose parent the server no longer has (for example {ends[0]}): "
+            f"lake {refs.lake}: {len(ends):,} logs end at a commit whose parent the server no longer has (for example {ends[0]}): "
             "older history was cut there, and the locations that only it named are not known"
         )

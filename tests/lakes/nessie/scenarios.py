@@ -278,9 +278,9 @@ SCENARIOS = (
         ("main", "move t elsewhere", KEPT),
     ),
     scenario(
-        "a percent sign in a name is a percent sign",
+        "a name is what it is: a percent sign, a space, brackets and braces",
         {"main": 1},
-        ("main", "create t at odd%20name", GONE),
+        ("main", "create t at odd%20na me [1]{2}", GONE),
         ("main", "append t", LISTED),
         ("main", "append t", KEPT),
         ("main", "leftovers t", GONE),

@@ -66,7 +66,7 @@ def log_of(api: httpx.Client, head: str) -> list[Logged]:
     found: list[Logged] = []
     token: dict[str, str] = {}
     while True:
-        page = api.get(f"trees/@{head}/history", params={"fetch": "ALL", "max-records": 7, **token}).json()
+        page = api.get(f"trees/@{head}/history", params={"fetch": "ALL", "max-records": 25, **token}).json()
         for entry in page["logEntries"]:
             at = datetime.fromisoformat(entry["commitMeta"]["commitTime"])
             found.append(Logged(entry["commitMeta"]["hash"], at, entry["operations"] or []))
@@ -77,7 +77,13 @@ def log_of(api: httpx.Client, head: str) -> list[Logged]:
 
 def state_of(api: httpx.Client, commit: str) -> set[Content]:
     """Tables and views of the state at a commit, as the server lists it."""
-    page = api.get(f"trees/@{commit}/entries", params={"content": "true"}).json()
+    return _listed(api, f"@{commit}")
+
+
+def _listed(api: httpx.Client, where: str) -> set[Content]:
+    answer = api.get(f"trees/{where}/entries", params={"content": "true"})
+    assert answer.is_success, answer.text
+    page = answer.json()
     assert not page["hasMore"]
     return {found for entry in page["entries"] if (found := _content(entry["content"]))}
 
@@ -130,3 +136,26 @@ def readable_rule(api: httpx.Client, cutoff_of: Callable[[str], Any], as_of: dat
         if before is not None:
             live |= state_of(api, before.hash)
     return live
+
+
+def shown_from_the_cutoff_on(api: httpx.Client, cutoff_of: Callable[[str], Any], as_of: datetime) -> set[Content]:
+    """Every content that the server itself shows somebody who asks for a ref at a time from its cut-off on (`@hash*T`).
+
+    With a moment: the state then and after each later commit. With a number: the states at that many commits; with none, at all.
+    """
+    shown: set[Content] = set()
+    for reference in api.get("trees", params={"max-records": 10_000}).json()["references"]:
+        cutoff, log = cutoff_of(reference["name"]), log_of(api, reference["hash"])
+        if isinstance(cutoff, timedelta):
+            cutoff = as_of - cutoff
+        if isinstance(cutoff, datetime):
+            times = [cutoff, *(commit.at for commit in log if commit.at > cutoff)]
+            before = [time for time in times if log and log[-1].at <= time]
+            # The server takes a moment with a fraction of a second only.
+            moments = [time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z") for time in before]
+            states = [f"@{reference['hash']}*{moment}" for moment in moments]
+        else:
+            states = [f"@{commit.hash}" for commit in log[:cutoff]]
+        for state in [*states, *([f"@{reference['hash']}"] if log else [])]:
+            shown |= _listed(api, state)
+    return shown

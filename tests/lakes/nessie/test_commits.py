@@ -18,8 +18,9 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
-from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake
+from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake, WatchedLake
 from gc_assets.schemas import COMMIT_GRAPH
+from gc_assets.stages.commit_graph import tips
 from gc_assets.stages.doctor import FAIL, OK, Finding, doctor
 from gc_assets.stages.night import Night
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
@@ -71,6 +72,7 @@ def test_a_lake_pickles_and_answers_the_protocol(builder: NessieBuilder) -> None
     lake = pickle.loads(pickle.dumps(NessieLake(builder.config())))  # noqa: S301  (our own bytes)
     assert isinstance(lake, Lake)
     assert isinstance(lake, GrowingLake)
+    assert isinstance(lake, WatchedLake)
 
 
 def test_an_empty_repository_has_no_commits_and_says_so(builder: NessieBuilder) -> None:
@@ -121,6 +123,21 @@ def test_the_second_night_asks_for_new_commits_only(builder: NessieBuilder, requ
     requests.clear()
     assert [commit.commit_id for commit in read(lake, later, known)] == [builder.head()]
     assert sorted(path.rpartition("/")[2] for path in requests) == ["entries", "history"]
+
+
+def test_commits_of_dropped_refs_are_read_again_where_the_server_still_has_them(builder: NessieBuilder) -> None:
+    grow(builder, 3)
+    builder.branch("dev")
+    grow(builder, 2, "dev")
+    lake, refs = frozen(builder)
+    before = graph_of(lake, refs)
+    builder.drop("dev")
+    lake, refs = frozen(builder)
+    assert len(read(lake, refs)) == 3
+    source = refs.sources[0]
+    again = [commit.commit_id for commit in lake.new_commits(source, frozenset(), [*tips(before), "ab" * 32])]
+    assert sorted(again) == sorted(before["commit_id"].to_pylist())
+    assert list(lake.new_commits(source, frozenset(again), tips(before))) == []
 
 
 def test_a_ref_that_is_deleted_or_moved_during_the_mark_changes_nothing(builder: NessieBuilder) -> None:
@@ -207,15 +224,20 @@ def test_an_empty_log_behind_a_head_stops_the_run(builder: NessieBuilder, broken
         graph_of(*frozen(builder))
 
 
-def test_where_the_server_cut_its_history_the_whole_state_stands_in_for_it(builder: NessieBuilder, broken: type[Broken]) -> None:
-    builder.commit([put(["old"], table(1))])
-    grow(builder, 3)
-    expected = plain_rule(builder.api, lambda name: 2, NOW)
+def test_a_page_that_ends_early_is_no_end_of_the_log(builder: NessieBuilder, broken: type[Broken]) -> None:
+    grow(builder, 5)
     broken.change = lambda page: page.model_copy(update={"items": page.items[:2], "has_more": False})
     lake, refs = frozen(builder)
-    found = lake.retain(refs, graph_of(lake, refs), NOW, NOW)
-    assert contents(found) >= expected
-    assert "older history was cut there" in found.notes[0]
+    assert [commit.commit_id for commit in read(lake, refs)] == [item.hash for item in log_of(builder.api, builder.head())]
+
+
+def test_a_commit_that_the_server_does_not_have_is_told_from_one_that_it_has(builder: NessieBuilder) -> None:
+    grow(builder, 1)
+    with NessieClient("shop", builder.uri) as client:
+        assert client.has_commit(builder.head())
+        assert not client.has_commit("ab" * 32)
+        assert client.has_ref("main")
+        assert not client.has_ref("no/such.ref")
 
 
 def test_fewer_commits_than_the_server_counts_stop_the_run(builder: NessieBuilder) -> None:
@@ -229,9 +251,10 @@ def test_fewer_commits_than_the_server_counts_stop_the_run(builder: NessieBuilde
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NessieBuilder]:
-    """A server that lets nobody read the keys that begin with `secret`."""
+    """A server that lets nobody read the keys that begin with `secret`, or see the refs that begin with `hidden`."""
     rules = {"nessie.server.authorization.enabled": "true"}
-    rules["nessie.server.authorization.rules.all"] = "!(op in ['READ_CONTENT_KEY'] && path.startsWith('secret'))"
+    hidden = "op in ['READ_CONTENT_KEY'] && path.startsWith('secret') || op in ['VIEW_REFERENCE'] && ref.startsWith('hidden')"
+    rules["nessie.server.authorization.rules.all"] = f"!({hidden})"
     folder = tmp_path_factory.mktemp("guarded")
     with running(folder, properties=rules) as server:
         yield NessieBuilder(server.uri, folder / "warehouse")
@@ -245,6 +268,18 @@ def test_a_commit_whose_operations_are_hidden_stops_the_run(guarded: NessieBuild
     with pytest.raises(LakeUnreadable, match=r"1 commits show no operation.*READ_CONTENT_KEY"):
         lake.retain(refs, graph, NOW, NOW)
     assert NessieLake(guarded.config(empty_commits="allow")).retain(refs, graph, NOW, NOW).contents is not None
+
+
+def test_a_ref_that_an_earlier_night_saw_and_that_is_hidden_now_stops_the_run(guarded: NessieBuilder) -> None:
+    body = {"type": "BRANCH", "name": "main", "hash": guarded.head()}
+    guarded.api.post("trees", params={"name": "hidden", "type": "BRANCH"}, json=body)
+    lake, refs = frozen(guarded)
+    assert "hidden" not in {ref.ref_name for ref in refs.refs}
+    lake.refuse_hidden({"dropped", "other"})
+    with pytest.raises(LakeUnreadable, match=r"trees/hidden: status 403.*VIEW_REFERENCE"):
+        lake.refuse_hidden({"dropped", "hidden"})
+    with pytest.raises(LakeUnreadable, match="the server has a ref main, which an earlier night saw"):
+        lake.refuse_hidden({"main"})
 
 
 def test_doctor_tells_whether_all_of_a_history_is_shown(guarded: NessieBuilder, tmp_path: Path) -> None:

@@ -1,92 +1,121 @@
-"""Random histories on a real server: what is live by our arrays and by two plain rules that share no code with them."""
+"""Histories that Hypothesis draws and a real server makes: what is live, by our arrays and by two plain rules that share no code."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.server import Server
-from tests.lakes.nessie.support import contents, kept_commits, log_of, plain_rule, readable_rule, retention_of, states
+from tests.lakes.nessie.support import (
+    contents,
+    kept_commits,
+    log_of,
+    plain_rule,
+    readable_rule,
+    retention_of,
+    shown_from_the_cutoff_on,
+    states,
+)
 
 KEYS = [("t",), ("a.b",), ("ä/ö",), ("v",)]
+# What happens (puts oftener than the rest), on which of the refs and keys there are by then, and which other one it takes.
+ACTS = ("put", "put", "put", "put two", "delete", "rename", "branch", "tag", "assign", "drop", "merge")
+PICK = st.integers(0, 11)
+STEPS = st.lists(st.tuples(st.sampled_from(ACTS), PICK, PICK, PICK), min_size=2, max_size=24)
+# Nothing is cut; a number of commits; a moment of the history, or a microsecond after it; as long ago as that is now.
+CUTOFFS = st.one_of(st.none(), st.integers(1, 6), st.tuples(st.sampled_from(["at", "after", "ago"]), PICK))
 
 
-def grow(builder: NessieBuilder, rnd: random.Random, steps: int) -> None:
-    """Puts, deletes, renames, branches, tags, merges, transplants, drops and resets, in an order that the seed decides."""
-    for number in range(steps):
-        references = builder.api.get("trees").json()["references"]
+class Growing:
+    """A server's refs while the steps of one example happen. A step for which there is nothing to act on puts instead."""
+
+    def __init__(self, builder: NessieBuilder) -> None:
+        self._builder = builder
+        self._number = 0
+
+    def step(self, act: str, ref: int, key: int, other: int) -> None:
+        self._number += 1
+        references = self._builder.api.get("trees").json()["references"]
         branches = [item["name"] for item in references if item["type"] == "BRANCH"]
-        branch, key = rnd.choice(branches), rnd.choice(KEYS)
-        act = rnd.random()
-        known = builder.content(key, branch)
-        if act < 0.5 or len(builder.api.get(f"trees/@{builder.head(branch)}/history").json()["logEntries"]) == 0:
-            operations = [put(key, _content(number, known))]
-            if rnd.random() < 0.3 and (other := rnd.choice(KEYS)) != key:
-                operations.append(put(other, _content(1000 + number, builder.content(other, branch))))
-            builder.commit(operations, branch)
-        elif act < 0.6 and known is not None:
-            builder.commit([delete(key)], branch)
-        elif act < 0.68 and known is not None:
-            free = [other for other in KEYS if builder.content(other, branch) is None]
-            if free:
-                builder.commit([delete(key), put(free[0], known)], branch)
-        elif act < 0.76:
-            builder.branch(f"b{number}", branch)
-        elif act < 0.82:
-            builder.tag(f"v{number}", branch)
-        elif act < 0.88:
-            builder.assign(branch, rnd.choice(log_of(builder.api, builder.head(branch))).hash)
-        elif act < 0.94:
-            others = [item["name"] for item in references if item["name"] != "main"]
-            if others:
-                builder.drop(rnd.choice(others))
-        else:
-            source = rnd.choice(branches)
+        branch, name = branches[ref % len(branches)], KEYS[key % len(KEYS)]
+        head = next(item["hash"] for item in references if item["name"] == branch)
+        log = log_of(self._builder.api, head)
+        others = [item["name"] for item in references if item["name"] != "main"]
+        known = self._builder.content(name, f"@{head}")
+        second = KEYS[(key + 1 + other % (len(KEYS) - 1)) % len(KEYS)]
+        if act == "delete" and known is not None:
+            self._builder.commit([delete(name)], branch)
+        elif act == "rename" and known is not None and self._builder.content(second, f"@{head}") is None:
+            self._builder.commit([delete(name), put(second, known)], branch)
+        elif act == "branch" and log:
+            self._builder.branch(f"b{self._number}", branch)
+        elif act == "tag" and log:
+            self._builder.tag(f"v{self._number}", branch)
+        elif act == "assign" and log:
+            self._builder.assign(branch, log[other % len(log)].hash)
+        elif act == "drop" and others:
+            self._builder.drop(others[other % len(others)])
+        elif act == "merge" and log:
             # Conflicts are the server's to refuse; then nothing has happened, which is a step too.
-            body = {"fromRefName": source, "fromHash": builder.head(source)}
-            builder.api.post(f"trees/{branch}@{builder.head(branch)}/history/merge", json=body)
+            source = branches[other % len(branches)]
+            body = {"fromRefName": source, "fromHash": self._builder.head(source)}
+            self._builder.api.post(f"trees/{branch}@{head}/history/merge", json=body)
+        else:
+            operations = [put(name, self._content(known))]
+            if act == "put two":
+                operations.append(put(second, self._content(self._builder.content(second, f"@{head}"))))
+            self._builder.commit(operations, branch)
+
+    def _content(self, known: dict[str, Any] | None) -> dict[str, Any]:
+        self._number += 1
+        location = f"file:///lake/t/metadata/{self._number:05}.metadata.json"
+        return iceberg_table(location, self._number if self._number % 3 else -1, None if known is None else known["id"])
 
 
-def _content(number: int, known: dict[str, Any] | None) -> dict[str, Any]:
-    content_id = None if known is None else known["id"]
-    return iceberg_table(f"file:///lake/t/metadata/{number:05}.metadata.json", number if number % 3 else -1, content_id)
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_live_contents_are_those_of_the_plain_rules(nessie: Server, tmp_path: Path, seed: int) -> None:
-    rnd = random.Random(seed)
-    builder = NessieBuilder(nessie.uri, tmp_path)
-    grow(builder, rnd, rnd.randint(2, 25))
+@settings(
+    max_examples=100,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(STEPS, CUTOFFS, CUTOFFS, CUTOFFS)
+def test_live_contents_are_those_of_the_plain_rules(
+    nessie_server: Server, tmp_path: Path, steps: list[tuple[str, int, int, int]], default: Any, of_branches: Any, of_tags: Any
+) -> None:
+    nessie_server.reset()
+    builder = NessieBuilder(nessie_server.uri, tmp_path)
+    growing = Growing(builder)
+    for step in steps:
+        growing.step(*step)
     now = datetime.now(UTC)
     times = sorted({commit.at for item in builder.api.get("trees").json()["references"] for commit in log_of(builder.api, item["hash"])})
-    moments = [now + timedelta(seconds=1), *times, *(at + timedelta(microseconds=1) for at in times)]
 
-    def drawn() -> Any:
-        return rnd.choice([None, rnd.randint(1, 6), rnd.choice(moments), now - rnd.choice(moments)])
+    def cutoff(drawn: Any) -> Any:
+        if not isinstance(drawn, tuple):
+            return drawn
+        how, pick = drawn
+        moment = times[pick % len(times)] if times else now
+        return now - moment if how == "ago" else moment + timedelta(microseconds=how == "after")
 
-    rules = {"b.*": drawn(), "v.*": drawn()}
-    default = drawn()
+    rules = {"b.*": cutoff(of_branches), "v.*": cutoff(of_tags), ".*": cutoff(default)}
 
     def cutoff_of(name: str) -> Any:
-        return rules["b.*"] if name[0] == "b" else rules["v.*"] if name[0] == "v" else default
+        return rules[f"{name[0]}.*" if name[0] in "bv" else ".*"]
 
     for state_at_cutoff, oracle in ((False, plain_rule), (True, readable_rule)):
-        config = builder.config(
-            retention={
-                "default": _rule(default, now),
-                "refs": [{"match": match, "cutoff": _rule(value, now)} for match, value in rules.items()],
-                "state_at_cutoff": state_at_cutoff,
-            }
-        )
-        found = retention_of(config, now)
+        refs = [{"match": match, "cutoff": _rule(value, now)} for match, value in rules.items()]
+        found = retention_of(builder.config(retention={"refs": refs, "state_at_cutoff": state_at_cutoff}), now)
         assert contents(found) == oracle(builder.api, cutoff_of, now)
-        if not state_at_cutoff:
+        if state_at_cutoff:
+            assert contents(found) >= shown_from_the_cutoff_on(builder.api, cutoff_of, now)
+        else:
             assert {commit for commit, state in states(found).items() if state == "retained"} == _kept(builder, cutoff_of, now)
 
 

@@ -1,0 +1,51 @@
+"""A Nessie server that answers as a test tells it, for failures that must happen on cue."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from gc_assets.lakes.nessie.client import NessieClient
+
+Answer = tuple[int, Any]
+CONFIG = {"defaultBranch": "main", "noAncestorHash": "00", "maxSupportedApiVersion": 2}
+
+
+@contextmanager
+def scripted(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[NessieClient, list[str]]]:
+    """A client of a server that answers as told, and the requests that it got."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        wbufsize = -1  # head and body in one packet, so that no answer waits for an acknowledgement
+
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            split = urlsplit(self.path)
+            status, body = answer(split.path.removeprefix("/api/v2/"), {name: items[0] for name, items in parse_qs(split.query).items()})
+            raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(raw)))
+            if status == 429:
+                self.send_header("Retry-After", "0")
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        with NessieClient("shop", f"http://127.0.0.1:{server.server_port}/api/v2", longest_wait=0.01) as client:
+            yield client, requests
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,123 @@
+"""What stays of a branch or tag that was dropped or assigned elsewhere, so that it can be made again where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.config import NessieLakeConfig
+from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.nessie.models import Content
+from gc_assets.lakes.nessie.operations import OPERATIONS, put_line
+from gc_assets.lakes.nessie.retention import retain
+from gc_assets.lakes.protocol import Commit, FormerRef, FrozenRefs, Ref, RefType, Retention
+from gc_assets.stages.commit_graph import commit_rows
+from gc_assets.stages.former_refs import freeze_of, missed
+from tests.lakes.nessie.support import NO_GRACE
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+# main: 1 - 2 - 3 - 4; dev, which nobody names any more: 2 - 5 - 6. A commit a day; each puts a version of one table.
+PARENTS = {"1": None, "2": "1", "3": "2", "4": "3", "5": "2", "6": "5"}
+PUTS = {"1": "a1", "2": "b2", "3": "a3", "4": "b4", "5": "c5", "6": "c6"}
+STATES = {"2": {"a1", "b2"}, "4": {"a3", "b4"}, "5": {"a1", "b2", "c5"}, "6": {"a1", "b2", "c6"}}
+
+
+def day(commit: int) -> datetime:
+    return START + timedelta(days=commit)
+
+
+def ref(name: str, head: str, kind: RefType = "branch") -> Ref:
+    return Ref(name, kind, head)
+
+
+def graph() -> pa.Table:
+    commits: list[Commit] = []
+    for name, parent in PARENTS.items():
+        put = Content.model_validate({"type": "ICEBERG_TABLE", "id": PUTS[name][0], "metadataLocation": f"/{PUTS[name]}", "snapshotId": 1})
+        operations = {OPERATIONS: put_line(PUTS[name][0], put)}
+        commits.append(Commit(name, () if parent is None else (parent,), day(int(name)), (), summary=operations))
+    return pa.Table.from_batches([commit_rows(commits, KeyResolver([]))])
+
+
+def retained(*former: FormerRef, grace: datetime = NO_GRACE, **retention: Any) -> Retention:
+    config = NessieLakeConfig.model_validate(
+        {"name": "shop", "kind": "nessie", "uri": "http://localhost", "retention": {"default": "1", **retention}}
+    )
+    refs = FrozenRefs("shop", "nessie", (ref("main", "4"),), (), (), (), former=former)
+    return retain(refs, graph(), day(10), grace, config)
+
+
+def shown(found: Retention) -> set[str]:
+    assert found.contents is not None
+    return {location.removeprefix("/") for location in found.contents["metadata_location"].to_pylist()}
+
+
+def reasons(found: Retention) -> dict[str, str]:
+    return dict(zip(found.reachable["commit_id"].to_pylist(), found.reachable["reason"].to_pylist(), strict=True))
+
+
+def test_without_former_refs_and_grace_only_what_a_ref_keeps_stays() -> None:
+    assert shown(retained()) == STATES["4"]
+
+
+def test_the_whole_state_of_young_commits_that_no_ref_reaches_stays() -> None:
+    assert shown(retained(grace=day(5))) == STATES["4"] | STATES["5"] | STATES["6"]
+    assert shown(retained(grace=day(6))) == STATES["4"] | STATES["6"]
+    assert shown(retained(default="5d")) == STATES["4"] | {"a1", "b2", "c5", "c6"} | {"a3"}
+
+
+def test_what_no_ref_reaches_is_shown_by_no_ref() -> None:
+    contents = retained(grace=day(5)).contents
+    assert contents is not None
+    by_location = dict(zip(contents["metadata_location"].to_pylist(), contents["ref_name"].to_pylist(), strict=True))
+    assert by_location == {"/a3": "main", "/b4": "main", "/a1": None, "/b2": None, "/c5": None, "/c6": None}
+
+
+def test_a_tag_that_was_dropped_inside_the_grace_period_keeps_what_it_kept() -> None:
+    found = retained(FormerRef(ref("v1", "2", "tag"), day(9)))
+    assert shown(found) == STATES["2"] | STATES["4"]
+    assert reasons(found)["2"].startswith("kept for the grace period after that: tag v1 pointed to 2 and is gone since 2026-01-10")
+    assert found.notes == (
+        "lake shop: tag v1 pointed to 2 and is gone since 2026-01-10T00:00:00+00:00; what it kept stays for the grace period after that",
+    )
+
+
+def test_a_former_ref_keeps_what_its_own_cutoff_kept() -> None:
+    everything = [{"match": "dev", "cutoff": "none"}]
+    assert shown(retained(FormerRef(ref("dev", "6"), day(9)), refs=everything)) == {"a1", "b2", "c5", "c6"} | STATES["4"]
+
+
+def test_a_branch_that_was_assigned_elsewhere_keeps_what_it_kept() -> None:
+    found = retained(FormerRef(ref("dev", "6"), day(9), moved_to="4"))
+    assert shown(found) == STATES["4"] | STATES["6"]
+    assert "points elsewhere" in found.notes[0]
+
+
+def test_a_branch_that_went_on_keeps_nothing_more() -> None:
+    found = retained(FormerRef(ref("main", "2"), day(9), moved_to="4"))
+    assert shown(found) == STATES["4"]
+    assert found.notes == ()
+
+
+def test_a_former_ref_whose_commits_are_not_known_any_more_is_told() -> None:
+    found = retained(FormerRef(ref("dev", "99"), day(9)))
+    assert shown(found) == STATES["4"]
+    assert "lake shop: branch dev pointed to 99 and is gone" in found.notes[0]
+    assert "cannot be kept" in found.notes[0]
+
+
+def looks(*heads: dict[str, str]) -> list[FormerRef]:
+    return list(missed([freeze_of(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]))
+
+
+def test_a_ref_is_missed_by_the_first_night_that_does_not_see_it_where_it_was() -> None:
+    found = looks({"main": "1", "dev": "2"}, {"main": "3", "dev": "2"}, {"main": "3"}, {"main": "3"})
+    assert found == [FormerRef(ref("main", "1"), day(1), "3"), FormerRef(ref("dev", "2"), day(2))]
+
+
+def test_nights_that_see_the_same_miss_nothing() -> None:
+    same: Sequence[dict[str, str]] = [{"main": "1"}] * 3
+    assert looks(*same) == []
