@@ -67,6 +67,125 @@ def test_metadata_that_a_head_shows_and_nobody_can_read_stops_the_run_by_its_nam
     house.mark()
 
 
+class Shared:
+    """One night over tables that do not touch each other, each with a story of its own; all that the tests about it need is on the disk."""
+
+    def __init__(self, spark: SparkSession, nessie: Server, root: Path) -> None:
+        nessie.reset()
+        self.house = Lakehouse(spark, root, now=START, settings={"gates": {"max_delete_share": 1}})
+        self.builder = NessieBuilder(nessie.uri, self.house.warehouse)
+        self.main = self.builder.on()
+        self.cannot_be_listed()
+        self.spellings()
+        self.listed_snapshots()
+        self.expired_history()
+        self.another_table()
+        self.main.date_files(LONG_AGO)
+        claims = [f"file://{self.house.warehouse}/drop"]
+        self.house.lakes = [self.builder.config(retention=HEADS, claims=claims)]
+        self.header = self.house.plan()
+        self.planned = self.house.keys("deletion_plan")
+        self.live = self.house.live()
+
+    def keys(self, *paths: Path) -> set[str]:
+        return {self.house.key(path) for path in paths}
+
+    def cannot_be_listed(self) -> None:
+        """A Delta table and two functions, the first two inside the location of a table that has garbage of its own."""
+        table = self.main.new("db.around", location=f"file://{self.house.warehouse}/lake")
+        self.around = table.leftovers(LONG_AGO)
+        inside = self.house.warehouse / "lake" / "delta"
+        log = written(inside / "_delta_log" / "00000000000000000000.json")
+        part = written(inside / "part-0.parquet")
+        udf = written(self.house.warehouse / "lake" / "udf" / "metadata" / "u.json")
+        self.unlisted = (log, part, udf)
+        delta = {"type": "DELTA_LAKE_TABLE", "metadataLocationHistory": [f"file://{log}"], "checkpointLocationHistory": []}
+        self.builder.put(["d"], delta)
+        self.builder.put(["f"], {"type": "UDF", "metadataLocation": f"file://{udf}", "versionId": "1", "signatureId": "1"})
+        self.builder.put(["g"], {"type": "UDF", "sqlText": "select 1", "dialect": "spark"})
+
+    def spellings(self) -> None:
+        """Locations without scheme and with one slash, and files at a claimed place and at one that is nobody's."""
+        warehouse = self.house.warehouse
+        bare = self.main.new("db.bare", location=str(warehouse / "bare"))
+        self.main.new("db.one", location=f"file:{warehouse}/one")
+        self.lost = [*bare.leftovers(LONG_AGO), written(warehouse / "one" / "data" / "x.parquet")]
+        self.unowned = written(warehouse / "elsewhere" / "x.parquet")
+        self.claimed = written(warehouse / "drop" / "x.parquet")
+
+    def listed_snapshots(self) -> None:
+        """A table of an engine's native catalog, whose metadata lists two snapshots and a native tag."""
+        self.native = NessieBuilder(self.builder.uri, self.house.warehouse, listed="all").on()
+        table = self.native.new("db.listed", location=f"file://{self.house.warehouse}/listed")
+        table.tag(LONG_AGO, "audit", str(table.table.metadata.current_snapshot_id))
+        table.overwrite(LONG_AGO)
+        self.listed = metadata_of(self.builder, "db.listed")
+
+    def expired_history(self) -> None:
+        """A version that only an expired commit shows, and a file of it that is gone already."""
+        self.main.new("db.t")
+        self.expired, self.last = metadata_of(self.builder, "db.t"), self.builder.head()
+        self.main.append("db.t")
+        self.leftovers = self.main.at_hand("db.t").leftovers(LONG_AGO)
+        document = json.loads(self.expired.read_text())
+        local(document["snapshots"][0]["manifest-list"]).unlink()
+
+    def another_table(self) -> None:
+        """Metadata of one table under the content id of another."""
+        self.main.new("db.mine")
+        self.main.new("db.other")
+        mine, other = self.builder.content(["db", "mine"]), self.builder.content(["db", "other"])
+        assert mine is not None
+        assert other is not None
+        self.replaced, self.taken = local(mine["metadataLocation"]), other["metadataLocation"]
+        self.main.drop("db.other")
+        self.builder.commit([put(["db", "mine"], {**other, "id": mine["id"]})])
+
+
+@pytest.fixture(scope="module")
+def shared(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    return Shared(spark, nessie_server, tmp_path_factory.mktemp("shared"))
+
+
+def test_a_night_over_sound_tables_passes_its_gates(shared: Shared) -> None:
+    assert shared.header.failed_gates == []
+
+
+def test_what_cannot_be_listed_is_kept_whole_and_reported(shared: Shared) -> None:
+    assert not shared.keys(*shared.unlisted) & shared.planned
+    assert shared.keys(*shared.around) <= shared.planned
+    live = shared.house.tonight().state.require("shop", "live_files", shared.house.clock.today())
+    assert sum("cannot be listed" in note for note in live.receipt.facts["notes"]) == 2
+
+
+def test_spellings_of_one_place_are_one_place_and_unclaimed_files_are_left_alone(shared: Shared) -> None:
+    mine = {key for key in shared.planned if key.startswith(("bare/", "one/", "drop/"))}
+    versions = {key for key in mine if "/metadata/00000-" in key and key.endswith(".metadata.json")}
+    assert len(versions) == 2
+    assert mine - versions == shared.keys(*shared.lost, shared.claimed)
+    assert shared.house.key(shared.unowned) not in shared.planned
+
+
+def test_native_tags_and_listed_snapshots_of_a_live_metadata_file_stay_readable(shared: Shared) -> None:
+    reading = open_table(str(shared.listed))
+    assert {shared.house.key(file) for file in reading.inspect.all_files()["file_path"].to_pylist()} <= shared.live
+    assert {key.rpartition(".")[2] for key in shared.planned if key.startswith("listed/")} == {"json"}
+
+
+def test_expired_history_is_planned_with_the_commit_that_last_needed_it(shared: Shared) -> None:
+    rows = {row["key"]: row for row in shared.house.rows("orphan_files")}
+    old = rows[shared.house.key(shared.expired)]
+    assert (old["reason"], old["last_commit_id"]) == ("expired", shared.last)
+    assert {rows[key]["reason"] for key in shared.keys(*shared.leftovers)} == {"unreferenced"}
+    assert set(rows) == shared.planned
+
+
+def test_metadata_of_another_table_under_the_same_content_is_live_and_so_is_what_it_names(shared: Shared) -> None:
+    reading = open_table(shared.taken)
+    assert {shared.house.key(file) for file in reading.inspect.files()["file_path"].to_pylist()} <= shared.live
+    assert shared.house.key(shared.replaced) in shared.planned
+
+
 def test_older_metadata_that_is_gone_stops_the_run_unless_that_is_tolerated(house: Lakehouse, builder: NessieBuilder) -> None:
     main = builder.on()
     main.new("db.t")
@@ -82,56 +201,6 @@ def test_older_metadata_that_is_gone_stops_the_run_unless_that_is_tolerated(hous
     assert header.failed_gates == []
     live = house.tonight().state.require("shop", "live_files", house.clock.today())
     assert any(older.name in note for note in live.receipt.facts["notes"])
-
-
-def test_what_cannot_be_listed_is_kept_whole_and_reported(house: Lakehouse, builder: NessieBuilder) -> None:
-    main = builder.on()
-    main.new("db.t", location=f"file://{house.warehouse}/lake")
-    inside = house.warehouse / "lake" / "delta"
-    log = written(inside / "_delta_log" / "00000000000000000000.json")
-    part = written(inside / "part-0.parquet")
-    udf = written(house.warehouse / "lake" / "udf" / "metadata" / "u.json")
-    main.date_files(LONG_AGO)
-    builder.put(["d"], {"type": "DELTA_LAKE_TABLE", "metadataLocationHistory": [f"file://{log}"], "checkpointLocationHistory": []})
-    builder.put(["f"], {"type": "UDF", "metadataLocation": f"file://{udf}", "versionId": "1", "signatureId": "1"})
-    builder.put(["g"], {"type": "UDF", "sqlText": "select 1", "dialect": "spark"})
-    house.lakes = [builder.config(retention=HEADS)]
-    header = house.plan()
-    assert header.failed_gates == []
-    assert not {house.key(path) for path in (log, part, udf)} & house.keys("deletion_plan")
-    assert house.keys("deletion_plan")
-    live = house.tonight().state.require("shop", "live_files", house.clock.today())
-    assert sum("cannot be listed" in note for note in live.receipt.facts["notes"]) == 2
-
-
-def test_spellings_of_one_place_are_one_place_and_unclaimed_files_are_left_alone(house: Lakehouse, builder: NessieBuilder) -> None:
-    main = builder.on()
-    bare = main.new("db.bare", location=str(house.warehouse / "bare"))
-    main.new("db.one", location=f"file:{house.warehouse}/one")
-    lost = {house.key(path) for path in [*bare.leftovers(LONG_AGO), written(house.warehouse / "one" / "data" / "x.parquet")]}
-    unowned = written(house.warehouse / "elsewhere" / "x.parquet")
-    claimed = written(house.warehouse / "drop" / "x.parquet")
-    main.date_files(LONG_AGO)
-    house.lakes = [builder.config(claims=[f"file://{house.warehouse}/drop"])]
-    header = house.plan()
-    assert header.failed_gates == []
-    assert house.keys("deletion_plan") == {*lost, house.key(claimed)}
-    assert unowned.exists()
-
-
-def test_native_tags_and_listed_snapshots_of_a_live_metadata_file_stay_readable(house: Lakehouse, nessie: Server) -> None:
-    builder = NessieBuilder(nessie.uri, house.warehouse, listed="all")
-    main = builder.on()
-    table = main.new("db.t")
-    first = str(table.table.metadata.current_snapshot_id)
-    table.tag(LONG_AGO, "audit", first)
-    table.overwrite(LONG_AGO)
-    house.lakes = [builder.config(retention=HEADS)]
-    house.plan()
-    reading = open_table(str(metadata_of(builder, "db.t")))
-    named = {house.key(file) for file in reading.inspect.all_files()["file_path"].to_pylist()}
-    assert named <= house.live()
-    assert {key.rpartition(".")[2] for key in house.keys("deletion_plan")} == {"json"}
 
 
 def test_a_repository_whose_every_table_was_dropped_passes_no_gate(house: Lakehouse, builder: NessieBuilder) -> None:
@@ -217,22 +286,6 @@ def test_a_content_at_a_snapshot_that_its_metadata_does_not_list_stops_the_run(h
         house.mark()
 
 
-def test_expired_history_is_planned_with_the_commit_that_last_needed_it(house: Lakehouse, builder: NessieBuilder) -> None:
-    main = builder.on()
-    main.new("db.t")
-    old, last = metadata_of(builder, "db.t"), builder.head()
-    main.append("db.t")
-    lost = main.at_hand("db.t").leftovers(LONG_AGO)
-    damaged = local(open_table(str(old)).current_snapshot().manifest_list)  # type: ignore[union-attr]  # it has a row, so a snapshot
-    damaged.unlink()
-    house.lakes = [builder.config(retention=HEADS)]
-    house.plan()
-    rows = {row["key"]: row for row in house.rows("orphan_files")}
-    assert (rows[house.key(old)]["reason"], rows[house.key(old)]["last_commit_id"]) == ("expired", last)
-    assert {rows[house.key(path)]["reason"] for path in lost} == {"unreferenced"}
-    assert set(rows) == house.keys("deletion_plan")
-
-
 def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
     house: Lakehouse, builder: NessieBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,20 +362,3 @@ def test_an_empty_repository_makes_a_night_that_plans_nothing(house: Lakehouse, 
     house.lakes = [builder.config()]
     house.plan()
     assert house.keys("live_files", "shop") == house.keys("deletion_plan") == set()
-
-
-def test_metadata_of_another_table_under_the_same_content_is_live_and_so_is_what_it_names(house: Lakehouse, builder: NessieBuilder) -> None:
-    main = builder.on()
-    main.new("db.t")
-    main.new("db.other")
-    known, other = builder.content(["db", "t"]), builder.content(["db", "other"])
-    assert known is not None
-    assert other is not None
-    main.drop("db.other")
-    builder.commit([put(["db", "t"], {**other, "id": known["id"]})])
-    house.lakes = [builder.config(retention=HEADS)]
-    header = house.plan()
-    assert header.failed_gates == []
-    reading = open_table(other["metadataLocation"])
-    assert {house.key(file) for file in reading.inspect.files()["file_path"].to_pylist()} <= house.live()
-    assert house.key(known["metadataLocation"]) in house.keys("deletion_plan")

@@ -13,6 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 from gc_assets.lakes.nessie.client import NessieClient
 
 Answer = tuple[int, Any]
+# No answer: the connection ends, as when a server goes down.
+GONE = 0
 CONFIG = {"defaultBranch": "main", "noAncestorHash": "00", "maxSupportedApiVersion": 2}
 
 
@@ -28,6 +30,9 @@ def scripted(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[tuple[
             requests.append(self.path)
             split = urlsplit(self.path)
             status, body = answer(split.path.removeprefix("/api/v2/"), {name: items[0] for name, items in parse_qs(split.query).items()})
+            if status == GONE:
+                self.close_connection = True
+                return
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(raw)))

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.client import ATTEMPTS, NessieClient
 from tests.lakes.nessie.builder import NessieBuilder
-from tests.lakes.nessie.scripted import CONFIG, Answer, scripted
+from tests.lakes.nessie.scripted import CONFIG, GONE, Answer, scripted
 from tests.lakes.nessie.server import Server, free_port
 
 
@@ -109,6 +109,24 @@ def test_pages_are_read_to_the_end_even_if_they_are_short() -> None:
 
     with scripted(answer) as (client, _):
         assert [reference.name for reference in client.references()] == ["b1", "b3", "b5"]
+
+
+def test_a_server_that_restarts_between_two_pages_is_waited_for() -> None:
+    downtime = [GONE, GONE, 503]
+
+    def answer(path: str, parameters: dict[str, str]) -> Answer:
+        number = int(parameters.get("page-token", "0"))
+        if number == 1 and downtime:
+            return downtime.pop(0), {}
+        return 200, {
+            "hasMore": number < 2,
+            "token": str(number + 1),
+            "references": [{"type": "BRANCH", "name": f"b{number}", "hash": "aa"}],
+        }
+
+    with scripted(answer) as (client, requests):
+        assert [reference.name for reference in client.references()] == ["b0", "b1", "b2"]
+    assert len(requests) == 6
 
 
 NO_REFERENCE = b'{"references": [{"type": "BRANCH"}]}'

@@ -54,9 +54,10 @@ def table(number: int) -> dict[str, Any]:
 
 
 def grow(builder: NessieBuilder, commits: int, branch: str = "main") -> None:
+    known = builder.content(["t"], branch)
     for number in range(commits):
-        known = builder.content(["t"], branch)
         builder.commit([put(["t"], {**table(number), **({} if known is None else {"id": known["id"]})})], branch)
+        known = known or builder.content(["t"], branch)
 
 
 def frozen(builder: NessieBuilder) -> tuple[NessieLake, FrozenRefs]:
@@ -313,12 +314,17 @@ def test_a_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder)
 def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> None:
     with running(tmp_path, OLDEST) as server:
         builder = NessieBuilder(server.uri, tmp_path / "warehouse")
-        grow(builder, 20)
+        grow(builder, 5)
         builder.branch("dev")
         builder.on("dev").new("db.t")
         builder.tag("v1", "dev")
         found = retention_of(builder.config(retention={"default": "2"}), NOW)
         assert contents(found) == plain_rule(builder.api, lambda name: 2, NOW)
+        NessieLake(builder.config()).refuse_hidden({"dropped"})
+        with pytest.raises(LakeUnreadable, match="the server has a ref v1"):
+            NessieLake(builder.config()).refuse_hidden({"v1"})
+        with NessieClient("shop", server.uri) as client:
+            assert (client.has_commit(builder.head()), client.has_commit("ab" * 32)) == (True, False)
 
 
 def test_the_policy_over_an_empty_repository_keeps_nothing(builder: NessieBuilder) -> None:
