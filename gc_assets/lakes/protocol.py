@@ -41,6 +41,8 @@ class Kind:
     METARANGE = "metarange"
     RANGE = "range"
     OBJECT = "object"
+    # A name that an object may have here (lakeFS): kept, and not counted as one more file.
+    POSSIBLE_OBJECT = "possible_object"
     REF = "ref"
     CONFIG = "config"
     VIEW_METADATA = "view_metadata"

@@ -126,6 +126,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         "live_bytes": sum(total.size_bytes for total in written.totals.values()),
         "by_kind": _by(written.totals, 1),
         "by_storage": _by(written.totals, 0),
+        "possible_by_storage": _by({key: total for key, total in written.totals.items() if key[1] == Kind.POSSIBLE_OBJECT}, 0),
         **{f"{side.lstrip('_')}_files": sum(part.rows for part in written.side.get(side, ())) for side in routes},
     }
     return publish(

@@ -60,6 +60,12 @@ def _lake_of(live: Published) -> str:
 
 
 def live_count(live: list[Published], storage_name: str) -> int:
+    """Rows of `live_keys`, from the receipts, without names that are only possible: they are no files to count."""
+    possible = sum(table.receipt.facts.get("possible_by_storage", {}).get(storage_name, {"files": 0})["files"] for table in live)
+    return live_rows(live, storage_name) - possible
+
+
+def live_rows(live: list[Published], storage_name: str) -> int:
     """Rows of `live_keys`, from the receipts."""
     return sum(table.receipt.facts["by_storage"].get(storage_name, {"files": 0})["files"] for table in live)
 
@@ -77,7 +83,7 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
     """
     state = night.state
     live = live_tables(night)
-    count = live_count(live, storage_name)
+    count = live_rows(live, storage_name)
     slices = max(1, -(-count // SLICE_KEYS))
     run = state.start(storage_name, LIVE_FILTER.name, night.run_date, night.clock)
     spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_of(night.run_date))

@@ -38,7 +38,7 @@ from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.known_tables import known_tables
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE, METADATA, METADATA_SIDE, released_by_lifecycle
-from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_tables
+from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.night import Night
 from gc_assets.stages.purged_by_rule import purged_by_rule
 from gc_assets.stages.quarantine_ledger import quarantine_ledger
@@ -115,7 +115,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     # Metadata that two lakes share is needed twice and found once, and the slow comparison then finds nothing missing.
     missing = _missing_metadata(keys, listed) if probed.facts.get("metadata_found", 0) < needed else []
     # Some live files may rightly be absent, and two lakes may need one file; only where that could hide a loss is it counted out.
-    unlisted, unlisted_samples = live_count(live, storage_name) - probed.totals.get((LIVE,), Totals()).rows, list[str]()
+    unlisted, unlisted_samples = live_rows(live, storage_name) - probed.totals.get((LIVE,), Totals()).rows, list[str]()
     if unlisted > MAX_UNLISTED * live_count(live, storage_name):
         gone = purged_by_rule(spark, night, storage_name)
         unlisted, unlisted_samples = _unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone)

@@ -62,7 +62,7 @@ class Roots:
 
 
 def names_of(roots: Roots, address: str) -> Iterator[str]:
-    """Every name that a full address may have here, each once; the first is the address itself, in our words for its store.
+    """Every name that a full address may have here, each once; the likeliest first: of the namespace's own data, or the address itself.
 
     `local://` is a path of the server's disk. Another server, or one in a container, sees the disk mounted elsewhere, so whatever the
     path ends in may lie below any of the `roots`; and where the store's root was written in front of a full path, the path's end is
@@ -75,4 +75,8 @@ def names_of(roots: Roots, address: str) -> Iterator[str]:
     steps = path.split("/")
     ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
     full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
-    yield from dict.fromkeys((f"file:///{path}", *full, *(name for end in ends for name in roots.below(end))))
+    names = dict.fromkeys((f"file:///{path}", *full, *(name for end in ends for name in roots.below(end))))
+    # The shortest of several: a server may well have its block store in a folder that is itself called data.
+    likeliest = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=next(iter(names)))
+    yield likeliest
+    yield from (name for name in names if name != likeliest)

@@ -228,9 +228,7 @@ def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Uncommit
     """Each staged object of each path once; one that only the server's own list has, without branch and path."""
     found: dict[tuple[str, str | None, str | None], Uncommitted] = {}
     for item in staged:
-        names = _names(item.address, roots)
-        # The shortest: a server may well have its block store in a folder that is itself called data.
-        address = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=names[0])
+        address = _names(item.address, roots)[0]
         moment = datetime.fromtimestamp(max(0, min(item.written_at, _LATEST)), UTC)
         found.setdefault((address, item.branch, item.path), Uncommitted(address, item.branch, item.path, moment))
     named = {address for address, branch, _ in found if branch is not None}
@@ -238,12 +236,18 @@ def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Uncommit
 
 
 def _pinned(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
-    """The names that a staged object's address may have here, once."""
-    names: dict[str, int | None] = {}
+    """The names that staged objects' addresses may have here, each once."""
+    sizes: dict[str, int | None] = {}
+    objects: set[str] = set()
     for item in staged:
-        for name in _names(item.address, roots):
-            names[name] = item.size_bytes if item.size_bytes is not None else names.get(name)
-    return tuple(ContentRoot(name, Kind.OBJECT, is_container=False, size_bytes=size, must_exist=False) for name, size in names.items())
+        names = _names(item.address, roots)
+        objects.add(names[0])
+        for name in names:
+            sizes[name] = item.size_bytes if item.size_bytes is not None else sizes.get(name)
+    return tuple(
+        ContentRoot(name, Kind.OBJECT if name in objects else Kind.POSSIBLE_OBJECT, is_container=False, size_bytes=size, must_exist=False)
+        for name, size in sizes.items()
+    )
 
 
 def _names(address: str, roots: Roots) -> list[str]:

@@ -68,7 +68,7 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
 def entries_of(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
     """The objects as rows of `LOGICAL_ENTRY_SCHEMA`: one for a relative address, one for every name that a full one may have.
 
-    A name that is only possible need not exist.
+    Of the names of a full address the likeliest is the object, the others only possible; none need exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))
     own = _rows(relative, within(roots.location, relative.column("address")), must_exist=True)
@@ -79,6 +79,8 @@ def entries_of(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
     owners = np.repeat(np.arange(full.num_rows), [len(of_one) for of_one in names])
     spelled = pa.array([name for of_one in names for name in of_one], pa.string())
     guessed = _rows(full.take(pa.array(owners)), spelled, must_exist=False)
+    kinds = pa.array([Kind.POSSIBLE_OBJECT if place else Kind.OBJECT for of_one in names for place in range(len(of_one))])
+    guessed = guessed.set_column(guessed.schema.get_field_index("kind"), guessed.schema.field("kind"), kinds)
     return pa.Table.from_batches([own, guessed]).combine_chunks().to_batches()[0]
 
 

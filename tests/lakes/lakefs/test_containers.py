@@ -164,6 +164,13 @@ def test_guessed_names_need_not_exist() -> None:
     assert not any(decode(container(raw), raw)["must_exist"].to_pylist())
 
 
+def test_of_all_names_of_an_object_one_counts_and_it_is_the_likeliest() -> None:
+    raw = range_table([Entry("a", "local:///data/blocks/namespace/data/p/x", address_type=2), Entry("b", "local:///raw/x", address_type=2)])
+    rows = decode(container(raw), raw, ["file:///", "file:///srv/"]).to_pylist()
+    assert [row["address"] for row in rows if row["kind"] == Kind.OBJECT] == [f"{LOCATION}data/p/x", "file:///raw/x"]
+    assert {row["kind"] for row in rows} == {Kind.OBJECT, Kind.POSSIBLE_OBJECT}
+
+
 def test_a_path_that_is_not_utf_8_is_shown_and_its_object_protected() -> None:
     _, value = Entry("a", "data/p/x").encode()
     raw = TableWriter().write([(b"a\xff", value)], {"type": "ranges", "count": "1"})
