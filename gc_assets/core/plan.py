@@ -43,8 +43,8 @@ class PlanHeader(_Model):
     """Everything about a plan but its rows and its edits of history: `rows_digest` and `expiry_digest` stand for those.
 
     Both are the sum of the rows' hashes, proved again before acting. `expiry_actions` counts the edits per lake, `by_kind` the files
-    per action and file kind. Files that are planned `after_expiry` count in `totals`; those `held_for_expiry` wait for a lake whose
-    history this plan does not edit.
+    per action and file kind (empty in a plan made before 0.2). Files that are planned `after_expiry` count in `totals`; those
+    `held_for_expiry` wait for a lake whose history this plan does not edit.
     """
 
     plan_id: str
@@ -67,7 +67,7 @@ class PlanHeader(_Model):
     live_bytes: int
     totals: dict[str, Amount]
     by_reason: dict[str, Amount]
-    by_kind: dict[str, dict[str, Amount]]
+    by_kind: dict[str, dict[str, Amount]] = Field(default_factory=dict)
     after_expiry: Amount
     held_for_expiry: Amount
     quarantined: Amount
@@ -127,4 +127,5 @@ def is_intact(header: PlanHeader) -> bool:
 
 
 def _substance(header: PlanHeader) -> dict[str, Any]:
-    return header.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before"})
+    unknown_then = PlanHeader.model_fields.keys() - header.model_fields_set
+    return header.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before", *unknown_then})

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.paths import overlapping
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import UNNAMED, PlanHeader
 from gc_assets.core.receipts import Balance, Published, State
 from gc_assets.lakes.protocol import RANKS
 from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, SNAPSHOT_HISTORY
@@ -223,7 +223,7 @@ class _Execution:
         task = Act(header.location, self.log, self.lease, self.night.clock, header.plan_id, self.only_interrupted)
         share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
         names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
-        there = {kind in RANKS for kind in header.by_kind[phase]}
+        there = {kind in RANKS for kind in header.by_kind.get(phase, [*RANKS, UNNAMED])}
         judged = self._judged(phase, needed)
         if len(there) > 1:
             judged.persist()  # the joins are made once

@@ -116,6 +116,13 @@ def test_a_header_with_a_part_more_or_less_is_refused() -> None:
         PlanHeader.model_validate({name: value for name, value in document.items() if name != "rows_digest"})
 
 
+def test_a_plan_of_a_release_that_counted_no_kinds_is_still_that_plan() -> None:
+    then = sealed(**{name: value for name, value in SUBSTANCE.items() if name != "by_kind"}, created_at=NOW)
+    document = {name: value for name, value in then.model_dump(mode="json").items() if name != "by_kind"}
+    assert is_intact(PlanHeader.model_validate(document))
+    assert not is_intact(PlanHeader.model_validate({**document, "by_kind": {}}))
+
+
 def test_a_plan_waits_a_day_for_approval_and_three_for_execution() -> None:
     header = plan()
     assert header.approve_before - header.created_at == timedelta(hours=24)
