@@ -212,8 +212,9 @@ class TableBuilder:
         """What a writer leaves that dies before its commit: data files, and the manifest that would have named them."""
         provider = self.table.location_provider()
         addresses = [provider.new_data_location(f"00000-{index}-{uuid.uuid4()}.parquet") for index in range(count)]
+        payload = _parquet(_rows([99], "a"))
         for address in addresses:
-            self._write(address, _parquet(_rows([99], "a")))
+            self._write(address, payload)
         manifest = provider.new_metadata_location(f"{uuid.uuid4()}-m0.avro")
         self._write(manifest, b"Obj\x01 a manifest that was never finished")
         self.lake.date_files(at)
