@@ -80,7 +80,8 @@ class Subject:
 def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True, launcher: Path | None = None) -> list[Measured]:
     """First and second night, cold, and with `warm` once more in a session that has done a night before. `launcher` is nessie-gc's.
 
-    Raises `RuntimeError` where the peer finds another number of unreferenced files than we do: then one of us is wrong.
+    Raises `RuntimeError` where the peer finds another number of unreferenced files than we do: then one of us is wrong. Ours may be
+    smaller by what the live filter keeps by mistake until another night's seed, about one dead file in a million.
     """
     subject = Subject(kind, size, cache, launcher)
     cache.mkdir(exist_ok=True)
@@ -89,7 +90,10 @@ def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True,
     for night in {item.night for item in found}:
         mine = [item for item in found if item.night == night]
         counts = {f"{item.who} {'cold' if item.cold else 'warm'}": item.answer["unreferenced"] for item in mine}
-        if len(set(counts.values()) - {None}) > 1:
+        ours = {item.answer["unreferenced"] for item in mine if item.who != "peer"}
+        theirs = {item.answer["unreferenced"] for item in mine if item.who == "peer"} - {None}
+        mistaken = 1 + max(item.answer.get("live_files", 0) for item in mine) // 1_000_000
+        if len(ours) > 1 or any(not 0 <= number - min(ours) <= mistaken for number in theirs):
             raise RuntimeError(f"{kind} {size}, {night} night: unreferenced files found: {counts}; expected the same number")
     return found
 
