@@ -392,8 +392,3 @@ class WatchedLake(Lake, Protocol):
     def refuse_hidden(self, names: Collection[str]) -> None:
         """Returns if the lake says of every one of these refs, which its list lacks, that there is none. Raises `LakeUnreadable`."""
         ...
-
-
-def empty_entries() -> pa.RecordBatch:
-    """No rows of `ENTRY_SCHEMA`."""
-    return pa.RecordBatch.from_pylist([], schema=ENTRY_SCHEMA)

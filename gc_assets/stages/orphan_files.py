@@ -278,10 +278,10 @@ def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> D
 
 def _never_committed(night: Night) -> Column:
     """The owning lake's word for a file that no commit ever named; null for a lake that has none."""
-    words = {lake.name: NEVER_COMMITTED[lake.kind] for lake in night.config.lakes if lake.kind in NEVER_COMMITTED}
     word = F.lit(None).cast("string")
-    for name, said in words.items():
-        word = F.when(F.col("lake") == name, said).otherwise(word)
+    for lake in night.config.lakes:
+        if lake.kind in NEVER_COMMITTED:
+            word = F.when(F.col("lake") == lake.name, NEVER_COMMITTED[lake.kind]).otherwise(word)
     return word
 
 

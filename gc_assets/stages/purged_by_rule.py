@@ -24,6 +24,8 @@ def purged_by_rule(spark: SparkSession, night: Night, storage_name: str) -> Data
     What was purged as never committed is not among them: were it needed by now, that would be news.
     """
     lakes = [lake.name for lake in night.config.lakes if isinstance(lake, LakeFsLakeConfig)]
+    if not lakes:
+        return spark.createDataFrame([], "key string, lake string")
     logs = [path for log in night.state.runs(storage_name, DELETION_LOG.name) for path in log.paths()]
     purged = read_paths(spark, night.state.files, DELETION_LOG.schema, logs).filter(
         (F.col("phase") == "purge") & (F.col("outcome") == "done")

@@ -243,4 +243,4 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
     assert "unfinished_apply" not in house.failed_gates(house.plan())
     assert private <= set(house.files())
-    assert quarantine_ledger(spark, house.tonight().state, STORAGE).filter("key like 'weather/snapshots/%'").count() == 0
+    assert quarantine_ledger(spark, house.tonight().state, STORAGE).filter("key like 'weather/snapshots/%'").isEmpty()

@@ -401,7 +401,7 @@ def test_a_lake_pickles_for_executors_without_its_credentials(lake: tuple[LakeFs
     assert SECRET.encode() not in pickled
     assert KEY_ID.encode() not in pickled
     asked = len(lake[1].requests)
-    copy = pickle.loads(pickled)  # noqa: S301
+    copy = pickle.loads(pickled)  # noqa: S301  (bytes made in this test)
     commits = commits_of(copy, refs)
     assert commits == commits_of(lake[0], refs)
     assert copy.retain(refs, graph_of(commits), NOW, NOW) == lake[0].retain(refs, graph_of(commits), NOW, NOW)
