@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -33,11 +34,18 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
 
 def overlapping_repositories(lake: str, repository: str, own_namespace: str, namespaces: Mapping[str, str]) -> None:
     """Raises `LakeUnreadable` where another repository of the server lies on, in or around the namespace: its files would look dead."""
-    own = f"{own_namespace.rstrip('/')}/"
+    own = _one_spelling(own_namespace)
     for name, namespace in sorted(namespaces.items()):
-        other = f"{namespace.rstrip('/')}/"
+        other = _one_spelling(namespace)
         if name != repository and (other.startswith(own) or own.startswith(other)):
             raise LakeUnreadable(
-                f"lake {lake}: repository {name} has the storage namespace {namespace}, which overlaps {own} of {repository}; "
+                f"lake {lake}: repository {name} has the storage namespace {namespace}, which overlaps {own_namespace} of {repository}; "
                 "the files of one would look dead to the other, so nothing is collected. Delete one of them, or move it."
             )
+
+
+def _one_spelling(namespace: str) -> str:
+    """The namespace, ending in one `/`. Servers keep it as it was typed; a local block store cleans its path (`block/local/adapter.go`)."""
+    if not namespace.startswith(_LOCAL):
+        return f"{namespace.rstrip('/')}/"
+    return f"{_LOCAL}{posixpath.normpath('/' + namespace.removeprefix(_LOCAL).lstrip('/')).rstrip('/')}/"
