@@ -17,7 +17,7 @@ HAZARDS: dict[str, tuple[str, list[str]]] = {
     ),
     "H3": (
         "a branch deleted while paging takes the others' staging along",
-        [f"{HERE}/test_lake.py::test_a_branch_deleted_while_it_is_paged_takes_its_staging_along"],
+        [f"{HERE}/test_lake.py::test_a_branch_deleted_while_it_is_paged_takes_only_its_own_staging_along"],
     ),
     "H4": (
         "an error in the middle of a list is taken for its end",

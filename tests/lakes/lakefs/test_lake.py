@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -80,6 +81,11 @@ def judged(lake: LakeFsLake, grace_cutoff: datetime = FAR_FUTURE) -> dict[str, s
 def pinned(refs: FrozenRefs, namespace: Path) -> set[str]:
     prefix = f"file://{namespace}/"
     return {item.address.removeprefix(prefix) for item in refs.pinned if item.address.startswith(prefix)}
+
+
+def dumped(server: FakeServer) -> bool:
+    """Whether the refs were dumped by now: what is read of staging areas from then on is the second reading."""
+    return any(path.endswith("/dump") for _, path, _ in server.requests)
 
 
 # Retention
@@ -251,6 +257,22 @@ def test_what_is_committed_while_we_read_is_in_one_of_the_two_readings(builder: 
     assert [ref.head_commit_id for ref in refs.refs] == ["late"]
 
 
+def test_what_moves_to_a_commit_behind_the_dump_is_in_the_reading_before_it(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H6: the branch is committed, renamed and gone before it is read again, so neither the dump nor the second reading shows the file."""
+    builder.branch("dev", "first")
+    builder.stage("dev", "a", "data/p/a")
+    lake[1].pages_of_uncommitted = [("", "")]  # the server's own list misses some (H5)
+
+    def committed_and_renamed(method: str, path: str, query: Any) -> None:
+        if "/refs/dev/" in path and dumped(lake[1]) and builder.repository.branches.pop("dev", None):
+            builder.branch("renamed", builder.commit("late", ["first"], 0, {"a": "data/p/a"}))
+
+    lake[1].fault = committed_and_renamed
+    refs = lake[0].freeze(NOW)
+    assert builder.repository.branches.keys() == {"main", "renamed"}
+    assert pinned(refs, builder.repository.namespace) == {"data/p/a"}
+
+
 def test_a_head_that_the_dump_does_not_hold_yet_is_read_again(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
     dumps = []
 
@@ -283,20 +305,25 @@ def test_a_repository_that_never_stands_still_is_given_up_after_a_few_readings(
     assert sum(method == "POST" and path.endswith("/dump") for method, path, _ in lake[1].requests) == ATTEMPTS
 
 
-def test_a_branch_deleted_while_it_is_paged_takes_its_staging_along(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
-    """H3: lakeFS then forgets what it had read of the other branches."""
-    builder.branch("gone", "first")
+def test_a_branch_deleted_while_it_is_paged_takes_only_its_own_staging_along(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H3: lakeFS then forgets what it read of the other branches. Its list is empty here, and a branch goes in each of our two readings."""
+    for branch in ("early", "late"):
+        builder.branch(branch, "first")
     for number in range(7):
-        builder.stage("gone", f"g{number}", f"data/p/g{number}")
-        builder.stage("main", f"m{number}", f"data/p/m{number}")
+        for branch in ("early", "late", "main"):
+            builder.stage(branch, f"{branch}{number}", f"data/p/{branch}{number}")
     lake[1].page = 3
+    lake[1].pages_of_uncommitted = [("", "")]
 
     def deleted(method: str, path: str, query: Any) -> None:
-        if "/refs/gone/" in path and query.get("after"):
-            builder.repository.branches.pop("gone", None)
+        branch = "late" if dumped(lake[1]) else "early"
+        if f"/refs/{branch}/" in path and query.get("after"):
+            builder.repository.branches.pop(branch, None)
 
     lake[1].fault = deleted
-    assert pinned(lake[0].freeze(NOW), builder.repository.namespace) >= {f"data/p/m{number}" for number in range(7)}
+    refs = lake[0].freeze(NOW)
+    assert builder.repository.branches.keys() == {"main"}
+    assert pinned(refs, builder.repository.namespace) >= {f"data/p/main{number}" for number in range(7)}
 
 
 def test_a_branch_whose_name_the_server_takes_for_a_commit_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
@@ -555,6 +582,16 @@ def test_a_truncated_dump_stops_the_run(builder: Builder, lake: tuple[LakeFsLake
     builder.branch("main", "head")
     with pytest.raises(LakeUnreadable, match="a parent that is not in the graph, for example head to its parent lost"):
         judged(lake[0])
+
+
+def test_a_dump_with_fewer_commits_than_it_promises_stops_the_run(builder: Builder, lake: tuple[LakeFsLake, FakeServer]) -> None:
+    """H12."""
+    (source,) = lake[0].freeze(NOW).sources
+    builder.commit("head", ["first"], 1, {})
+    builder.branch("main", "head")
+    (longer,) = lake[0].freeze(NOW).sources
+    with pytest.raises(LakeUnreadable, match="the dump promises 2 commits, read 1; run again"):
+        list(lake[0].commits(replace(source, properties=longer.properties)))
 
 
 @pytest.mark.parametrize("damage", ["removed", "cut", "changed"])
