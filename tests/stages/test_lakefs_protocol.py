@@ -208,22 +208,27 @@ def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
 
 
 def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(fresh: Story) -> None:
-    """H7: lakeFS sweeps a mark of any age without looking again."""
+    """H7: lakeFS sweeps a mark of any age without looking again. H6: what a long commit hid from the plan is committed by then."""
     builder = fresh.builder
     builder.rules(1)
-    old = builder.commit("main", a=b"1")
-    expired = builder.repository.trees[old]["a"].address
+    builder.branch("dev")
+    old, of_dev = builder.commit("main", a=b"1"), builder.commit("dev", a=b"2")
+    expired = {builder.repository.trees[commit]["a"].address for commit in (old, of_dev)}
     builder.now = days_ago(40)
-    builder.commit("main", a=b"2")
-    lost = builder.upload()
+    builder.commit("main", a=b"3")
+    builder.commit("dev", a=b"4")
+    lost, hidden = builder.upload(), builder.upload()
     header = fresh.plan()
-    assert fresh.planned().keys() == {expired, lost}
+    assert fresh.planned().keys() == {*expired, lost, hidden}
     fresh.house.approved(header)
     builder.branch("revived", old)
+    builder.rules(1, dev=365)
+    builder.stage("main", "hidden", hidden)
+    builder.commit("main")
     builder.stage("main", "late", lost)
     applied = fresh.house.apply(header)
-    assert {outcome: total.rows for (_, outcome), total in applied.books.items()} == {"changed": 2}
-    assert {expired, lost} <= builder.files()
+    assert {outcome: total.rows for (_, outcome), total in applied.books.items()} == {"changed": 4}
+    assert {*expired, lost, hidden} <= builder.files()
 
 
 def test_a_range_that_is_gone_stops_the_night_and_names_it(fresh: Story) -> None:
