@@ -5,6 +5,7 @@ The kill at every single step on the disk is in `tests/stores/test_kill.py`, wit
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import timedelta
 
@@ -60,6 +61,8 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(
     assert len(moved) < len(garbage), "the apply was over before it was killed"
     assert record == "intent" or moved
     assert set(house.files()) | moved == set(before)
+    intents = [json.loads(line) for path in log.glob("share-*/*.intent.jsonl") for line in path.read_text().splitlines()]
+    assert moved <= {intent["key"] for intent in intents}, "a move is on record nowhere"
     assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
     with pytest.raises(GateRefused, match="is being changed by"):
         house.apply(header)
