@@ -17,11 +17,15 @@ help: ## list the targets
 demo: env ## build sample lakes, run one night on them, print the report (ARGS="--dir D")
 	@$(BIN)/gc-assets demo $(ARGS)
 
-# Here a skipped test is a failed one: what the tests need is fetched before they start.
+# Here a skipped test is a failed one: what the tests need is fetched before they start. Those that share the Spark session run in one
+# process, all others beside it in a second.
 test: export GC_ASSETS_TEST_NESSIE := required
 test: lint ## lint, types, then the whole suite
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
-	@$(BIN)/python -m pytest
+	@mkdir -p build
+	@$(BIN)/python -m pytest -m "not spark" >build/tests-without-spark.txt 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null || true" EXIT; \
+	  failed=0; $(BIN)/python -m pytest -m spark || failed=$$?; \
+	  wait $$beside || failed=$$?; echo "Beside it, the tests without Spark:"; cat build/tests-without-spark.txt; exit $$failed
 
 lint: env ## style, format and types: seconds
 	@$(BIN)/ruff check

@@ -21,6 +21,14 @@ TEST_CONF = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what asks for the session, also through other fixtures: `-m spark` and `-m "not spark"` are the work of two processes."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
+            item.add_marker(pytest.mark.spark)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     mode = os.environ.get("GC_ASSETS_TEST_SPARK", "session")
