@@ -23,7 +23,7 @@ test: export GC_ASSETS_TEST_NESSIE := required
 test: lint ## lint, types, then the whole suite
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@mkdir -p build
-	@$(BIN)/python -m pytest -m "not spark" >build/tests-without-spark.txt 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null || true" EXIT; \
+	@set -m; $(BIN)/python -m pytest -m "not spark" >build/tests-without-spark.txt 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest -m spark || failed=$$?; \
 	  wait $$beside || failed=$$?; echo "Beside it, the tests without Spark:"; cat build/tests-without-spark.txt; exit $$failed
 

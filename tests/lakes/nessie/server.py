@@ -81,7 +81,11 @@ class Server:
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(30)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:  # a script's background job ignores SIGINT, and with Dagster loaded SIGTERM too
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(10)
         self.process = None
 
     def reset(self) -> None:
