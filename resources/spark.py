@@ -15,13 +15,14 @@ from gc_assets.config import SparkConfig
 from resources.java import ensure_java_home
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for vectorised Python, and the
-# list of a table's parts is taken by the driver (a job for listing costs more than the listing).
+# list of a table's parts is taken by the driver (a job for listing costs more than the listing). A limit looks at all partitions at once.
 STAGE_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.limit.initialNumPartitions": "100000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",

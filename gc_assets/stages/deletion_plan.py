@@ -38,6 +38,7 @@ from gc_assets.stages.tables import (
     Written,
     collect,
     merge_written,
+    paths_of,
     publish,
     put,
     read_paths,
@@ -139,8 +140,7 @@ def _rows(
 ) -> DataFrame:
     """Planned keys; keys that wait in quarantine or for another plan's expiry, or whose name was taken meanwhile, are routed aside."""
     state, storage = night.state, night.storage(storage_name)
-    edited = [f"{run.path}/{part.name}" for part in expiry.side.get(EXPIRY_SIDE, ())]
-    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, edited).select(
+    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, paths_of(run, expiry, EXPIRY_SIDE)).select(
         F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
     )
     found = (

@@ -38,6 +38,7 @@ from gc_assets.stages.tables import (
     Totals,
     collect,
     merge_written,
+    paths_of,
     publish,
     put,
     read_paths,
@@ -106,7 +107,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     )
     closed = merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(close, PARTS_DDL)))
     kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
-    scratch = {side: [f"{run.path}/{part.name}" for part in parts] for side, parts in closed.side.items()}
+    scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
@@ -29,11 +30,14 @@ from gc_assets.lakes.protocol import PLACE_KINDS, Container, Lake, Objects
 from gc_assets.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, PLACES, UNREADABLE
 from gc_assets.stages.content_roots import RELEASED, RootTables, content_roots, inputs_of, root_tables
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import PARTS_DDL, Written, collect, merge_written, parallelism, publish, report_parts, spark_schema
+from gc_assets.stages.tables import PARTS_DDL, Written, collect, merge_written, parallelism, paths_of, publish, put, report_parts
 from gc_assets.stores.local import LocalObjects
 
 CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_places", "_unreadable"
-# Objects of one task that are read at the same time: enough to hide a store's latency, few enough to bound memory.
+# What one level has to decode, a part for each decoding task; deleted afterwards.
+TASKS_SIDE = "_tasks"
+# Objects of one task that are read at the same time: enough to hide a store's latency, few enough to bound memory. Fewer containers
+# than that are one task's work, because starting another costs more.
 CONCURRENT_READS = 16
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
 ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
@@ -66,19 +70,19 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     inputs = inputs_of(night, lake_name)
     cache = segments(night, lake_name)
     run = state.start(lake_name, MANIFEST_ENTRIES.name, night.run_date, night.clock)
-    decode = _Decode(night.lake(lake_name), night.resolver(), LocalObjects(), state.files, run)
-    known, retried = segment_paths(cache, CONTAINERS_SIDE), segment_paths(cache, UNREADABLE_SIDE)
-    pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(retried), root_tables(night, lake_name, inputs))
+    known, parents = segment_paths(cache, CONTAINERS_SIDE), segment_paths(cache, UNREADABLE_SIDE)
+    roots: RootTables | None = root_tables(night, lake_name, inputs)
     levels: list[Written] = []
-    while True:
-        tasks = spark.range(0, 1, 1, 1).mapInArrow(pending, spark_schema(TASKS)).repartition(parallelism(spark))
-        level = merge_written(collect(tasks.mapInArrow(decode, PARTS_DDL)))
-        levels.append(level)
-        if not level.side.get(EDGES_SIDE):
+    while roots is not None or parents:
+        pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(parents), roots, run, parallelism(spark))
+        tasks = paths_of(run, merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(pending, PARTS_DDL))), TASKS_SIDE)
+        if not tasks:
             break
-        known += [f"{run.path}/{part.name}" for part in level.side.get(CONTAINERS_SIDE, ())]
-        edges = [f"{run.path}/{part.name}" for part in level.side[EDGES_SIDE]]
-        pending = _Pending(state.files, LocalObjects(), tuple(known), tuple(edges), None)
+        decode = _Decode(night.lake(lake_name), night.resolver(), LocalObjects(), state.files, run, tuple(tasks))
+        level = merge_written(collect(spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(decode, PARTS_DDL)))
+        levels.append(level)
+        known, parents, roots = known + paths_of(run, level, CONTAINERS_SIDE), paths_of(run, level, EDGES_SIDE), None
+        state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     written = _together(levels)
     facts = {
         "decoded": 0,
@@ -106,7 +110,8 @@ def _together(levels: list[Written]) -> Written:
 
 @dataclass(frozen=True)
 class _Pending:
-    """The containers that were never decoded, each once (columns `TASKS`); runs in one executor task.
+    """Writes the containers that were never decoded, each once (columns `TASKS`), as a part for each of at most `width` decoding tasks;
+    runs in one executor task.
 
     They come from `parents` (edges of the level above, or what could not be read on earlier nights) and from the content
     roots where those are given. A container whose parent does not record its length is asked for it; one that is not
@@ -119,6 +124,8 @@ class _Pending:
     known: tuple[str, ...]
     parents: tuple[str, ...]
     roots: RootTables | None
+    run: Run
+    width: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -133,7 +140,10 @@ class _Pending:
                 wanted = pa.concat_tables([inner, asked], promote_options="default")
             tasks = self._sized(_once(wanted))
             decoded = pc.is_in(named_length(tasks, "address", "size_bytes"), named_length(known, "container", "container_size_bytes"))
-            yield from tasks.filter(pc.invert(decoded)).to_batches()
+            tasks = tasks.filter(pc.invert(decoded))
+            width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
+            dealt = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
+            yield report_parts([part for share in dealt for part in put(share, self.run, self.files, TASKS_SIDE)])
 
     def _settled(self, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
         """Freed roots of a lake with contents that an earlier night decoded or did not find."""
@@ -175,13 +185,14 @@ def named_length(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class _Decode:
-    """Reads and decodes containers and writes their children; runs in executors."""
+    """Reads and decodes the containers of the `tasks` whose numbers come in, and writes their children; runs in executors."""
 
     lake: Lake
     resolver: KeyResolver
     objects: Objects
     files: Files
     run: Run
+    tasks: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         entries = PartWriter(self.files, self.run.path, MANIFEST_ENTRIES.schema)
@@ -192,7 +203,8 @@ class _Decode:
         digest = decoded = rows = failed = size_bytes = 0
         with ThreadPoolExecutor(CONCURRENT_READS) as pool:
             for batch in batches:
-                for task, raw in _ahead(pool, self._read, batch.to_pylist(), CONCURRENT_READS):
+                tasks = read_parts(self.files, [self.tasks[number] for number in batch.column("id").to_pylist()], TASKS)
+                for task, raw in _ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS):
                     try:
                         children = self._children(task, raw)
                     except FormatError as error:

@@ -51,6 +51,7 @@ from gc_assets.stages.tables import (
     Written,
     collect,
     merge_written,
+    paths_of,
     publish,
     read_paths,
     read_table,
@@ -104,12 +105,11 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     )
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
     probed = merge_written(collect(listed.withColumn("key_hash", F.xxhash64("key")).mapInArrow(probe, PARTS_DDL)))
-    candidate_paths = [f"{run.path}/{part.name}" for part in probed.side.get(CANDIDATES_SIDE, ())]
+    candidate_paths = paths_of(run, probed, CANDIDATES_SIDE)
     candidates = read_paths(spark, state.files, CANDIDATES, candidate_paths)
 
     keys = live_keys(spark, night, storage_name, live)
-    suspects = [f"{run.path}/{part.name}" for part in probed.side.get(SUSPECTS_SIDE, ())]
-    foreign = _foreign(spark, night, storage_name, suspects, cutoff)
+    foreign = _foreign(spark, night, storage_name, paths_of(run, probed, SUSPECTS_SIDE), cutoff)
     linked = _behind_links(spark, night, keys, inventory)
     needed = sum(table.receipt.facts["metadata_by_storage"].get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and found once, and the slow comparison then finds nothing missing.

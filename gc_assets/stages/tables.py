@@ -146,6 +146,11 @@ def put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
     return writer.close()
 
 
+def paths_of(run: Run, written: Written, side: str) -> list[str]:
+    """Paths, relative to the state, of a side table's parts that are not published yet."""
+    return [f"{run.path}/{part.name}" for part in written.side.get(side, ())]
+
+
 def merge_written(rows: Sequence[Any]) -> Written:
     """One `Written` from what the tasks of a job reported (columns of `PARTS_DDL`)."""
     main: list[PartFile] = []
