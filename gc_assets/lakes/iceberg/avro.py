@@ -143,18 +143,20 @@ def _expression(column: Column, schema: pa.Schema) -> Expr:
 
 def _with_fastavro(raw: bytes, columns: Sequence[Column]) -> pa.Table:
     records = list(cast("Iterator[dict[str, Any]]", fastavro.reader(io.BytesIO(raw))))
-    arrays = [pa.array((_value(record, column) for record in records), column.type, size=len(records)) for column in columns]
+    arrays = [pa.array(_values(records, column), column.type, size=len(records)) for column in columns]
     return pa.Table.from_arrays(arrays, schema=_schema(columns))
 
 
-def _value(record: dict[str, Any], column: Column) -> Any:
+def _values(records: list[dict[str, Any]], column: Column) -> list[Any]:
     for path in column.paths:
-        value: Any = record
+        values: list[Any] = records
         for part in path:
-            value = value.get(part) if value is not None else None
-        if value is not None:
-            return value
-    return None
+            if not values or part not in values[0]:  # every record has every field of the schema
+                break
+            values = [value[part] for value in values]
+        else:
+            return values
+    return [None] * len(records)
 
 
 def _schema(columns: Sequence[Column]) -> pa.Schema:
