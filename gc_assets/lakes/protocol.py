@@ -67,6 +67,8 @@ _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),
 )
 RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
+# Where reading a lake starts: no container names these.
+ROOT_KINDS = _BY_REFERENCE[0]
 # Data, and files that no metadata names.
 LEAF_RANK = len(_BY_REFERENCE)
 

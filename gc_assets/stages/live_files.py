@@ -16,7 +16,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.files import Files
 from gc_assets.core.parts import read_parts
 from gc_assets.core.receipts import Published, Run
-from gc_assets.lakes.protocol import KINDS, Kind
+from gc_assets.lakes.protocol import KINDS, ROOT_KINDS, Kind
 from gc_assets.schemas import CONTAINERS, DELETION_LOG, EDGES, LIFECYCLE_OBJECTS, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
 from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
@@ -53,6 +53,8 @@ LIFECYCLE_SIDE = "_lifecycle"
 WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
 # Live metadata objects that must be in the inventory, with the length that was decoded: published beside the table.
 METADATA_SIDE = "_metadata"
+# Live files that reading starts from and that may be absent, a version hint: published beside the table.
+OPTIONAL_SIDE = "_optional"
 # Live metadata objects that are gone and were never decoded: what they named is not known. Published beside the table.
 UNKNOWN_SIDE = "_unknown"
 # Who needs a file: numbered so that the smallest number is the strongest witness. `expands`: entries of `container` follow it,
@@ -106,7 +108,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         run,
     )
     closed = merge_written(collect(spark.range(0, 1, 1, 1).mapInArrow(close, PARTS_DDL)))
-    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
+    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
@@ -252,7 +254,14 @@ class _Close:
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _metadata(found, lengths, leaves)
             claims, wide = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
-            sides = {WITNESSES_SIDE: witnesses, DIRECT_SIDE: direct, METADATA_SIDE: metadata, CLAIMS_SIDE: claims, UNKNOWN_SIDE: unknown}
+            sides = {
+                WITNESSES_SIDE: witnesses,
+                DIRECT_SIDE: direct,
+                METADATA_SIDE: metadata,
+                OPTIONAL_SIDE: _optional(leaves),
+                CLAIMS_SIDE: claims,
+                UNKNOWN_SIDE: unknown,
+            }
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             counts = metadata.group_by("storage").aggregate([([], "count_all")]).to_pylist()
             notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted), wide))
@@ -318,6 +327,14 @@ def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa
     rows = pa.concat_tables([containers, present.append_column("container_size_bytes", pa.nulls(present.num_rows, pa.int64()))])
     wanted = pc.and_(pc.less_equal(rows.column("rank"), SPARED), pc.and_(rows.column("must_exist"), pc.is_valid(rows.column("storage"))))
     return rows.filter(wanted).select(METADATA.names).cast(METADATA)
+
+
+def _optional(leaves: pa.Table) -> pa.Table:
+    """The files that reading starts from and that may be absent, each once (columns `METADATA`): nothing else asks for them to be there."""
+    optional = pc.and_(pc.is_in(leaves.column("kind"), pa.array(ROOT_KINDS)), pc.invert(leaves.column("must_exist")))
+    mine = leaves.filter(pc.and_(optional, pc.is_valid(leaves.column("storage"))))
+    rows = mine.group_by(["storage", "key"]).aggregate([("kind", "min")]).rename_columns(["storage", "key", "kind"])
+    return rows.append_column("container_size_bytes", pa.nulls(rows.num_rows, pa.int64())).select(METADATA.names).cast(METADATA)
 
 
 def _explain(lake_name: str, needed: pa.Table, errors: dict[str, str]) -> str:

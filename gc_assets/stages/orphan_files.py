@@ -37,7 +37,15 @@ from gc_assets.stages.ages import Ages
 from gc_assets.stages.foreign_metadata import SUSPECT, foreign_metadata
 from gc_assets.stages.known_tables import known_tables
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.live_files import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE, METADATA, METADATA_SIDE, released_by_lifecycle
+from gc_assets.stages.live_files import (
+    DANGLING_SIDE,
+    EXPIRED_SIDE,
+    LIFECYCLE_SIDE,
+    METADATA,
+    METADATA_SIDE,
+    OPTIONAL_SIDE,
+    released_by_lifecycle,
+)
 from gc_assets.stages.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.night import Night
 from gc_assets.stages.purged_by_rule import purged_by_rule
@@ -97,7 +105,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     probe = _Probe(
         ProbeFilter(state.files, tuple(bloom.paths())),
         claims_of(night, storage_name, refs),
-        LiveMetadata(state.files, tuple(path for table in live for path in table.paths(METADATA_SIDE)), storage_name),
+        ListedFiles(state.files, _paths(live, METADATA_SIDE), storage_name),
+        ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
         Ages.of(cutoff, refs),
         "|".join(UNCOLLECTED_METADATA.values()),
         state.files,
@@ -115,7 +124,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     # Metadata that two lakes share is needed twice and found once, and the slow comparison then finds nothing missing.
     missing = _missing_metadata(keys, listed) if probed.facts.get("metadata_found", 0) < needed else []
     # Some live files may rightly be absent, and two lakes may need one file; only where that could hide a loss is it counted out.
-    unlisted, unlisted_samples = live_rows(live, storage_name) - probed.totals.get((LIVE,), Totals()).rows, list[str]()
+    optional = ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name).count() - probed.facts.get("optional_found", 0)
+    unlisted, unlisted_samples = live_rows(live, storage_name) - probed.totals.get((LIVE,), Totals()).rows - optional, list[str]()
     if unlisted > MAX_UNLISTED * live_count(live, storage_name):
         gone = purged_by_rule(spark, night, storage_name)
         unlisted, unlisted_samples = _unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone)
@@ -343,7 +353,8 @@ class _Probe:
 
     live: ProbeFilter
     claims: Claims
-    metadata: LiveMetadata
+    metadata: ListedFiles
+    optional: ListedFiles
     ages: Ages
     uncollected: str
     files: Files
@@ -358,10 +369,11 @@ class _Probe:
             size = pc.sum(rows.column("size_bytes")).as_py() or 0
             totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
 
-        found = 0
+        found = optional = 0
         unneeded = Totals()
         for batch in batches:
             found += self.metadata.found(batch)
+            optional += self.optional.found(batch)
             hits = self.live.contains(batch.column("key_hash").to_numpy())
             count(LIVE, batch.filter(pa.array(hits)))
             rest = batch.filter(pa.array(np.logical_not(hits)))
@@ -381,7 +393,12 @@ class _Probe:
         yield report_parts(
             [*writer.close(), *suspects.close()],
             totals=totals,
-            facts={"metadata_found": found, "unneeded_files": unneeded.rows, "unneeded_bytes": unneeded.size_bytes},
+            facts={
+                "metadata_found": found,
+                "optional_found": optional,
+                "unneeded_files": unneeded.rows,
+                "unneeded_bytes": unneeded.size_bytes,
+            },
         )
 
 
@@ -416,23 +433,30 @@ def _loose_candidates(files: Files, paths: tuple[str, ...]) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class LiveMetadata:
-    """The live metadata objects of a storage, to be found in its inventory. Pickles as paths."""
+class ListedFiles:
+    """Live files of a storage that are looked for in its inventory (parts with columns `METADATA`). Pickles as paths."""
 
     files: Files
     paths: tuple[str, ...]
     storage: str
 
+    def count(self) -> int:
+        return _sought(self.files, self.paths, self.storage).num_rows
+
     def found(self, objects: pa.RecordBatch) -> int:
-        """How many of them are among these objects with the length that was decoded."""
-        needed = _needed(self.files, self.paths, self.storage)
+        """How many of them are among these objects, with the length that was decoded where one was."""
+        needed = _sought(self.files, self.paths, self.storage)
         at = pc.index_in(objects.column("key"), value_set=needed.column("key"))
         listed = objects.column("size_bytes").filter(pc.is_valid(at))
         lengths = needed.column("container_size_bytes").take(at.filter(pc.is_valid(at)))
         return pc.sum(pc.fill_null(pc.equal(listed, lengths), True)).as_py() or 0
 
 
-@lru_cache(maxsize=1)
-def _needed(files: Files, paths: tuple[str, ...], storage: str) -> pa.Table:
+@lru_cache(maxsize=2)
+def _sought(files: Files, paths: tuple[str, ...], storage: str) -> pa.Table:
     rows = read_parts(files, list(paths), METADATA)
     return rows.filter(pc.equal(rows.column("storage"), storage)).combine_chunks()
+
+
+def _paths(live: list[Published], side: str) -> tuple[str, ...]:
+    return tuple(path for table in live for path in table.paths(side))

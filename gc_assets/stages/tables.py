@@ -98,7 +98,8 @@ def read_rows(state: State, table: Table, published: Published, side: str | None
 
 def row_hash(schema: StructType) -> Column:
     """`xxhash64` over all columns, maps as their sorted entries: `core.hashing.row_hashes` on the driver is equal."""
-    return F.xxhash64(*[F.array_sort(F.map_entries(f.name)) if isinstance(f.dataType, MapType) else F.col(f.name) for f in schema.fields])
+    values = [f"array_sort(map_entries(`{f.name}`))" if isinstance(f.dataType, MapType) else f"`{f.name}`" for f in schema.fields]
+    return F.expr(f"xxhash64({', '.join(values)})")
 
 
 def write_frame(
@@ -110,10 +111,9 @@ def write_frame(
     the frame has a column `_route` and rows whose value is in `routes` go to the side table of that name.
     """
     schema = spark_schema(table.schema)
-    columns = [F.col(f.name).cast(f.dataType).alias(f.name) for f in schema.fields]
-    if routes:
-        columns.append(F.col(ROUTE))
-    hashed = frame.select(*columns).withColumn(ROW_HASH, row_hash(schema))
+    # As text: each function of a column object is a call to the JVM, and a table has many columns.
+    columns = [f"cast(`{f.name}` as {f.dataType.simpleString()}) as `{f.name}`" for f in schema.fields]
+    hashed = frame.selectExpr(*columns, *([ROUTE] if routes else [])).withColumn(ROW_HASH, row_hash(schema))
     task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
     return merge_written(collect(hashed.mapInArrow(task, PARTS_DDL)))
 
