@@ -1,4 +1,4 @@
-"""`python -m benchmarks iceberg|icechunk|nessie --size s|m|l [--peer]`; a Nessie lake may also be `d`, deep, or `r`, of many refs.
+"""`python -m benchmarks iceberg|icechunk|nessie --size s|m|l [--peer]`; Nessie lakes also come as `d` (deep), `r` (refs) and `w` (wide).
 
 Nessie's peer is nobody's package, so its launcher has to be named: `--peer LAUNCHER`.
 """
@@ -22,7 +22,7 @@ PACKAGED = "-"
 
 @click.command()
 @click.argument("kind", type=click.Choice(["iceberg", "icechunk", "nessie"]))
-@click.option("--size", type=click.Choice(["s", "m", "l", "d", "r"]), default="s", show_default=True)
+@click.option("--size", type=click.Choice(["s", "m", "l", "d", "r", "w"]), default="s", show_default=True)
 @click.option(
     "--peer",
     is_flag=False,
@@ -39,7 +39,7 @@ def main(kind: str, size: str, peer: str | None, cold_only: bool, cache: Path, f
     if (kind == "nessie") != (launcher is not None) and peer is not None:
         how = "name its launcher: `--peer LAUNCHER`; without it the recorded figures stand beside ours"
         raise click.UsageError(f"nessie-gc is on no registry; {how}" if kind == "nessie" else f"the peer of {kind} needs no launcher")
-    if kind != "nessie" and size in {"d", "r"}:
+    if kind != "nessie" and size in {"d", "r", "w"}:
         raise click.UsageError(f"size {size} is a Nessie lake's; {kind} has s, m and l")
     measured = compare(kind, size, cache, peer=peer is not None, warm=not cold_only, launcher=launcher)
     if format_ == "json":
@@ -48,13 +48,12 @@ def main(kind: str, size: str, peer: str | None, cold_only: bool, cache: Path, f
     load = os.getloadavg()[0]
     click.echo(f"{kind} {size}: {os.cpu_count()} cores, load {load:.1f} at the end\n")
     click.echo("\n".join(summary(measured)))
-    if kind == "nessie":
-        click.echo(
-            f"\nnessie-gc, mark and sweep without its start, recorded once on two shared cores: {peer_seconds(size):.1f} s on any night"
-        )
+    recorded = peer_seconds(size) if kind == "nessie" else None
+    if recorded is not None:
+        click.echo(f"\nnessie-gc, mark and sweep without its start, recorded once on two shared cores: {recorded:.1f} s on any night")
         for item in measured:
             if item.who != "peer" and not item.cold:
-                click.echo(f"{item.night} night, ours / recorded: {item.wall / peer_seconds(size):.2f}")
+                click.echo(f"{item.night} night, ours / recorded: {item.wall / recorded:.2f}")
     for item in measured:
         if item.who != "peer":
             click.echo(f"\n{item.night} night, {'cold' if item.cold else 'warm'}:\n")

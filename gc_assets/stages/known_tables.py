@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from gc_assets.core.parts import read_parts
 from gc_assets.lakes.protocol import Kind
 from gc_assets.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, PLACES
-from gc_assets.stages.manifest_entries import PLACES_SIDE, segment_paths, segments
+from gc_assets.stages.decoding import PLACES_SIDE
+from gc_assets.stages.manifest_entries import segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import read_rows
 

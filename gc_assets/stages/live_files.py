@@ -19,16 +19,9 @@ from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.protocol import KINDS, ROOT_KINDS, Kind
 from gc_assets.schemas import CONTAINERS, DELETION_LOG, EDGES, LIFECYCLE_OBJECTS, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
 from gc_assets.stages.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.manifest_entries import (
-    CONTAINERS_SIDE,
-    EDGES_SIDE,
-    PLACES_SIDE,
-    UNREADABLE_SIDE,
-    named_length,
-    segment_paths,
-    segments,
-)
+from gc_assets.stages.manifest_entries import named_length, segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.policy import has_lifecycle
 from gc_assets.stages.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots

@@ -24,8 +24,9 @@ from gc_assets.core.receipts import Published, Run
 from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, class_of, commit_bound
 from gc_assets.lakes.protocol import RETAINED, Ref
 from gc_assets.schemas import COMMIT_GRAPH, EDGES, LAKE_REFS, MANIFEST_ENTRIES, POTENTIAL_COMMITS, REACHABLE_SNAPSHOTS, STRINGS, TIMESTAMP
+from gc_assets.stages.decoding import EDGES_SIDE
 from gc_assets.stages.lake_refs import frozen_refs
-from gc_assets.stages.manifest_entries import EDGES_SIDE, segment_paths, segments
+from gc_assets.stages.manifest_entries import segment_paths, segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.policy import lifecycle_rules, newest_finished
 from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, publish, put, report_parts, write_rows
