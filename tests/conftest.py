@@ -1,4 +1,4 @@
-"""What is started once for the whole suite: Spark, in the mode that `GC_ASSETS_TEST_SPARK` names (`session`, the default, or `connect`),
+"""What is started once for a run of the tests: Spark, in the mode that `GC_ASSETS_TEST_SPARK` names (`session`, the default, or `connect`),
 and a real Nessie server.
 """
 
@@ -19,14 +19,6 @@ TEST_CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what asks for the session, also through other fixtures: `-m spark` and `-m "not spark"` are the work of two processes."""
-    for item in items:
-        if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
-            item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")

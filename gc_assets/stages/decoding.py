@@ -123,7 +123,7 @@ class _Segment:
         self._places = PartWriter(files, run.path, PLACES, PLACES_SIDE)
         self._unreadable = PartWriter(files, run.path, UNREADABLE, UNREADABLE_SIDE)
         self._digest = 0
-        self._facts = {"decoded": 0, "entries": 0, "unreadable": 0, "container_bytes": 0}
+        self._facts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
 
     def add(self, decoded: list[_Decoded], children: pa.RecordBatch) -> None:
         """Containers and all their children (columns of `manifest_entries`), in the containers' order."""
@@ -147,6 +147,7 @@ class _Segment:
         self._digest += sum(item.digest for item in decoded)
         self._facts["decoded"] += len(decoded)
         self._facts["entries"] += entries.num_rows
+        self._facts["external"] += entries.column("storage").null_count
         self._facts["container_bytes"] += sum(item.length for item in decoded)
 
     def failed(self, task: dict[str, Any], error: FormatError, *, absent: bool) -> None:

@@ -107,7 +107,9 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))
     routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
-    files = _files(rows, direct, witnesses, lake_name)
+    # The addresses of all entries are as much to read as all the rest.
+    external = any(segment.receipt.facts.get("external", 1) for segment in cache)
+    files = _files(rows if external else rows.drop("address"), direct, witnesses, lake_name)
     lifecycle = released_by_lifecycle(night, lake_name)
     if lifecycle is not None:
         files = _without(files, read_table(spark, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
@@ -150,22 +152,22 @@ def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, dict[
 
 
 def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
-    """All files once, with their strongest witness and the route they are written by, columns of `live_files`."""
-    named = entries.filter("not is_container and (entry_status is null or entry_status <> 'deleted')").select(
-        "container", *[name for name in DIRECT.names if name not in {"witness", "container_size_bytes"}]
-    )
+    """All files once, with their strongest witness and the route they are written by, columns of `live_files`.
+
+    `entries` may lack `address` where all of them lie in storages.
+    """
+    named = entries.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
     expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
     children = (
         named.join(expanding, "container")
         .withColumn("must_exist", F.col("must_exist") & F.col("container_must_exist"))
         .withColumn("container_size_bytes", F.lit(None).cast("long"))
     )
-    everything = direct.unionByName(children.select(*DIRECT.names))
-    placed = everything.withColumn("key", F.coalesce("key", "address"))
+    placed = _placed(direct).unionByName(_placed(children))
     # Witness and kind as one number: Spark aggregates numbers by hashing, text only by sorting.
-    strongest = (F.col("witness") * len(KINDS) + _kind_number()).alias("strongest")
+    strongest = F.col("witness") * len(KINDS) + _kind_number()
     grouped = (
-        placed.select(*DIRECT.names, strongest)
+        placed.withColumn("strongest", strongest)
         .groupBy("storage", "key")
         .agg(
             F.min("strongest").alias("strongest"),
@@ -189,6 +191,12 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
         "container_size_bytes",
         _route().alias(ROUTE),
     )
+
+
+def _placed(named: DataFrame) -> DataFrame:
+    """Files by storage and key, by their address where they lie in no storage; without the column every one of them lies in one."""
+    key = F.coalesce("key", "address") if "address" in named.columns else F.col("key")
+    return named.select("witness", "storage", key.alias("key"), "kind", "size_bytes", "must_exist", "container_size_bytes")
 
 
 def released_by_lifecycle(night: Night, lake_name: str) -> Published | None:

@@ -78,6 +78,7 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     facts = {
         "decoded": 0,
         "entries": 0,
+        "external": 0,
         "unreadable": 0,
         **written.facts,
         "levels": len(levels),
