@@ -336,7 +336,7 @@ class Lake(Protocol):
         ...
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """A container's bytes as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`, counts verified.
+        """A container's bytes as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`, always the same of one lake, counts verified.
 
         Raises `FormatError` naming the container.
         """

@@ -331,9 +331,10 @@ def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa
 
 
 def _optional(leaves: pa.Table) -> pa.Table:
-    """The files that reading starts from and that may be absent, each once (columns `METADATA`): nothing else asks for them to be there."""
+    """The live files that reading starts from and that may be absent, each once (columns `METADATA`): nothing else asks for them."""
     optional = pc.and_(pc.is_in(leaves.column("kind"), pa.array(ROOT_KINDS)), pc.invert(leaves.column("must_exist")))
-    mine = leaves.filter(pc.and_(optional, pc.is_valid(leaves.column("storage"))))
+    live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))
+    mine = leaves.filter(pc.and_(optional, live))
     rows = mine.group_by(["storage", "key"]).aggregate([("kind", "min")]).rename_columns(["storage", "key", "kind"])
     return rows.append_column("container_size_bytes", pa.nulls(rows.num_rows, pa.int64())).select(METADATA.names).cast(METADATA)
 

@@ -80,6 +80,7 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
         "entries": 0,
         "external": 0,
         "unreadable": 0,
+        "container_bytes": 0,
         **written.facts,
         "levels": len(levels),
         "segments": len(cache) + 1,
