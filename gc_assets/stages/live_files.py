@@ -120,6 +120,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     facts = {
         "files": written.rows,
         "metadata_by_storage": closed.facts["metadata_by_storage"],
+        "optional_by_storage": closed.facts["optional_by_storage"],
         "notes": closed.facts["notes"],
         "live_bytes": sum(total.size_bytes for total in written.totals.values()),
         "by_kind": _by(written.totals, 1),
@@ -264,9 +265,9 @@ class _Close:
                 UNKNOWN_SIDE: unknown,
             }
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
-            counts = metadata.group_by("storage").aggregate([([], "count_all")]).to_pylist()
             notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted), wide))
-            yield report_parts(parts, facts={"metadata_by_storage": {row["storage"]: row["count_all"] for row in counts}, "notes": notes})
+            counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
+            yield report_parts(parts, facts={**counts, "notes": notes})
 
     def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
         """The decoded length of each container of `found`, the containers that live contents show and that are gone, and those that
@@ -337,6 +338,11 @@ def _optional(leaves: pa.Table) -> pa.Table:
     mine = leaves.filter(pc.and_(optional, live))
     rows = mine.group_by(["storage", "key"]).aggregate([("kind", "min")]).rename_columns(["storage", "key", "kind"])
     return rows.append_column("container_size_bytes", pa.nulls(rows.num_rows, pa.int64())).select(METADATA.names).cast(METADATA)
+
+
+def _count_by_storage(rows: pa.Table) -> dict[str, int]:
+    counts = rows.group_by("storage").aggregate([([], "count_all")]).to_pylist()
+    return {row["storage"]: row["count_all"] for row in counts}
 
 
 def _explain(lake_name: str, needed: pa.Table, errors: dict[str, str]) -> str:

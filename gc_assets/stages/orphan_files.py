@@ -124,8 +124,9 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     # Metadata that two lakes share is needed twice and found once, and the slow comparison then finds nothing missing.
     missing = _missing_metadata(keys, listed) if probed.facts.get("metadata_found", 0) < needed else []
     # Some live files may rightly be absent, and two lakes may need one file; only where that could hide a loss is it counted out.
-    optional = ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name).count() - probed.facts.get("optional_found", 0)
-    unlisted, unlisted_samples = live_rows(live, storage_name) - probed.totals.get((LIVE,), Totals()).rows - optional, list[str]()
+    optional = sum(table.receipt.facts.get("optional_by_storage", {}).get(storage_name, 0) for table in live)
+    found = probed.totals.get((LIVE,), Totals()).rows + optional - probed.facts.get("optional_found", 0)
+    unlisted, unlisted_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if unlisted > MAX_UNLISTED * live_count(live, storage_name):
         gone = purged_by_rule(spark, night, storage_name)
         unlisted, unlisted_samples = _unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone)
@@ -439,9 +440,6 @@ class ListedFiles:
     files: Files
     paths: tuple[str, ...]
     storage: str
-
-    def count(self) -> int:
-        return _sought(self.files, self.paths, self.storage).num_rows
 
     def found(self, objects: pa.RecordBatch) -> int:
         """How many of them are among these objects, with the length that was decoded where one was."""
