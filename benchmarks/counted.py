@@ -15,7 +15,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 
 REQUESTS: Counter[str] = Counter()
 _LOCK = threading.Lock()

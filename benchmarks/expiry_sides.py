@@ -14,11 +14,11 @@ import icechunk
 
 from benchmarks.meter import Meter
 from benchmarks.resident import answer
-from gc_assets.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.graph import commit_table
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import ExpiryAction
-from gc_assets.stores.editing import EditableLocalObjects
+from gc_assets.stores.local.editing import EditableLocalObjects
 
 
 class Counted(EditableLocalObjects):

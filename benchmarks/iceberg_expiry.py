@@ -21,10 +21,10 @@ import click
 
 from benchmarks.counted import REQUESTS, CountedObjects, counted_statements
 from benchmarks.iceberg_history import HistoryWriter, Snap
-from gc_assets.demo.iceberg_builder import LakeBuilder
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.iceberg.registrations import Registration, graph_of
 from gc_assets.lakes.protocol import ExpiryAction
+from tests.lakes.iceberg.builder import LakeBuilder
 
 AS_OF: Final = datetime(2026, 6, 1, tzinfo=UTC)
 MINUTE: Final = timedelta(minutes=1)

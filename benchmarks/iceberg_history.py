@@ -14,7 +14,7 @@ from typing import Any
 
 from pyiceberg.manifest import write_manifest_list
 
-from gc_assets.demo.iceberg_builder import LakeBuilder
+from tests.lakes.iceberg.builder import LakeBuilder
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -15,16 +15,17 @@ from pathlib import Path
 import click
 from pyspark.sql import SparkSession
 
-from gc_assets.config import Config, LakeFsLakeConfig, StorageConfig
+from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
-from gc_assets.core.receipts import Published
-from gc_assets.stages.commit_graph import commit_graph
-from gc_assets.stages.lake_refs import lake_refs
-from gc_assets.stages.live_files import live_files
-from gc_assets.stages.manifest_entries import manifest_entries
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.mark.commit_graph import commit_graph
+from gc_assets.stages.mark.lake_refs import lake_refs
+from gc_assets.stages.mark.live_files import live_files
+from gc_assets.stages.mark.manifest_entries import manifest_entries
+from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
 from gc_assets.stages.night import Night
-from gc_assets.stages.reachable_snapshots import reachable_snapshots
-from resources.spark import SparkRuntime
+from gc_assets.state.journal import Published
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeRepository, FakeServer
 from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
 

@@ -13,21 +13,22 @@ from pyspark.sql import SparkSession
 
 from benchmarks.meter import Meter
 from benchmarks.resident import answer
-from gc_assets.config_file import load_config
+from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
-from gc_assets.core.receipts import Published
-from gc_assets.stages.commit_graph import commit_graph
-from gc_assets.stages.deletion_plan import deletion_plan, header_of
-from gc_assets.stages.lake_refs import lake_refs
-from gc_assets.stages.live_files import live_files
-from gc_assets.stages.live_filter import live_filter
-from gc_assets.stages.manifest_entries import manifest_entries
+from gc_assets.lakes.kinds import config_models
+from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.mark.commit_graph import commit_graph
+from gc_assets.stages.mark.lake_refs import lake_refs
+from gc_assets.stages.mark.live_files import live_files
+from gc_assets.stages.mark.manifest_entries import manifest_entries
+from gc_assets.stages.mark.policy import current_rules, policy_table
+from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
 from gc_assets.stages.night import Night
-from gc_assets.stages.orphan_files import orphan_files
-from gc_assets.stages.policy import current_rules, policy_table
-from gc_assets.stages.reachable_snapshots import reachable_snapshots
-from gc_assets.stages.storage_inventory import storage_inventory
-from resources.spark import SparkRuntime
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.state.journal import Published
 
 Stage = Callable[[], Published]
 
@@ -42,7 +43,7 @@ class Nights:
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
         """One whole night: `config` is a path, `now` its clock. Answers with a measurement per stage and what was found."""
         now = datetime.fromisoformat(request["now"])
-        config = load_config(Path(request["config"]), os.environ)
+        config = load_config(Path(request["config"]), os.environ, config_models())
         night = Night.of(config, Clock(now), now.date(), as_of=now)
         stages: list[dict[str, Any]] = []
         with self._meter.measure() as whole:

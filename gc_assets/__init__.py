@@ -1,3 +1,5 @@
-"""Garbage collection of versioned data lakes: which files no retained version needs, why, and how to remove them safely."""
+"""Garbage collection of versioned data lakes: which files no retained version needs, why, and how
+to remove them safely.
+"""
 
 __version__ = "0.2.0"

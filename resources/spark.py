@@ -1,4 +1,6 @@
-"""Where Spark work runs: a session of this process, or a Spark Connect server. Stages see a `SparkSession` and nothing else."""
+"""Where Spark work runs: a session of this process, or a Spark Connect server. Stages see a
+`SparkSession` and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
-from gc_assets.config import SparkConfig
-from resources.java import ensure_java_home
+from gc_assets.config.models import SparkConfig
+from gc_assets.resources.java import ensure_java_home
 
-# What every stage relies on. Times are UTC, casts are strict, batches are large enough for vectorised Python, and the
-# list of a table's parts is taken by the driver (a job for listing costs more than the listing). A limit looks at all partitions at once.
+# What every stage relies on. Times are UTC, casts are strict, batches are large enough for
+# vectorised Python, and the list of a table's parts is taken by the driver (a job for listing costs
+# more than the listing). A limit looks at all partitions at once.
 STAGE_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -35,7 +38,8 @@ DRIVER_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.speculation": "false",
-    # A night is many short jobs: import once for all Python workers. Both cores may collect garbage at once.
+    # A night is many short jobs: import once for all Python workers. Both cores may collect garbage
+    # at once.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
@@ -43,7 +47,9 @@ DRIVER_CONF = {
 
 
 class SparkRuntime(dg.ConfigurableResource):
-    """`session`: Spark in this process, opened on first use. `connect`: `sc://…`, or `local[N]` for pyspark's own reusable server."""
+    """`session` is Spark in this process, opened on first use. `connect` is `sc://…`, or `local[N]`
+    for pyspark's own reusable server.
+    """
 
     mode: Literal["session", "connect"] = "session"
     master: str = "local[*]"
@@ -56,7 +62,7 @@ class SparkRuntime(dg.ConfigurableResource):
         return cls(mode=config.mode, master=config.master, remote=config.remote, conf=dict(config.conf))
 
     def session(self) -> SparkSession:
-        """The session of this process, the same one at every call."""
+        """Returns the session of this process, the same one at every call."""
         if self._session is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             self._session = self._connect() if self.mode == "connect" else self._classic()

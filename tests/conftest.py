@@ -8,10 +8,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from resources.spark import SparkRuntime
+from gc_assets.resources.spark import SparkRuntime
 from tests.lakes.nessie.server import Server, running
+
+# Hypothesis looks for wrong answers, not for slow ones: a busy machine fails no test.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 # Small lakes and many short jobs: the quick compiler saves more than it costs.
 TEST_CONF = {

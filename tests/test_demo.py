@@ -16,12 +16,13 @@ from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
+from gc_assets.cli.demo_story import run_demo
 from gc_assets.cli.main import cli
 from gc_assets.core.errors import UsageError
-from gc_assets.demo import ensure_demo, run_demo
-from gc_assets.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.demo.sample import ensure_demo
+from gc_assets.resources.platform import NOW_VARIABLE, load_platform
 from gc_assets.stages.tables import read_rows
-from resources.platform import NOW_VARIABLE, load_platform
+from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS
 
 SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.shuffle.partitions: "4"}}\n'
 

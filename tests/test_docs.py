@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
 import yaml
 
-from gc_assets import config
+from gc_assets.config import models as config
 from gc_assets.core import gates
-from gc_assets.schemas import TABLES
+from gc_assets.lakes.iceberg.config import IcebergRetention
+from gc_assets.lakes.icechunk.config import IcechunkExpiry, IcechunkRetention
+from gc_assets.lakes.kinds import all_tables, config_of
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
+from gc_assets.lakes.nessie.config import NessieLakeConfig, NessieRetention
 from tests.lakes.nessie.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parent.parent
@@ -19,10 +24,12 @@ ROOT = Path(__file__).parent.parent
 def table_page() -> str:
     """docs/tables.md as the schemas have it; `python -m tests.test_docs` writes it."""
     lines = ["# Tables", ""]
-    lines += ["Published as Parquet below the state: `<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`."]
+    lines += ["Published as Parquet below the state, in"]
+    lines += ["`<state>/<lake or storage>/<table>/run_date=YYYY-MM-DD/<run id>/*.parquet`."]
     lines += ["Times are UTC in microseconds, sizes bytes. `*` marks the key.", ""]
-    for table in TABLES.values():
-        lines += [f"## {table.name}", "", f"{table.doc} One per {table.scope} and run date.", "", "| column | type | |", "|---|---|---|"]
+    for table in all_tables().values():
+        said = textwrap.wrap(f"{table.doc} One per {table.scope} and run date.", 100)
+        lines += [f"## {table.name}", "", *said, "", "| column | type | |", "|---|---|---|"]
         for field in table.schema:
             star = "*" if field.name in table.key else ""
             lines.append(f"| {field.name}{star} | `{str(field.type).split('<')[0].partition('[')[0]}` | {table.column_doc(field.name)} |")
@@ -39,12 +46,12 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
     [
         config.StorageConfig,
         config.Gates,
-        config.IcebergRetention,
-        config.IcechunkRetention,
-        config.IcechunkExpiry,
-        config.LakeFsRetention,
-        config.LakeFsLakeConfig,
-        config.NessieRetention,
+        IcebergRetention,
+        IcechunkRetention,
+        IcechunkExpiry,
+        LakeFsRetention,
+        LakeFsLakeConfig,
+        NessieRetention,
     ],
 )
 def test_every_key_of_the_configuration_is_documented(model: type[config.StorageConfig]) -> None:
@@ -59,8 +66,8 @@ def test_every_key_of_the_configuration_is_documented(model: type[config.Storage
 
 def test_every_key_of_a_nessie_lake_is_documented() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
-    named = {name for name in config.NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
-    assert named == config.NessieLakeConfig.model_fields.keys() - {"name", "kind"}
+    named = {name for name in NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
+    assert named == NessieLakeConfig.model_fields.keys() - {"name", "kind"}
 
 
 # Research of nessie-gc's command line (picocli, 0.108.5-SNAPSHOT): its commands with their aliases, and its long options.
@@ -84,8 +91,8 @@ def test_every_command_and_option_of_nessie_gc_has_its_counterpart() -> None:
 def test_every_setting_of_a_nessie_lake_is_in_its_page() -> None:
     page = (ROOT / "docs" / "nessie.md").read_text()
     names = [
-        *config.NessieLakeConfig.model_fields.keys() - {"name", "kind"},
-        *(f"retention.{key}" for key in config.NessieRetention.model_fields),
+        *NessieLakeConfig.model_fields.keys() - {"name", "kind"},
+        *(f"retention.{key}" for key in NessieRetention.model_fields),
     ]
     assert [name for name in names if f"`{name}" not in page] == []
 
@@ -108,7 +115,7 @@ def test_every_gate_is_documented() -> None:
 
 def test_the_example_of_the_readme_is_a_valid_configuration() -> None:
     block = (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
-    assert config.Config.model_validate(yaml.safe_load(block)).storages[0].mode == "plan"
+    assert config_of(yaml.safe_load(block)).storages[0].mode == "plan"
 
 
 def test_every_page_that_the_readme_names_is_there() -> None:

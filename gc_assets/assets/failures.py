@@ -1,4 +1,6 @@
-"""How a stage's error ends a Dagster step: the platform's own at once and in its own words, a passing I/O error after retries."""
+"""How a stage's error ends a Dagster step. The platform's own errors end it at once and in their
+own words, a passing I/O error after retries.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,17 @@ from gc_assets.core.errors import GcError
 
 IO_RETRIES: Final = 3
 IO_RETRY_SECONDS: Final = 10.0
-# The same a moment later, so that asking again only delays the message.
+# These errors are the same a moment later, so asking again only delays the message.
 LASTING: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
 
 @contextmanager
 def plain_failures(*, retry_io: bool = True) -> Generator[None]:
-    """Errors of the platform become `dg.Failure` without retries, with the error as cause; `OSError` asks for a retry if `retry_io`.
+    """Turns errors of the platform into `dg.Failure` without retries, with the error as cause. An
+    `OSError` asks for a retry if `retry_io`.
 
-    A `RetryPolicy` would retry everything else too: a refused gate or a truncated manifest is the same a minute later.
+    A `RetryPolicy` would retry everything else too: a refused gate or a truncated manifest is the
+    same a minute later.
     """
     try:
         yield

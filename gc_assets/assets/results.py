@@ -1,4 +1,6 @@
-"""What an asset tells Dagster of a published table: rows, place, sample, figures, checks. Everything is read back from disk."""
+"""What an asset tells Dagster of a published table: rows, place, sample, figures, checks. All of it
+is read back from disk.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,27 @@ import dagster as dg
 import pyarrow as pa
 
 from gc_assets.assets.checks import Check
-from gc_assets.core.parts import read_parts
-from gc_assets.core.receipts import Published
-from gc_assets.schemas import Table
 from gc_assets.stages.night import Night
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import Table
 
 SAMPLE_ROWS: Final = 20
-# Cells are cut here: a manifest list's address is worth showing, a hundred parents are not.
+# Cells are cut at this length: a manifest list's address is worth showing, a hundred parents are
+# not.
 CELL_CHARACTERS: Final = 160
 # A part larger than this is not read for the sake of a sample.
 SAMPLE_BYTES: Final = 64 * 2**20
 
 # Numbers under stable names with their unit in the name: Dagster plots each over the partitions.
 Figures = Mapping[str, int | float]
+# Markdown of a table that the night published.
+Report = Callable[[Night, Published], str]
+
+
+def key_of(owner: str, table: Table) -> dg.AssetKey:
+    """Returns the asset of a lake's or storage's table."""
+    return dg.AssetKey([owner, table.name])
 
 
 def materialized(
@@ -32,19 +42,18 @@ def materialized(
     table: Table,
     checks: Sequence[Check],
     figures: Callable[[Published], Figures],
-    report: Callable[[Published], str] | None = None,
+    report: Report | None = None,
     said: Mapping[str, str] | None = None,
 ) -> dg.MaterializeResult:
-    """The table of the night as the state now holds it; `said` are words beside the figures.
-
+    """Returns the night's table as the state now holds it. `said` are words beside the figures.
     Raises `StateError` where the table is not whole.
     """
-    published = night.state.require(group, table.name, night.run_date)
-    receipt, key = published.receipt, dg.AssetKey([group, table.name])
+    published = night.table(table, group)
+    receipt, key = published.receipt, key_of(group, table)
     # In the order of a reader's questions; a long address and the sample come last.
     metadata: dict[str, Any] = dict(said or {})
     if report is not None:
-        metadata["report"] = dg.MetadataValue.md(report(published))
+        metadata["report"] = dg.MetadataValue.md(report(night, published))
     metadata |= figures(published)
     metadata |= {"table_bytes": receipt.size_bytes, "sample": sample(night, table, published)}
     metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": night.state.files.uri(published.path)}
@@ -59,7 +68,9 @@ def materialized(
 
 
 def sample(night: Night, table: Table, published: Published) -> dg.TableMetadataValue:
-    """The first rows of the table, `SAMPLE_ROWS` at most; binary columns are left out."""
+    """Returns the first rows of the table, `SAMPLE_ROWS` at most. Binary columns are left out, and
+    so are parts of more than `SAMPLE_BYTES`.
+    """
     names = [field.name for field in table.schema if str(field.type) != "binary"]
     rows = table.schema.empty_table().select(names)
     for part, path in zip(published.receipt.files, published.paths(), strict=True):

@@ -1,22 +1,22 @@
-"""The Markdown of a night's amounts: where the bytes of a storage go, and small tables of files and bytes."""
+"""The Markdown of a night's amounts: where the bytes of a storage go, and small tables of files and
+bytes.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any
 
 from gc_assets.core.units import format_bytes
 from gc_assets.report.shares import Amounts, steps_of
 from gc_assets.report.waterfall import data_uri, waterfall_svg
+from gc_assets.state.facts import OrphanFilesFacts
 
 
-def waterfall_markdown(orphans: Mapping[str, Any]) -> str:
-    """The drawing, and the same figures as a table for whoever cannot see it."""
+def waterfall_markdown(orphans: OrphanFilesFacts) -> str:
+    """Returns the drawing, and the same figures as a table for readers who cannot see it."""
     steps = steps_of(orphans)
     rows = [f"| {step.label} | {step.files:,} | {format_bytes(step.size_bytes)} |" for step in steps]
     return "\n".join([f"![byte waterfall]({data_uri(waterfall_svg(steps))})", "", "| share | files | bytes |", "|---|--:|--:|", *rows])
 
 
 def amounts_table(title: str, amounts: Amounts) -> str:
-    rows = [f"| {name} | {amount['files']:,} | {format_bytes(amount['bytes'])} |" for name, amount in amounts.items()]
+    rows = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in amounts.items()]
     return "\n".join([f"| {title} | files | bytes |", "|---|--:|--:|", *rows])

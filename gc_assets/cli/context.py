@@ -1,7 +1,10 @@
-"""What every command is given: the configuration it names, opened on first use, and options that all commands share."""
+"""What every command is given: the configuration it names, opened on first use, and the options
+that all commands share.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -13,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
+from gc_assets.cli.output import say
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from resources.platform import Platform
-    from resources.spark import SparkRuntime
+    from gc_assets.resources.platform import Platform
+    from gc_assets.resources.spark import SparkRuntime
 
 Mode = Literal["plan", "apply"]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -25,34 +30,57 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """The options in front of the command, or behind it: both places mean the same."""
+    """The options in front of the command or behind it. Both places mean the same."""
 
     config: str | None = None
     verbose: bool = False
 
+    def be_verbose(self, ctx: click.Context) -> None:
+        """Sends log lines of gc-assets to standard error until the command ends."""
+        if not self.verbose:
+            self.verbose = True
+            logger, handler = logging.getLogger("gc_assets"), _Lines()
+            level = logger.level
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+            ctx.find_root().call_on_close(lambda: (logger.removeHandler(handler), logger.setLevel(level)))
+
     def platform(self) -> Platform:
-        """Raises `UsageError` for whatever is wrong with the configuration."""
-        from resources.platform import load_platform
+        """Opens the configuration. Raises `UsageError` for whatever is wrong with it."""
+        from gc_assets.resources.platform import load_platform
 
         return load_platform(os.environ, self.config)
 
 
+class _Lines(logging.Handler):
+    """Writes to standard error, whatever that is when the line comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record))
+
+
 def spark_of(platform: Platform, *, verbose: bool = False) -> SparkSession:
-    """The session of the configuration; a few seconds the first time."""
-    from resources.spark import SparkRuntime
+    """Returns the session of the configuration. The first call takes a few seconds."""
+    from gc_assets.resources.spark import SparkRuntime
 
     return opened(SparkRuntime.from_config(platform.config.spark), verbose=verbose)
 
 
 def opened(runtime: SparkRuntime, *, verbose: bool = False) -> SparkSession:
-    """The runtime's session, opened without Spark's chatter unless `verbose`."""
+    """Returns the runtime's session, opened without Spark's chatter unless `verbose`."""
     with nullcontext() if verbose else _quiet_children():
         return runtime.session()
 
 
 @contextmanager
 def _quiet_children() -> Generator[None]:
-    """What we and processes started meanwhile write to standard error goes to a file, which is shown if the start fails."""
+    """Sends what we and new processes write to standard error to a file. The file is shown if the
+    start fails.
+    """
     sys.stderr.flush()
     ours = os.dup(2)
     with tempfile.TemporaryFile() as chatter:
@@ -72,7 +100,7 @@ def _quiet_children() -> Generator[None]:
 
 
 def with_mode(platform: Platform, mode: Mode | None) -> Platform:
-    """The platform with every storage in `mode`; as configured where none is given."""
+    """Returns the platform with every storage in `mode`, or as configured where none is given."""
     if mode is None:
         return platform
     storages = tuple(storage.model_copy(update={"mode": mode}) for storage in platform.config.storages)
@@ -80,7 +108,7 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
 
 
 class RunDate(click.ParamType):
-    """`YYYY-MM-DD`."""
+    """A date written as `YYYY-MM-DD`."""
 
     name = "date"
 
@@ -117,12 +145,12 @@ def run_date_option(command: _F) -> _F:
 
 
 def format_option(*further: str) -> Callable[[_F], _F]:
-    """`--format`; the first is the default."""
+    """The option `--format`. The first choice is the default."""
     return click.option("--format", "format_", type=click.Choice(["table", "json", *further]), default="table", show_default=True)
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """`--config` and `-v` behind the command; `Settings` is the command's first argument."""
+    """Adds `--config` and `-v` behind the command. The command's first argument is `Settings`."""
 
     def config(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -130,8 +158,10 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
 
     def verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
         if value:
-            ctx.ensure_object(Settings).verbose = True
+            ctx.ensure_object(Settings).be_verbose(ctx)
 
     wrapped = click.pass_obj(command)
-    wrapped = click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=verbose, help="Show details of an error.")(wrapped)
+    wrapped = click.option("-v", "--verbose", is_flag=True, expose_value=False, callback=verbose, help="Show log lines and tracebacks.")(
+        wrapped
+    )
     return click.option("--config", metavar="FILE", expose_value=False, callback=config, help="The configuration file.")(wrapped)

@@ -15,13 +15,13 @@ from gc_assets.cli.context import Settings, common_options
 )
 @common_options
 def demo_command(_: Settings, directory: str) -> None:
-    """Builds real Iceberg and Icechunk lakes below a directory, runs today's night on them in mode `plan`, and prints what
-    it found with the next commands to type.
+    """Builds real Iceberg and Icechunk lakes below a directory, runs today's night on them in mode
+    `plan`, and prints what it found with the next commands to type.
 
     \b
     Example:
       gc-assets demo --dir /tmp/demo
     """
-    from gc_assets.demo import run_demo
+    from gc_assets.cli.demo_story import run_demo
 
     run_demo(Path(directory), click.echo)

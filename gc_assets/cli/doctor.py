@@ -1,4 +1,4 @@
-"""`gc-assets doctor`: is everything as a night and an apply need it."""
+"""`gc-assets doctor`: checks that everything is as a night and an apply need it."""
 
 from __future__ import annotations
 
@@ -14,25 +14,33 @@ from gc_assets.cli.output import say, write_json, write_table
 from gc_assets.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gc_assets.stages.doctor import Finding
+    from gc_assets.stages.read.doctor import Finding
 
 
 @click.command("doctor", short_help="Check lakes, storages and state.")
+@click.option("--repair", is_flag=True, help="First make the state's indexes again from the receipts, where they differ.")
 @format_option()
 @common_options
-def doctor_command(settings: Settings, format_: str) -> None:
-    """Checks that every lake is readable and every storage safe: overlaps, clocks, quarantine, leases, interrupted applies.
+def doctor_command(settings: Settings, repair: bool, format_: str) -> None:
+    """Checks that every lake is readable and every storage safe: overlaps, clocks, quarantine,
+    leases, interrupted applies.
 
-    Changes nothing but a probe file in the state, which it removes. The exit code is 1 if a check fails.
+    Changes nothing but a probe file in the state, which it removes. The exit code is 1 if a check
+    fails. With --repair it first makes the indexes of the state again from the receipts, where one
+    is damaged or lacks a run.
 
     \b
     Examples:
       gc-assets doctor
       gc-assets doctor --format json
+      gc-assets doctor --repair
     """
-    from gc_assets.stages.doctor import FAIL, WARN, doctor
+    from gc_assets.stages.read.doctor import FAIL, WARN, doctor
 
     platform = settings.platform()
+    if repair:
+        for path in platform.night(platform.clock.today()).state.repair():
+            say(f"made again from the receipts: {platform.config.state}/{path}")
     found = [*_java(platform.config.spark.mode), *doctor(platform.night(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
@@ -46,8 +54,8 @@ def doctor_command(settings: Settings, format_: str) -> None:
 
 
 def _java(mode: str) -> Iterator[Finding]:
-    from gc_assets.stages.doctor import FAIL, OK, Finding
-    from resources.java import ensure_java_home
+    from gc_assets.resources.java import ensure_java_home
+    from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     try:
         home = ensure_java_home()

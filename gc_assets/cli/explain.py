@@ -12,7 +12,7 @@ from gc_assets.cli.context import Settings, common_options, format_option, run_d
 from gc_assets.cli.output import cell, printable, write_json
 
 if TYPE_CHECKING:
-    from gc_assets.stages.explain import Explanation
+    from gc_assets.stages.read.explain import Explanation
 
 
 @click.command("explain", short_help="Say why a file is kept, planned or gone.")
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 @format_option()
 @common_options
 def explain_command(settings: Settings, key: str, run_date: date | None, storage: str | None, format_: str) -> None:
-    """Says what the tables of a run date know of KEY: a canonical key, or an address in any spelling.
+    """Says what the tables of a run date know of KEY: a canonical key, or an address in any
+    spelling.
 
-    A live file is traced from the ref through the commit and its metadata down to the file; any other file to the reason
-    it was planned, quarantined or never looked at.
+    A live file is traced from the ref through the commit and its metadata down to the file; any
+    other file to the reason it was planned, quarantined or never looked at.
 
     \b
     Examples:
       gc-assets explain sales/orders/data/00000-0.parquet
       gc-assets explain file:///data/warehouse/weather/chunks/ABC --run-date 2026-11-21
     """
-    from gc_assets.stages.explain import explain
+    from gc_assets.stages.read.explain import explain
 
     platform = settings.platform()
     night = platform.night(run_date or platform.clock.today())
@@ -44,7 +45,7 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
 
 
 def lines(item: Explanation) -> list[str]:
-    """The explanation as text, the chain indented link by link."""
+    """Returns the explanation as text, with the chain indented link by link."""
     where = f"{item.storage}: " if item.storage else ""
     text = [f"{where}{printable(item.key)}", f"  {item.verdict}: {printable(item.sentence)}"]
     for depth, link in enumerate(item.chain):

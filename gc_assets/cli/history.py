@@ -1,4 +1,6 @@
-"""`gc-assets history`: commit histories before and after the edits that the policy asks for. A dry run; changes nothing."""
+"""`gc-assets history`: commit histories before and after the edits that the policy asks for. A dry
+run; changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ from gc_assets.core.errors import UsageError
 @click.command("history", short_help="Show commit histories now and after expiry.")
 @run_date_option
 @click.option("--lake", metavar="N", help="Only this lake.")
-@click.option("--table", metavar="T", help="Only this Iceberg table, `namespace.table`.")
+@click.option("--table", metavar="T", help="Only this table, `namespace.table`.")
 @click.option("--all", "everything", is_flag=True, help="Also histories that stay as they are.")
 @format_option()
 @common_options
 def history_command(settings: Settings, run_date: date | None, lake: str | None, table: str | None, everything: bool, format_: str) -> None:
-    """Draws the newest commits of each history that the night's policy would change, as it is and as it would be.
+    """Draws the newest commits of each history that the night's policy would change, as it is and
+    as it would be.
 
     \b
     Examples:
@@ -30,7 +33,7 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
     """
     from gc_assets.report.lakes import histories
     from gc_assets.report.text_graph import text_graph
-    from gc_assets.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
+    from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 
     platform = settings.platform()
     night = platform.night(run_date or platform.clock.today())
@@ -38,9 +41,7 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
     found: list[dict[str, Any]] = []
     tables: set[str] = set()
     for name in names:
-        refs, reachable, expiry = (
-            night.state.require(name, asset.name, night.run_date) for asset in (LAKE_REFS, REACHABLE_SNAPSHOTS, EXPIRY_PLAN)
-        )
+        refs, reachable, expiry = (night.table(asset, name) for asset in (LAKE_REFS, REACHABLE_SNAPSHOTS, EXPIRY_PLAN))
         for history in histories(night, name, refs, reachable, expiry):
             tables.add(history.name)
             if table in {None, history.name} and (history.changes or everything or table is not None):

@@ -1,4 +1,5 @@
-"""The entry point: finds the command, and turns every end of it into a message and an exit code.
+"""The entry point. It looks up the command, and turns every end of it into a message and an exit
+code.
 
 Commands are imported when they are called, so that help and wrong usage answer at once.
 """
@@ -17,7 +18,8 @@ from gc_assets import __version__
 from gc_assets.cli.context import Settings
 from gc_assets.core.errors import GcError
 
-# Command to the module that holds it and what it does, so that the list of commands imports none of them.
+# Command to the module that holds it and what it does, so that the list of commands imports none of
+# them.
 COMMANDS: Final = {
     "demo": ("demo", "Build real sample lakes and run one night on them."),
     "run": ("run", "Work out one run date: what is live, what is garbage, the plan. Deletes nothing."),
@@ -35,7 +37,7 @@ COMMANDS: Final = {
 
 
 class Commands(click.Group):
-    """Lists the commands in the order of a night and imports one only to run it."""
+    """Lists the commands in the order of a night, and imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
         return list(COMMANDS)
@@ -73,10 +75,11 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gc-assets")
 @click.option("--config", "config", metavar="FILE", help="The configuration; default $GC_ASSETS_CONFIG, else ./lakes.yaml.")
-@click.option("-v", "--verbose", is_flag=True, help="Show Dagster's log and the traceback of an error.")
+@click.option("-v", "--verbose", is_flag=True, help="Show log lines and tracebacks.")
 @click.pass_context
 def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
-    """Collects the garbage of versioned data lakes: says what is dead and why, and deletes it only after your approval.
+    """Collects the garbage of versioned data lakes: says what is dead and why, and deletes it only
+    after your approval.
 
     \b
     A night, step by step:
@@ -86,21 +89,19 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
       gc-assets apply PLAN_ID                move its files to quarantine
       gc-assets restore --plan PLAN_ID       put them back
 
-    Data goes to standard output, messages to standard error. Exit codes: 0 done, 1 failed, 2 wrong usage or
-    configuration, 3 refused by a gate.
+    Data goes to standard output, messages to standard error. Exit codes: 0 done, 1 failed, 2 wrong
+    usage or configuration, 3 refused by a gate.
     """
     settings = ctx.ensure_object(Settings)
-    settings.config, settings.verbose = config, verbose
+    settings.config = config
+    if verbose:
+        settings.be_verbose(ctx)
 
 
 def main() -> None:
     """The console script."""
     try:
-        cli()
+        cli(prog_name="gc-assets")
     except BrokenPipeError:  # the reader (head, less) has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-
-
-if __name__ == "__main__":
-    main()

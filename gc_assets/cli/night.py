@@ -1,13 +1,13 @@
 """Runs one run date through Dagster, in this process, and says what came of it.
 
-The only module of the command line that knows Dagster. The assets are those of `definitions.py`; an ephemeral instance
-holds the run unless `DAGSTER_HOME` names one, whose web page then shows it.
+The only module of the command line that runs Dagster's assets. They are the assets of
+`definitions.py`. An ephemeral instance holds the run unless `DAGSTER_HOME` names one, whose web
+page then shows it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,15 +16,18 @@ from typing import Any, Final, cast
 
 import dagster as dg
 
+from gc_assets.assets.step_log import PASSED_ON
 from gc_assets.cli.context import Mode, opened, with_mode
+from gc_assets.cli.page import has_page
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.definitions import build_definitions
-from gc_assets.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE, TABLES
-from gc_assets.stages.deletion_plan import header_of
-from resources.collector import Collector
-from resources.platform import Platform
+from gc_assets.lakes.kinds import all_tables, kind_of
+from gc_assets.resources.collector import Collector
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.state.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE
 
 ROWS_METADATA: Final = "dagster/row_count"
 LOGGER: Final = "command_line"
@@ -53,18 +56,21 @@ def run_night(
     on_step: Callable[[Step], None] = lambda _: None,
     verbose: bool = False,
 ) -> tuple[PlanHeader, ...]:
-    """The plans that this run made, one per storage that it swept, in the configuration's order.
+    """Runs the night and returns the plans that this run made, one per storage that it swept, in
+    the configuration's order.
 
-    Without `lakes` and `storages` everything runs; a storage needs all lakes, a lake alone needs no storage. `through`
-    names the last asset wanted. In mode `apply` what came back to life is restored; a plan that asks for anything else
-    waits for its approval. Raises the first error of the run as it was; a plan that its gates refuse is returned.
+    Without `lakes` and `storages` everything runs. A storage needs all lakes; a lake alone needs no
+    storage. `through` names the last asset wanted. In mode `apply` files that came back to life are
+    restored; a plan that asks for anything else waits for its approval.
+
+    Raises the first error of the run as it was. A plan that its gates refuse is returned.
     """
     chosen = with_mode(platform, mode)
     night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
     assets = build_definitions(chosen, as_of)
     there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
     keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
-    if through is not None and TABLES[through].scope == "lake" and not any(name == through for _, name in keys):
+    if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
         raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
     if {asset for _, asset in keys} - WITHOUT_SPARK:
         opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
@@ -89,32 +95,35 @@ def run_night(
 
 
 def selection(platform: Platform, lakes: Collection[str], storages: Collection[str], through: str | None) -> list[tuple[str, str]]:
-    """The (group, asset) pairs to materialize, in the order of the flow. Raises `UsageError` for a name there is not."""
+    """Returns the (group, asset) pairs to materialize, in the order of the flow. Raises
+    `UsageError` for a name that does not exist.
+    """
     config = platform.config
     some_lakes = [config.lake(name).name for name in lakes]
     some_storages = [config.storage(name) for name in storages]
     everything = not some_lakes and not some_storages
     chosen_storages = config.storages if everything else some_storages
     chosen_lakes = some_lakes if some_lakes and not some_storages else [lake.name for lake in config.lakes]
-    names = list(TABLES)
+    tables = all_tables()
+    names = list(tables)
     if through is not None and through not in names:
         raise UsageError(f"--through {through}: no such asset; there are {', '.join(names)}")
-    if through is not None and TABLES[through].scope == "storage" and not chosen_storages:
+    if through is not None and tables[through].scope == "storage" and not chosen_storages:
         raise UsageError(f"--through {through}: it is a table of a storage, and --lake alone runs none; name the storage with --storage")
     until = names if through is None else names[: names.index(through) + 1]
-    kinds = {lake.name: lake.kind for lake in config.lakes}
-    of_lakes = [table for table in map(TABLES.__getitem__, until) if table.scope == "lake" and not table.by_apply]
-    keys = [(lake, table.name) for lake in chosen_lakes for table in of_lakes if table.is_of(kinds[lake])]
+    kinds = {lake.name: kind_of(lake) for lake in config.lakes}
+    of_lakes = [table for table in map(tables.__getitem__, until) if table.scope == "lake" and not table.by_apply]
+    keys = [(lake, table.name) for lake in chosen_lakes for table in of_lakes if kinds[lake].has(table)]
     return keys + [
         (storage.name, name)
         for storage in chosen_storages
         for name in until
-        if TABLES[name].scope == "storage" and (name != DELETION_LOG.name or storage.mode == "apply")
+        if tables[name].scope == "storage" and (name != DELETION_LOG.name or storage.mode == "apply")
     ]
 
 
 def _instance() -> AbstractContextManager[dg.DagsterInstance]:
-    return dg.DagsterInstance.get() if os.environ.get("DAGSTER_HOME") else dg.DagsterInstance.ephemeral()
+    return dg.DagsterInstance.get() if has_page() else dg.DagsterInstance.ephemeral()
 
 
 def _published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> bool:
@@ -123,7 +132,9 @@ def _published(result: dg.ExecuteInProcessResult, group: str, asset: str) -> boo
 
 
 def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None:
-    """Raises what stopped the first failed step; a plan that its own gates refuse is no failure of the run."""
+    """Raises what stopped the first failed step. A plan that its own gates refuse is no failure of
+    the run.
+    """
     for event in result.all_events:
         if not event.is_step_failure:
             continue
@@ -138,7 +149,7 @@ def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None
 
 
 def _innermost(failure: Any) -> str:
-    """The first cause in its own words; Dagster's log (`-v`) has the traces."""
+    """Returns the first cause in its own words. Dagster's log (`-v`) has the traces."""
     error = failure.error
     while error.cause is not None:
         error = error.cause
@@ -157,6 +168,7 @@ def _logger(on_step: Callable[[Step], None], verbose: bool) -> dg.LoggerDefiniti
         logger.addHandler(_Steps(on_step))
         if verbose:
             shown = logging.StreamHandler()
+            shown.addFilter(lambda record: not hasattr(record, PASSED_ON))  # `-v` prints it where it was logged
             shown.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
             logger.addHandler(shown)
         return logger

@@ -1,4 +1,6 @@
-"""Rows on standard output, as a table for people or as one JSON array; messages on standard error. Knows no asset."""
+"""Writes rows to standard output, as a table for people or as one JSON array, and messages to
+standard error. Knows no asset.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 
 
 def say(message: str = "") -> None:
-    """A message or progress line, on standard error."""
+    """Writes a message or progress line to standard error."""
     click.echo(printable(message, keep="\n"), err=True)
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with control characters, line breaks and direction marks as escapes."""
+    """Returns the text with control characters, line breaks and direction marks as escapes."""
     return _CONTROL.sub(lambda match: match[0] if match[0] in keep else match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
 def as_json(value: Any) -> Any:
-    """What JSON has no type for, as text: times in ISO 8601 (UTC), bytes in base64."""
+    """Returns as text what JSON has no type for: times in ISO 8601 (UTC), bytes in base64."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, date):
@@ -41,7 +43,7 @@ def as_json(value: Any) -> Any:
 
 
 def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
-    """One array, one object a line, written as the rows come."""
+    """Writes one array with one object a line, as the rows come."""
     target = out or sys.stdout
     first = True
     for row in rows:
@@ -51,7 +53,9 @@ def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
 
 
 def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: Any = None) -> None:
-    """Aligned columns; numbers to the right with separators. On a terminal long texts wrap, elsewhere lines stay whole."""
+    """Writes aligned columns, numbers to the right with separators. On a terminal long texts wrap;
+    elsewhere lines stay whole.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -71,7 +75,7 @@ def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: 
 
 
 def cell(value: Any) -> str:
-    """A value as a reader expects it in a table."""
+    """Returns a value as a reader expects it in a table."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -1,4 +1,6 @@
-"""`gc-assets plans`, `approve`, `apply`, `restore`: the deletion protocol, in the order in which a person meets it."""
+"""`gc-assets plans`, `approve`, `apply`, `restore`: the deletion protocol, in the order in which a
+person meets it.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,17 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, spark_of, with_mode
 from gc_assets.cli.output import say, write_json, write_table
+from gc_assets.cli.page import show_applied, show_restored, show_undone
 from gc_assets.core.errors import UsageError
+from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gc_assets.stages.approvals import StoredPlan
+    from gc_assets.resources.platform import Platform
+    from gc_assets.stages.books.plans import ListedPlan
     from gc_assets.stages.tables import Totals
-    from resources.platform import Platform
 
-PHASES: Final = ("restore", "expire", "quarantine", "purge")
 PLAN_COLUMNS: Final = (
     "plan_id",
     "storage",
@@ -42,15 +45,15 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
     """Lists the plans, newest first, with what may be done with each.
 
     \b
-    Status: ready (may be approved), refused (by a gate), approved, applied, restored, expired (too old),
-    historical (an analysis of a past date, never applied).
+    Status: ready (may be approved), refused (by a gate), approved, applied, restored,
+    expired (too old), historical (an analysis of a past date, never applied).
 
     \b
     Examples:
       gc-assets plans
       gc-assets plans --storage warehouse --format json
     """
-    from gc_assets.stages.approvals import plans
+    from gc_assets.stages.books.plans import plans
 
     platform = settings.platform()
     if storage is not None:
@@ -86,7 +89,8 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
 @format_option()
 @common_options
 def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], format_: str) -> None:
-    """Records your yes to exactly this plan: its id is the digest of everything in it. Changes no lake.
+    """Records your yes to exactly this plan: its id is the digest of everything in it. Changes no
+    lake.
 
     The first characters of the id are enough (8 at least).
 
@@ -95,7 +99,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
       gc-assets approve 3f9c2a71d004 --by ada
       gc-assets approve 3f9c2a71d004 --by ada --override live_drop
     """
-    from gc_assets.stages.approvals import approve, find_plan
+    from gc_assets.stages.books.plans import approve, find_plan
 
     platform = settings.platform()
     approval = approve(platform.config, platform.clock, plan_id, by, overrides)
@@ -114,10 +118,11 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
 @format_option()
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
-    """Executes an approved plan, and nothing but its rows: restore, then expire (edits of history), then quarantine, then purge.
+    """Executes an approved plan, and nothing but its rows: restore, then expire (edits of history),
+    then quarantine, then purge.
 
-    Marks the lakes afresh before it touches a file, and again after it edited a history; what a lake needs is left alone.
-    Stopped in the middle, the same command goes on from its log.
+    Marks the lakes afresh before it touches a file, and again after it edited a history; what a
+    lake needs is left alone. Stopped in the middle, the same command goes on from its log.
 
     \b
     Examples:
@@ -125,8 +130,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
     """
-    from gc_assets.stages.approvals import find_plan
-    from gc_assets.stages.deletion_log import apply_plan, nothing_to_do, phases_of, refuse_apply
+    from gc_assets.stages.books.plans import find_plan
+    from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
 
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
@@ -140,6 +145,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
     refuse_apply(night, plan, chosen)  # before Spark starts; apply_plan asks again
     say(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
     applied = apply_plan(spark_of(platform, verbose=settings.verbose), night, plan, chosen)
+    show_applied(night, plan.header, applied)
     books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
     _print_books(books, plan.header.plan_id, format_)
     if any(outcome == "failed" for _, outcome in applied.books):
@@ -157,15 +163,17 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 @click.option("--prefix", metavar="X", help="Everything below this canonical prefix.")
 @click.option("--key", metavar="K", help="This file, by canonical key or address.")
 @click.option("--storage", metavar="N", help="The storage; needed where there are several and no plan or address says it.")
-@click.option("--history", is_flag=True, help="Then undo the plan's edits of Icechunk histories too (with --plan).")
+@click.option("--history", is_flag=True, help="Then undo the plan's edits of history too (with --plan).")
 @format_option()
 @common_options
 def restore_command(
     settings: Settings, plan_id: str | None, prefix: str | None, key: str | None, storage: str | None, history: bool, format_: str
 ) -> None:
-    """Puts quarantined files back where they were. Needs no approval, and never replaces a file that stands there now.
+    """Puts quarantined files back where they were. Needs no approval, and never replaces a file
+    that stands there now.
 
-    History stays edited unless --history asks for the old one: Icechunk's comes back, an Iceberg snapshot that expired does not.
+    History stays edited unless --history asks for the old one: Icechunk's comes back, an Iceberg
+    snapshot that expired does not.
 
     \b
     Examples:
@@ -174,8 +182,8 @@ def restore_command(
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
-    from gc_assets.stages.approvals import find_plan
-    from gc_assets.stages.restore import restore
+    from gc_assets.stages.books.plans import find_plan
+    from gc_assets.stages.delete.restore import restore
 
     if plan_id is None and prefix is None and key is None:
         raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
@@ -190,28 +198,33 @@ def restore_command(
     name = storage_name(platform, next(iter(where), None))
     source = plan.header.plan_id if plan is not None else None
     night = platform.night(platform.clock.today())
-    _, books = restore(spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
+    log, books = restore(spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
+    show_restored(night, name, log)
     shown = {f"restore/{outcome}": total for outcome, total in books.items()}
     whole = not set(books) - {"done"}
     if history and plan is not None and whole:
-        from gc_assets.stages.expiry import undo_expiry
+        from gc_assets.stages.delete.expire import undo_expiry
         from gc_assets.stages.tables import Totals
 
         undone = undo_expiry(night, plan)
+        show_undone(night, plan.header)
         shown |= {f"history/{outcome}": Totals(count) for outcome, count in undone.items()}
         whole = not set(undone) - {"undone"}
     _print_books(shown, source, format_)
     if not shown:
         say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
     elif plan is not None and plan.header.expiry_actions and not history:
-        say("The plan's edits of history stay. --history undoes those of Icechunk; relax the retention first, or they come again.")
+        from gc_assets.lakes.kinds import undoing_titles
+
+        undone_by = f"--history undoes those of {undoing_titles()}"
+        say(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
     if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)
 
 
 def storage_name(platform: Platform, given: str | None) -> str:
-    """The storage given, or the only one. Raises `UsageError` where neither says it."""
+    """Returns the storage given, or the only one. Raises `UsageError` where neither names it."""
     names = [item.name for item in platform.config.storages]
     if given is None and len(names) > 1:
         raise UsageError(f"--storage is missing; the configuration has {', '.join(names)}")
@@ -219,8 +232,8 @@ def storage_name(platform: Platform, given: str | None) -> str:
 
 
 def _place(platform: Platform, key: str) -> tuple[str | None, str]:
-    """Storage (where an address says it) and canonical key."""
-    from gc_assets.stages.explain import is_address
+    """Returns the storage (where an address says it) and the canonical key."""
+    from gc_assets.stages.read.explain import is_address
 
     if not is_address(key):
         return None, key
@@ -230,7 +243,7 @@ def _place(platform: Platform, key: str) -> tuple[str | None, str]:
     return place
 
 
-def _summary(plan: StoredPlan, now: datetime) -> dict[str, Any]:
+def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:
     header = plan.header
     status = plan.status_at(now)
     until = {"ready": header.approve_before, "refused": header.approve_before, "approved": header.apply_before}.get(status)
@@ -243,13 +256,13 @@ def _summary(plan: StoredPlan, now: datetime) -> dict[str, Any]:
         "bytes": sum(total.bytes for total in header.totals.values()),
         "actions": {name: total.files for name, total in header.totals.items()},
         "expiry_actions": header.expiry_actions,
-        "refused_by": [gate.name for gate in header.failed_gates],
+        "refused_by": list(header.refused_by),
         "approved_by": plan.approval.by if plan.approval is not None else None,
         "overrides": list(plan.approval.overrides) if plan.approval is not None else [],
         "created_at": header.created_at,
         "until": until,
-        "applied_at": plan.finished["at"] if plan.finished is not None else None,
-        "restored_at": plan.restored_at,
+        "applied_at": plan.record.finished_at,
+        "restored_at": plan.record.restored_at,
         "rehearsal": header.rehearsal,
         "unsafe": list(header.unsafe),
     }

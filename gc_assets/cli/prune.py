@@ -13,7 +13,8 @@ from gc_assets.cli.output import say, write_json
 @format_option()
 @common_options
 def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
-    """Removes run directories that a later run of the same date replaced. No current table goes, and no file of a lake.
+    """Removes run directories that a later run of the same date replaced. No current table goes,
+    and no file of a lake.
 
     The cache of decoded metadata, all plans, logs and policies stay whatever their age.
 
@@ -21,8 +22,8 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     Example:
       gc-assets prune --keep-days 90
     """
-    from gc_assets.core.receipts import State
-    from gc_assets.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE
+    from gc_assets.state.journal import State
+    from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE
 
     platform = settings.platform()
     protected = [table.name for table in (MANIFEST_ENTRIES, DELETION_LOG, EXPIRY_LOG, DELETION_PLAN, POLICY_TABLE)]

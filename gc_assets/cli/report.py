@@ -18,8 +18,9 @@ from gc_assets.cli.output import say
 @click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage; may be repeated.")
 @common_options
 def report_command(settings: Settings, run_date: date | None, output: str, lakes: tuple[str, ...], storages: tuple[str, ...]) -> None:
-    """Writes one page about a run date: where the bytes are, the plan with its gates, what is in quarantine, the histories
-    before and after expiry, and who holds the bytes. It needs no network and no other file.
+    """Writes one page about a run date: where the bytes are, the plan with its gates, what is in
+    quarantine, the histories before and after expiry, and who holds the bytes. It needs no network
+    and no other file.
 
     \b
     Examples:

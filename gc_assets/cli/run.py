@@ -34,9 +34,11 @@ def run_command(
     mode: Any,
     format_: str,
 ) -> None:
-    """Works out one run date through Dagster: what is live, what is garbage and why, and the plan of each storage.
+    """Works out one run date through Dagster: what is live, what is garbage and why, and the plan
+    of each storage.
 
-    Nothing is deleted. In mode `apply` files that came back to life are restored; everything else waits for an approval.
+    Nothing is deleted. In mode `apply` files that came back to life are restored; everything else
+    waits for an approval.
 
     \b
     Examples:
@@ -87,13 +89,13 @@ def run_command(
 
 
 def print_step(step: Step) -> None:
-    """One line of progress."""
+    """Prints one line of progress."""
     rows = f"{step.rows:>14,} rows" if step.rows is not None else " " * 19
     say(f"  {step.group + '/' + step.asset:<40}{rows}{step.seconds:>8.1f} s")
 
 
 def plan_line(header: PlanHeader) -> str:
-    """A plan in one line."""
+    """Returns a plan in one line."""
     from gc_assets.core.units import format_bytes
 
     files = sum(total.files for total in header.totals.values())
@@ -108,7 +110,7 @@ def plan_line(header: PlanHeader) -> str:
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:
-    """A plan as one JSON object: the header with its totals added up."""
+    """Returns a plan as one JSON object: the header with its totals added up."""
     return {
         "storage": header.storage,
         "plan_id": header.plan_id,

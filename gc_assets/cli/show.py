@@ -18,10 +18,11 @@ from gc_assets.core.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from gc_assets.config import Config
-    from gc_assets.schemas import Table
+    from gc_assets.config.models import Config
+    from gc_assets.state.schemas import Table
 
-# What a terminal shows unless more is asked for; the other formats are for programs and are whole.
+# The number of rows that a terminal shows unless more is asked for. The other formats are for
+# programs and are whole.
 TABLE_ROWS = 100
 
 
@@ -30,7 +31,7 @@ TABLE_ROWS = 100
 @run_date_option
 @click.option("--lake", metavar="N", help="For the tables of a lake; needed where there are several.")
 @click.option("--storage", metavar="N", help="For the tables of a storage; needed where there are several.")
-@click.option("--table", "only", metavar="T", help="Only rows of this Iceberg table, `namespace.table`.")
+@click.option("--table", "only", metavar="T", help="Only rows of this table, `namespace.table`.")
 @click.option("--format", "format_", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Write to this file.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows; default {TABLE_ROWS} for `table`, else all.")
@@ -46,7 +47,8 @@ def show_command(
     output: str | None,
     limit: int | None,
 ) -> None:
-    """Prints the table ASSET of a run date. Needs neither --lake nor --storage where there is only one.
+    """Prints the table ASSET of a run date. Needs neither --lake nor --storage where there is only
+    one.
 
     \b
     Examples:
@@ -55,16 +57,18 @@ def show_command(
       gc-assets show orphan_files --run-date 2026-11-21 --limit 20
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
-    from gc_assets.core.receipts import State
-    from gc_assets.schemas import TABLE_NAME, TABLES
-    from gc_assets.stages.browse import batches, rows_where, runs_of
+    from gc_assets.lakes.kinds import all_tables
+    from gc_assets.stages.read.browse import batches, rows_where, runs_of
+    from gc_assets.state.journal import State
+    from gc_assets.state.schemas import TABLE_NAME
 
-    if asset not in TABLES:
-        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(TABLES)}")
+    tables = all_tables()
+    if asset not in tables:
+        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(tables)}")
     if format_ == "parquet" and output is None:
         raise UsageError("--format parquet writes a file: name it with -o FILE")
     platform = settings.platform()
-    table = TABLES[asset]
+    table = tables[asset]
     if only is not None and TABLE_NAME.name not in table.schema.names:
         raise UsageError(f"--table {only}: {asset} has no column {TABLE_NAME.name}")
     group = _group(platform.config, table, lake, storage)
@@ -72,7 +76,7 @@ def show_command(
     platform.night(day)
     state = State.at(platform.config.state)
     runs = runs_of(state, table, group, day)
-    total = sum(run.receipt.rows for run in runs)
+    total = sum(run.rows for run in runs)
     wanted = TABLE_ROWS if limit is None and format_ == "table" else limit
     paths = [path for run in runs for path in run.paths()]
     if only is None:
@@ -92,11 +96,14 @@ def show_command(
 
 
 def _group(config: Config, table: Table, lake: str | None, storage: str | None) -> str:
+    from gc_assets.lakes.kinds import KINDS, kind_of
+
     given, other = (lake, storage) if table.scope == "lake" else (storage, lake)
-    lakes = [item.name for item in config.lakes if table.is_of(item.kind)]
+    lakes = [item.name for item in config.lakes if kind_of(item).has(table)]
     names = lakes if table.scope == "lake" else [item.name for item in config.storages]
     if not names:
-        raise UsageError(f"{table.name} is a table of lakes of kind {' or '.join(table.kinds)}, and the configuration has none")
+        having = [kind.name for kind in KINDS.values() if kind.has(table)]
+        raise UsageError(f"{table.name} is a table of lakes of kind {' or '.join(having)}, and the configuration has none")
     if other is not None:
         raise UsageError(f"{table.name} is a table of a {table.scope}: name it with --{table.scope} ({', '.join(names)})")
     if given is None and len(names) == 1:
@@ -124,7 +131,7 @@ def _objects(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
 
 
 def _csv(rows: Iterator[pa.RecordBatch], schema: pa.Schema, target: TextIO) -> None:
-    """RFC 4180 with a header; null is empty, lists and maps are JSON, times ISO 8601."""
+    """Writes RFC 4180 with a header. Null is empty, lists and maps are JSON, times are ISO 8601."""
     import csv
 
     writer = csv.writer(target)

@@ -1,6 +1,8 @@
-"""Which rows of an Arrow string column hold certain bytes: one numpy pass over the column's buffer, some 50 M rows/s of 100 bytes.
+"""Which rows of an Arrow string column hold certain bytes: one numpy pass over the column's buffer,
+some 50 M rows/s of 100 bytes.
 
-Several times faster than Arrow's substring kernels, which start anew in every row. Knows bytes, not paths' meaning.
+Several times faster than Arrow's substring kernels, which start anew in every row. Knows bytes, not
+paths' meaning.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ _WINDOW: Final = 2**17
 
 
 def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
-    """Rows that start with `/` or `.`, or hold `//` or `/.`: only these can have empty, `.` or `..` components."""
+    """Returns the rows that start with `/` or `.`, or hold `//` or `/.`. Only these can have empty,
+    `.` or `..` components.
+    """
     offsets, data = _offsets_and_bytes(values)
     found = rows_with(values, lambda byte, after: (byte == _SLASH) & ((after == _SLASH) | (after == _DOT)))
     filled = np.flatnonzero(offsets[:-1] < offsets[1:])
@@ -29,7 +33,9 @@ def has_irregular_components(values: pa.Array) -> NDArray[np.bool_]:
 
 
 def rows_with(values: pa.Array, hits: Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """Rows in which `hits(byte, the one after it)` is true somewhere. A row's last byte is followed by the next row's first."""
+    """Returns the rows in which `hits(byte, the one after it)` is true somewhere. A row's last byte
+    is followed by the next row's first.
+    """
     offsets, data = _offsets_and_bytes(values)
     found = np.zeros(len(values), np.bool_)
     for start in range(int(offsets[0]), int(offsets[-1]), _WINDOW):

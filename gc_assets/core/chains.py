@@ -1,7 +1,9 @@
-"""Long chains of a graph contracted to single nodes, so that what goes commit by commit goes chain by chain.
+"""Long chains of a graph contracted to single nodes, so that what goes commit by commit goes chain
+by chain.
 
-History is deep and mostly linear: millions of levels, few branchings. A sweep in topological order over chains costs
-Python only where history branches or merges; inside a chain numpy does the rest. Knows edges, not commits.
+History is deep and mostly linear: millions of levels, few branchings. A sweep in topological order
+over chains costs Python only where history branches or merges; inside a chain numpy does the rest.
+Knows edges, not commits.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """A partition of nodes into chains. Within one, each node but the oldest has the next older one as its only parent.
+    """A partition of nodes into chains. Within one, each node but the oldest has the next older one
+    as its only parent.
 
-    Of each node: `chain` (-1 on a ring, a cycle that nothing enters or leaves) and `depth`, its distance from the
-    oldest of its chain. Of each chain: `length`. `child` and `parent` are the edges between chains: from the oldest
-    node of one to the newest of another.
+    Of each node: `chain` (-1 on a ring, a cycle that nothing enters or leaves) and `depth`, its
+    distance from the oldest of its chain. Of each chain: `length`. `child` and `parent` are the
+    edges between chains: from the oldest node of one to the newest of another.
     """
 
     chain: Ints
@@ -33,7 +36,7 @@ class Chains:
 
     @classmethod
     def of(cls, nodes: int, child: Ints, parent: Ints, starts: Ints | None = None) -> Self:
-        """The longest chains in which each of `starts` is the newest of its own."""
+        """Returns the longest chains in which each of `starts` is the newest of its own."""
         only_parent = np.bincount(child, minlength=nodes) == 1
         only_child = np.bincount(parent, minlength=nodes) == 1
         if starts is not None:
@@ -42,7 +45,8 @@ class Chains:
         oldest = np.ones(nodes, np.bool_)
         oldest[child[inner]] = False
 
-        # Pointer doubling: after round k everything knows its ancestor 2^k steps down the chain, or the chain's oldest.
+        # Pointer doubling: after round k everything knows its ancestor 2^k steps down the chain, or
+        # the chain's oldest.
         root = np.arange(nodes, dtype=np.int32)
         root[child[inner]] = parent[inner]
         depth = (~oldest).astype(np.int32)
@@ -66,7 +70,9 @@ class Chains:
 
 
 def forward(nodes: int, source: Ints, target: Ints) -> Iterator[tuple[int, list[int]]]:
-    """Each node after all that lead to it, with the nodes it leads to. Nodes on a cycle, or behind one, never come."""
+    """Yields each node after all nodes that lead to it, with the nodes it leads to. Nodes on a
+    cycle, or behind one, never come.
+    """
     start = np.concatenate([[0], np.cumsum(np.bincount(source, minlength=nodes))]).tolist()
     targets = target[np.argsort(source, kind="stable")].tolist()
     awaited = np.bincount(target, minlength=nodes)

@@ -1,4 +1,6 @@
-"""Which lake owns a key: the deepest claim above it. Pure, vectorised by directory."""
+"""Decides which lake owns a key: the lake of the deepest claim above it. Pure, vectorised by
+directory.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Canonical prefixes of one storage, each ending in `/` (or empty for the whole storage), with their owners.
+    """Canonical prefixes of one storage, each ending in `/` (or empty for the whole storage), with
+    their owners.
 
     A prefix without an owner shields all that lies below it, from claims above and inside.
     """
@@ -28,7 +31,9 @@ class Claims:
 
     @classmethod
     def of(cls, rows: Sequence[tuple[str, Owner, bool]]) -> Claims:
-        """From (prefix, owner, collect). Of equal prefixes one that must not be collected shields them all."""
+        """Builds the claims from (prefix, owner, collect). If equal prefixes differ in `collect`,
+        the one that must not be collected shields them all.
+        """
         owners: dict[str, Owner | None] = {}
         for prefix, owner, collect in sorted(rows, key=lambda row: (row[0], row[2], row[1].lake, row[1].table_uuid or "")):
             if prefix and not prefix.endswith("/"):
@@ -37,7 +42,9 @@ class Claims:
         return cls(owners)
 
     def owner(self, directory: str) -> Owner | None:
-        """The owner of a directory spelled with its closing `/` (or empty for the root): the deepest claim, if no shield is above."""
+        """Returns the owner of a directory spelled with its closing `/` (or empty for the root):
+        the owner of the deepest claim, unless a shield is above.
+        """
         deepest: Owner | None = None
         while True:
             if directory in self.owners:
@@ -50,7 +57,7 @@ class Claims:
             directory = directory[: directory[:-1].rfind("/") + 1]
 
     def resolve(self, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Lake and table uuid per key; both null where nobody claims it."""
+        """Returns lake and table uuid per key. Both are null where nobody claims the key."""
         directories = pc.replace_substring_regex(keys, "[^/]*$", "").dictionary_encode()
         owners = [self.owner(directory) for directory in directories.dictionary.to_pylist()]
         lakes = pa.array([owner.lake if owner else None for owner in owners], pa.string())

@@ -1,7 +1,8 @@
 """The one place where the time is read (design 3.7).
 
-`GC_ASSETS_UNSAFE_NOW` replaces the run's, the server's and the store's clock; it is read at the edge
-(`resources/`, `cli/`) and arrives here as a value, so that stages and stores stay functions of their parameters.
+`GC_ASSETS_UNSAFE_NOW` replaces the run's, the server's and the store's clock; it is read at the
+edge (`resources/`, `cli/`) and arrives here as a value, so that stages and stores stay functions of
+their parameters.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from time import time_ns
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Tells the time, in UTC. `fixed` makes it a rehearsal's clock, which every plan and report then says."""
+    """Tells the time, in UTC. With `fixed` it is a rehearsal's clock, and every plan and report
+    says so.
+    """
 
     fixed: datetime | None = None
 
@@ -29,7 +32,9 @@ class Clock:
         return self.fixed.astimezone(UTC) if self.fixed is not None else datetime.now(UTC)
 
     def order(self) -> int:
-        """A number that grows from call to call, a rehearsal's too: it orders what one fixed moment cannot. Decides nothing."""
+        """Returns a number that grows from call to call, even with a fixed time. It orders what one
+        fixed moment cannot, and decides nothing.
+        """
         return time_ns()
 
     def today(self) -> date:
@@ -38,5 +43,5 @@ class Clock:
 
 
 def start_of(run_date: date) -> datetime:
-    """The `as_of` of a run date: 00:00 UTC of that day."""
+    """Returns the `as_of` of a run date: 00:00 UTC of that day."""
     return datetime.combine(run_date, time.min, tzinfo=UTC)

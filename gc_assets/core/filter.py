@@ -1,8 +1,10 @@
-"""A blocked bloom filter over row hashes: says "surely not live" or "perhaps live", never wrongly the first.
+"""A blocked bloom filter over row hashes. It says "surely not live" or "perhaps live", and is never
+wrong about the first.
 
-Every key owns one block of 512 bits (one cache line), and in each of its eight 64-bit words two bits. A false positive
-keeps a garbage file until another night; the seed differs from night to night, so that it is not the same file
-for ever. Pure numpy on int64 hashes: no keys, no storage, no Spark.
+Every key owns one block of 512 bits (one cache line), and two bits in each of its eight 64-bit
+words. A false positive keeps a garbage file until another night. The seed differs from night to
+night, so that it is not the same file for ever. Pure numpy on int64 hashes: no keys, no storage, no
+Spark.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ from gc_assets.core.errors import GcError, StateError
 WORDS: Final = 8
 BITS_PER_WORD: Final = 2
 BLOCK_BITS: Final = 64 * WORDS
-# 1e-6 false positives need 39.0 bits a key in this layout (Poisson sum over the load of a block); the rest is margin.
+# 1e-6 false positives need 39.0 bits a key in this layout (Poisson sum over the load of a block);
+# the rest is margin.
 BITS_PER_KEY: Final = 40
 TARGET_FPR: Final = 1e-6
 VERSION: Final = 1
-# A block is drawn from 32 bits of the hash; up to here each is drawn equally often within 1 part in 16.
+# A block is drawn from 32 bits of the hash; up to here each is drawn equally often within 1 part in
+# 16.
 MAX_BLOCKS: Final = 2**28
-# Hashes handled at a time: the working set stays in the processor's cache, and memory does not grow with the input.
+# Hashes handled at a time: the working set stays in the processor's cache, and memory does not grow
+# with the input.
 _CHUNK: Final = 2**14
 _MAGIC: Final = b"GCBLOOM\0"
 _HEADER: Final = struct.Struct("<8sIIqQQ")
@@ -42,7 +47,9 @@ _Words = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class FilterSpec:
-    """What two filters must share to be merged. `keys` is the number of keys it is made for, `seed` differs by run date."""
+    """What two filters must share to be merged. `keys` is the number of keys that the filter is
+    made for. `seed` differs by run date.
+    """
 
     keys: int
     seed: int
@@ -51,7 +58,9 @@ class FilterSpec:
 
     @classmethod
     def sized(cls, keys: int, seed: int) -> Self:
-        """For a false-positive rate of 1e-6 once `keys` distinct hashes are in. Raises `GcError` beyond 3.4e9 keys."""
+        """Returns a spec with a false-positive rate of 1e-6 once `keys` distinct hashes are in.
+        Raises `GcError` beyond 3.4e9 keys.
+        """
         blocks = max(1, ceil(keys * BITS_PER_KEY / BLOCK_BITS))
         if blocks > MAX_BLOCKS:
             limit = MAX_BLOCKS * BLOCK_BITS // BITS_PER_KEY
@@ -60,7 +69,7 @@ class FilterSpec:
 
     @property
     def hashes(self) -> int:
-        """Bits that each key sets."""
+        """The number of bits that each key sets."""
         return WORDS * BITS_PER_WORD
 
     @property
@@ -69,7 +78,7 @@ class FilterSpec:
 
 
 class Filter:
-    """The bits, and the spec they follow."""
+    """The bits, and the spec that they follow."""
 
     def __init__(self, spec: FilterSpec, bits: _Words) -> None:
         self.spec = spec
@@ -80,19 +89,20 @@ class Filter:
         return cls(spec, np.zeros(spec.blocks * WORDS, np.uint64))
 
     def add(self, hashes: _Hashes) -> None:
-        """Afterwards every one of `hashes` is contained."""
+        """Adds the hashes: afterwards every one of them is contained."""
         for chunk in _chunks(hashes):
             left = chunk
             while len(left):
                 first, masks = _place(left, self.spec)
                 for word, mask in enumerate(masks):
-                    # Of two keys that share a word the last one's write wins; the other is found missing below and goes again.
+                    # Of two keys that share a word the last one's write wins; the other is found
+                    # missing below and goes again.
                     index = first + word
                     self._bits[index] |= mask
                 left = left[~self._holds(first, masks)]
 
     def contains(self, hashes: _Hashes) -> NDArray[np.bool_]:
-        """False where a hash was surely never added."""
+        """Returns False only for a hash that was never added."""
         found = np.empty(len(hashes), np.bool_)
         start = 0
         for chunk in _chunks(hashes):
@@ -101,13 +111,13 @@ class Filter:
         return found
 
     def merge(self, other: Filter) -> None:
-        """Afterwards everything in `other` is contained. Raises `StateError` for a filter of another spec."""
+        """Adds everything in `other`. Raises `StateError` for a filter of another spec."""
         if other.spec != self.spec:
             raise StateError(f"filters of different specs cannot be merged: {self.spec} and {other.spec}")
         self._bits |= other._bits
 
     def to_bytes(self) -> bytes:
-        """Header, checksum of all the rest, bits; little-endian."""
+        """Returns header, checksum of all the rest, and bits; little-endian."""
         spec = self.spec
         header = _HEADER.pack(_MAGIC, spec.version, spec.hashes, spec.seed, spec.keys, spec.blocks)
         bits = self._bits.astype("<u8", copy=False).tobytes()
@@ -115,7 +125,9 @@ class Filter:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Raises `StateError` for bytes that are truncated, altered, or of a newer version."""
+        """Reads what `to_bytes` wrote. Raises `StateError` for bytes that are truncated, altered,
+        or of a newer version.
+        """
         if len(raw) < _BITS_START or raw[: len(_MAGIC)] != _MAGIC:
             raise StateError(f"no live filter: expected {_MAGIC!r} and a header, found {raw[:_BITS_START]!r}; make it anew")
         _, version, hashes, seed, keys, blocks = _HEADER.unpack_from(raw)
@@ -137,7 +149,9 @@ class Filter:
         return cls(spec, np.frombuffer(bits, "<u8").astype(np.uint64))
 
     def self_test(self, live: _Hashes) -> None:
-        """Raises `StateError` unless every live hash is contained: one that is not would be a live file offered as garbage."""
+        """Raises `StateError` unless every live hash is contained. A live hash that is not
+        contained would be a live file offered as garbage.
+        """
         missed = len(live) - int(np.count_nonzero(self.contains(live)))
         if missed:
             raise StateError(
@@ -145,7 +159,9 @@ class Filter:
             )
 
     def measured_fpr(self, samples: int, rng: np.random.Generator) -> float:
-        """The share of `samples` random hashes that the filter takes for live. (One in 2^64 per key really is.)"""
+        """Returns the share of `samples` random hashes that the filter takes for live. (One in 2^64
+        per key really is.)
+        """
         hits = 0
         for start in range(0, samples, _CHUNK):
             hashes = rng.integers(-(2**63), 2**63, min(_CHUNK, samples - start), np.int64)
@@ -181,10 +197,11 @@ def _mix(values: _Words) -> _Words:
 
 
 def _place(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], list[_Words]]:
-    """Of each hash the index of its block's first word, and its mask in each of the block's words.
+    """Returns for each hash the index of its block's first word, and its mask in each of the
+    block's words.
 
-    Bits are cut from well mixed words and never used twice: masks that depend on each other cost a factor 100 in false
-    positives.
+    Bits are cut from well mixed words and never used twice: masks that depend on each other cost a
+    factor 100 in false positives.
     """
     salt = _mix(np.array([spec.seed], np.int64).view(np.uint64) + _GOLDEN)
     mixed = _mix(hashes.view(np.uint64) ^ salt)
@@ -200,7 +217,7 @@ def _place(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], list[_
 
 
 def _pairs_of_bits() -> _Words:
-    """Masks with two different bits of a word; every pair about equally often."""
+    """Returns masks with two different bits of a word. Every pair comes about equally often."""
     index = np.arange(2**_MASK_BITS, dtype=np.uint64)
     one, step = index % np.uint64(64), index // np.uint64(64) % np.uint64(63) + np.uint64(1)
     return (np.uint64(1) << one) | (np.uint64(1) << ((one + step) % np.uint64(64)))

@@ -1,4 +1,6 @@
-"""The gates a plan must pass (design 6.3), each a pure function from numbers to a verdict that explains itself."""
+"""The gates that a plan must pass (design 6.3). Each gate is a pure function from numbers to a
+verdict that explains itself.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ from typing import Final
 from gc_assets.core.plan import Amount, GateResult
 from gc_assets.core.units import format_bytes
 
-# A default share never refuses a plan this small: in a young lake a few leftovers are a large part of little.
+# A default share never refuses a plan this small: in a young lake a few leftovers are a large part
+# of little.
 SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
-# More live files than this outside the listing are no single losses but another spelling of everything.
+# More live files than this outside the listing are not single losses. Everything is then spelled in
+# another way.
 MAX_UNLISTED: Final = 0.001
 OVERRIDE: Final = "To go on all the same, approve with `--override {name}`."
 NO_OVERRIDE: Final = "Nothing overrides this gate."
@@ -22,7 +26,9 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
 
 
 def live_set(live: int, refs: int) -> GateResult:
-    """A storage whose lakes have refs has live files; otherwise the mark read the wrong place (neon, reliability.md 2)."""
+    """A storage whose lakes have refs has live files. Otherwise the mark read the wrong place
+    (neon, reliability.md 2).
+    """
     message = f"{live:,} live files for {refs:,} refs."
     if live == 0:
         message += " Nothing would be live: expected at least one file. Check that the lakes' locations lie in this storage."
@@ -49,7 +55,9 @@ def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
 
 
 def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
-    """Nearly every live file is in the inventory; otherwise names and listing do not mean the same files (iceberg #4346)."""
+    """Nearly every live file is in the inventory. Otherwise names and listing do not mean the same
+    files (iceberg #4346).
+    """
     share = unlisted / live if live else 0.0
     message = f"At most {unlisted:,} of {live:,} live files are not in the inventory."
     if unlisted:
@@ -58,7 +66,9 @@ def live_listed(live: int, unlisted: int, samples: Sequence[str]) -> GateResult:
 
 
 def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
-    """No candidate is a live key: one hit proves a false negative of the filter, so nothing else of it can be trusted."""
+    """No candidate is a live key. One hit proves a false negative of the filter, and then nothing
+    else of the filter can be trusted.
+    """
     message = "no candidate is a live key."
     if hits:
         message = f"{hits:,} candidates are live keys, which the filter should have held: {', '.join(samples[:5])}. Report this as a bug."
@@ -66,7 +76,9 @@ def no_live_candidate(hits: int, samples: Sequence[str]) -> GateResult:
 
 
 def spelling(hits: int, samples: Sequence[str]) -> GateResult:
-    """No candidate equals a live key but for percent-encoding, doubled slashes or Unicode normalisation."""
+    """No candidate equals a live key except for percent-encoding, doubled slashes or Unicode
+    normalisation.
+    """
     message = "no candidate is another spelling of a live key."
     if hits:
         message = (
@@ -84,7 +96,9 @@ def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
 
 
 def links(count: int, samples: Sequence[str]) -> GateResult:
-    """No live file is reached through a symbolic link below the root: its real file would look unreferenced."""
+    """No live file is reached through a symbolic link below the root: its real file would look
+    unreferenced.
+    """
     message = "no live file lies behind a symbolic link."
     if count:
         message = f"{count:,} live files are reached through symbolic links: {', '.join(samples[:5])}. Replace the link by its files."
@@ -92,7 +106,9 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
 
 
 def foreign_metadata(count: int, samples: Sequence[str]) -> GateResult:
-    """No metadata of a table or repository that no configured lake knows lies under a claimed prefix."""
+    """No metadata of a table or repository that no configured lake knows lies under a claimed
+    prefix.
+    """
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
@@ -103,7 +119,9 @@ def foreign_metadata(count: int, samples: Sequence[str]) -> GateResult:
 
 
 def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
-    """No earlier plan of the storage stopped in the middle: what it moved is not in the books yet."""
+    """No earlier plan of the storage stopped in the middle. What such a plan moved is not in the
+    books yet.
+    """
     message = "no earlier plan is half applied."
     if plan_ids:
         message = (
@@ -115,7 +133,9 @@ def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
 
 
 def spoilt_histories(found: Sequence[str]) -> GateResult:
-    """No edit of history left a lake other than it was to be: what it lost may be among the candidates."""
+    """No edit of history left a lake other than it was to be. What that edit lost may be among the
+    candidates.
+    """
     message = "no edit of history spoilt one."
     if found:
         message = f"{len(found):,} histories are not as an edit was to leave them. {' '.join(found[:5])}"
@@ -128,7 +148,9 @@ def delete_bytes(planned: Amount, limit: int) -> GateResult:
 
 
 def delete_share(planned: Amount, stored: Amount, limit: float, *, chosen: bool) -> GateResult:
-    """The planned share of files and of bytes. A limit nobody chose lets a small plan pass whatever its share."""
+    """The planned share of files and of bytes is within the limit. A limit that nobody chose lets a
+    small plan pass whatever its share.
+    """
     share = max(planned.files / max(stored.files, 1), planned.bytes / max(stored.bytes, 1))
     small = not chosen and planned.files <= SMALL_PLAN.files and planned.bytes <= SMALL_PLAN.bytes
     message = f"{planned.files:,} of {stored.files:,} files planned, {share:.1%} by the larger share; max_delete_share allows {limit:.1%}"

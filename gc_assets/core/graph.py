@@ -1,8 +1,10 @@
-"""The commit graph in one process: what reaches what, how deep history is, and where it contradicts itself.
+"""The commit graph in one process: what reaches what, how deep history is, and where it contradicts
+itself.
 
-Commits are dense indexes in the order they were given, edges lead from child to parent in int32 arrays; up to 1e8
-commits. Histories that contradict themselves (a missing parent, a child older than its parent, a cycle) are described in
-`problems` and still answered. Knows nothing of policies, lakes or Spark.
+Commits are dense indexes in the order in which they were given. Edges lead from child to parent in
+int32 arrays; up to 1e8 commits. Histories that contradict themselves (a missing parent, a child
+older than its parent, a cycle) are described in `problems`, and questions about them are still
+answered. Knows nothing of policies, lakes or Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ ProblemKind = Literal["missing_parent", "child_older_than_parent", "cycle"]
 
 MAX_SAMPLES: Final = 20
 MAX_REFS: Final = 100
-# Commits whose lists of refs are laid out at a time: an Arrow list array holds at most 2 GiB of names.
+# Commits whose lists of refs are laid out at a time: an Arrow list array holds at most 2 GiB of
+# names.
 _LIST_ROWS: Final = 2**16
 
 _Column = pa.Array | pa.ChunkedArray
@@ -38,29 +41,31 @@ _Column = pa.Array | pa.ChunkedArray
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A contradiction of the history: how often, and up to 20 samples.
+    """A contradiction of the history: how often it occurs, and up to 20 samples.
 
     A sample is (child, parent), or for a cycle up to 20 of its commits.
     """
 
-    kind: ProblemKind
+    what: ProblemKind
     count: int
     samples: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
         first = self.samples[0]
-        if self.kind == CYCLE:
+        if self.what == CYCLE:
             return f"{self.count:,} cycle(s) in the history, for example through {', '.join(first)}"
-        finding = "a parent that is not in the graph" if self.kind == MISSING_PARENT else "a parent that is younger"
+        finding = "a parent that is not in the graph" if self.what == MISSING_PARENT else "a parent that is younger"
         return f"{self.count:,} edge(s) to {finding}, for example {first[0]} to its parent {first[1]}"
 
 
 @dataclass(frozen=True, eq=False)
 class CommitGraph:
-    """Commits and their known parents. `child` and `parent` hold the edges, by child and then in the order of its parents.
+    """Commits and their known parents. `child` and `parent` hold the edges, by child and then in
+    the order of its parents.
 
-    `first_parent` is -1 for a commit whose first parent is not in the graph, or that has none. `generation` is the
-    topological level: 0 without known parents, else one more than the highest parent; -1 on a cycle or downstream of one.
+    `first_parent` is -1 for a commit whose first parent is not in the graph, or that has none.
+    `generation` is the topological level: 0 without known parents, else one more than the highest
+    parent; -1 on a cycle or downstream of one.
     """
 
     commit_ids: pa.Array
@@ -74,7 +79,9 @@ class CommitGraph:
     def build(
         cls, commit_ids: pa.Array | pa.ChunkedArray, parents: pa.Array | pa.ChunkedArray, committed_at: pa.Array | pa.ChunkedArray
     ) -> Self:
-        """`parents` is a list of ids for each commit, first parent first. Raises `FormatError` for a null or repeated commit id."""
+        """`parents` is a list of ids for each commit, first parent first. Raises `FormatError` for
+        a null or repeated commit id.
+        """
         ids, lists, times = _one_array(commit_ids), _one_array(parents), _one_array(committed_at)
         _check_unique(ids)
         of_child = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int32)
@@ -100,7 +107,9 @@ class CommitGraph:
         return len(self.commit_ids)
 
     def index_of(self, commits: Sequence[str]) -> Ints:
-        """The index of each commit id. Raises `LakeUnreadable` naming one that is not in the graph."""
+        """Returns the index of each commit id. Raises `LakeUnreadable` naming one that is not in
+        the graph.
+        """
         # The graph is probed against the few heads, not hashed as a whole for them.
         wanted = pa.array(commits, self.commit_ids.type)
         distinct = pc.unique(wanted)
@@ -117,7 +126,9 @@ class CommitGraph:
         return index[pc.index_in(wanted, distinct).to_numpy(zero_copy_only=False)]
 
     def reachable(self, heads: Iterable[str]) -> NDArray[np.bool_]:
-        """True for every head and all its ancestors, through all parents. Raises `LakeUnreadable` for an unknown head."""
+        """Returns True for every head and all its ancestors, through all parents. Raises
+        `LakeUnreadable` for an unknown head.
+        """
         starts = self.index_of(list(heads))
         count = len(self)
         matrix = _matrix(count + 1, np.append(self._parents.indptr, len(self.parent) + len(starts)), np.append(self.parent, starts))
@@ -126,21 +137,26 @@ class CommitGraph:
         return mask[:count]
 
     def ancestry(self, head: str, first_parent_only: bool) -> Ints:
-        """Indexes of a head and its ancestors, head first: along first parents, or breadth first through all.
+        """Returns the indexes of a head and its ancestors, head first: along first parents, or
+        breadth first through all parents.
 
-        A walk along first parents ends before a parent that is not in the graph, and before it would repeat itself.
+        A walk along first parents ends before a parent that is not in the graph, and before it
+        would repeat itself.
         """
         matrix = self._first_parents if first_parent_only else self._parents
         return breadth_first_order(matrix, self.index_of([head])[0], directed=True, return_predecessors=False)
 
     def reaching_refs(self, heads: Mapping[str, str]) -> tuple[pa.ChunkedArray, pa.Array]:
-        """For each commit the names of the refs that reach it, the first 100 by alphabet, and how many there are in all.
+        """Returns for each commit the names of the refs that reach it, the first 100 by alphabet,
+        and how many refs there are in all.
 
-        `heads` are commit ids by ref name. `list<string>` and int32, in the order of the commits.
+        `heads` are commit ids by ref name. The columns are `list<string>` and int32, in the order
+        of the commits.
         """
         names = sorted(heads)
         starts = self.index_of([heads[name] for name in names])
-        # Commits of one cycle reach each other, so they share their refs: one node stands for them all.
+        # Commits of one cycle reach each other, so they share their refs: one node stands for them
+        # all.
         node = self._components
         child, parent = node[self.child], node[self.parent]
         between = child != parent
@@ -161,8 +177,10 @@ class CommitGraph:
 
     @cached_property
     def _components(self) -> Ints:
-        """Of each commit the strongly connected component it lies in; itself where there is no cycle."""
-        if all(problem.kind != CYCLE for problem in self.problems):
+        """Returns the strongly connected component of each commit. Without a cycle each commit is
+        its own.
+        """
+        if all(problem.what != CYCLE for problem in self.problems):
             return np.arange(len(self), dtype=np.int32)
         return _strong_components(len(self), self.child, self.parent)
 
@@ -176,13 +194,14 @@ def _starts(sorted_nodes: Ints, count: int) -> NDArray[np.int64]:
 
 
 def _matrix(count: int, starts: NDArray[np.int64], targets: Ints) -> csr_array:
-    """A graph as scipy walks it; int32 indexes, and weights because the format wants some."""
+    """Returns a graph as scipy walks it: int32 indexes, and weights because the format wants some."""
     return csr_array((np.ones(len(targets)), targets.astype(np.int32, copy=False), starts.astype(np.int32)), shape=(count, count))
 
 
 def _strong_components(count: int, child: Ints, parent: Ints) -> Ints:
-    """Of each node the component it lies in. `child` is sorted."""
-    # scipy never ends on a node that names another twice, nor are loops its concern: a simple graph has the same components.
+    """Returns the component of each node. `child` is sorted."""
+    # scipy never ends on a node that names another twice, and loops are no use to it. A simple
+    # graph has the same components.
     other = child != parent
     matrix = _matrix(count, _starts(child[other], count), parent[other])
     matrix.sum_duplicates()
@@ -227,7 +246,7 @@ def _older_children(ids: pa.Array, times: pa.Array, child: Ints, parent: Ints) -
 
 
 def _cycles(ids: pa.Array, child: Ints, parent: Ints, generation: Ints) -> Problem | None:
-    """Strongly connected components among the commits that have no level."""
+    """Returns the strongly connected components among the commits that have no level."""
     unleveled = np.flatnonzero(generation < 0)
     if not len(unleveled):
         return None

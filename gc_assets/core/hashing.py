@@ -1,8 +1,9 @@
 """Spark's `xxhash64` outside Spark: one hash for executors, driver and published files.
 
-XXH64 with seed 42, columns chained: the hash of one value is the seed of the next, and a null leaves it as it is. Loops
-over rows in Python, at about a million values a second: made for tables of up to some 100,000 rows; large ones are
-hashed by Spark itself. Knows Arrow types, not tables or stages.
+XXH64 with seed 42, columns chained: the hash of one value is the seed of the next, and a null
+leaves it as it is. Loops over rows in Python, at about a million values a second: made for tables
+of up to some 100,000 rows; large ones are hashed by Spark itself. Knows Arrow types, not tables or
+stages.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ _Chain = Callable[[Any, int], int]
 
 
 def xxhash64(values: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
-    """Equal to Spark's `xxhash64(col)` of a string column, row by row; a null hashes to 42."""
+    """Returns Spark's `xxhash64(col)` of a string column, row by row. A null hashes to 42."""
     hashes = [SPARK_SEED if value is None else xxh64_intdigest(value, SPARK_SEED) for value in values.cast(pa.binary()).to_pylist()]
     return np.array(hashes, np.uint64).view(np.int64)
 
 
 def row_hashes(table: pa.Table) -> NDArray[np.int64]:
-    """Equal to Spark's `xxhash64` of all columns in their order, a map `m` entering as `array_sort(map_entries(m))`.
+    """Returns Spark's `xxhash64` of all columns in their order. A map `m` enters as
+    `array_sort(map_entries(m))`.
 
     Raises `TypeError` for a column type that no published table has.
     """
@@ -41,12 +43,14 @@ def row_hashes(table: pa.Table) -> NDArray[np.int64]:
 
 
 def digest(table: pa.Table) -> int:
-    """The sum of the row hashes modulo 2^64: equal content has an equal digest in any order, and digests of parts add up."""
+    """Returns the sum of the row hashes modulo 2^64. Equal content has an equal digest in any
+    order, and digests of parts add up.
+    """
     return int(row_hashes(table).view(np.uint64).sum(dtype=np.uint64))
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type whose Python values are the integers and bytes that Spark hashes."""
+    """Returns the type whose Python values are the integers and bytes that Spark hashes."""
     if pt.is_string(type_) or pt.is_large_string(type_):
         return pa.large_binary()
     if type_ == pa.timestamp("us", type_.tz if pt.is_timestamp(type_) else None):
@@ -63,7 +67,9 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _chain(type_: pa.DataType) -> _Chain:
-    """How one value of a type moves the hash on, as `org.apache.spark.sql.catalyst.expressions.XxHash64` does."""
+    """How one value of a type moves the hash on, as
+    `org.apache.spark.sql.catalyst.expressions.XxHash64` does.
+    """
     if pt.is_string(type_) or pt.is_large_string(type_):
         return _or_null(xxh64_intdigest)
     if pt.is_int64(type_) or type_ == pa.timestamp("us", type_.tz if pt.is_timestamp(type_) else None):
@@ -71,7 +77,8 @@ def _chain(type_: pa.DataType) -> _Chain:
     if pt.is_boolean(type_) or pt.is_int32(type_) or pt.is_date32(type_):
         return _or_null(lambda value, seed: xxh64_intdigest(int(value).to_bytes(4, "little", signed=True), seed))
     if pt.is_map(type_) and pt.is_string(type_.key_type):
-        # Arrow gives entries as (key, value) pairs; keys are unique, so that the order of the keys' bytes is Spark's.
+        # Arrow gives entries as (key, value) pairs; keys are unique, so that the order of the keys'
+        # bytes is Spark's.
         entry = _sequence([_chain(type_.key_type), _chain(type_.item_type)])
         return _or_null(lambda entries, seed: _fold(entry, sorted(entries, key=lambda pair: pair[0]), seed))
     if pt.is_list(type_):

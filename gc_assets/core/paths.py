@@ -1,8 +1,8 @@
 """One identity for a file: the storage it lies in and its canonical key there (design 6.2).
 
-Addresses come as systems wrote them; two that name the same object resolve to the same key, two that do not never do.
-Percent signs and Unicode are data, compared as bytes. Knows the rules of local disks and S3 and touches the disk in
-one place only, `SymbolicLinks`.
+Addresses come as systems wrote them. Two addresses of the same object resolve to the same key;
+addresses of different objects never do. Percent signs and Unicode are data, compared as bytes.
+Knows the rules of local disks and S3, and touches the disk in one place only, `SymbolicLinks`.
 """
 
 from __future__ import annotations
@@ -42,14 +42,18 @@ _NOT_ASCII: Final = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place below which objects lie. `root` is an absolute path or `bucket/prefix`, and always ends in one `/`."""
+    """A place below which objects lie. `root` is an absolute path or `bucket/prefix`, and always
+    ends in one `/`.
+    """
 
     scheme: Scheme
     root: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises `UsageError` for anything but an absolute local path or an S3 location."""
+        """Reads a location as text. Raises `UsageError` for anything but an absolute local path or
+        an S3 location.
+        """
         try:
             place = _parse(text)
         except FormatError as error:
@@ -63,16 +67,16 @@ class Location:
         return f"{self.scheme}://{self.root}"
 
     def contains(self, other: Location) -> bool:
-        """True for itself and everything below, by whole path segments."""
+        """True for the location itself and everything below it, by whole path segments."""
         return self.scheme == other.scheme and other.root.startswith(self.root)
 
     def without_links(self) -> Location:
-        """The same place with symbolic links resolved on this machine's disk."""
+        """Returns the same place with symbolic links resolved on this machine's disk."""
         return self if self.scheme != FILE else Location(FILE, os.path.realpath(self.root).rstrip("/") + "/")
 
 
 def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Pairs of (name, location) whose locations are equal or one inside the other, the outer one first."""
+    """Returns pairs of (name, location) whose locations are equal or nested, the outer one first."""
     parsed = [(name, Location.parse(location)) for name, location in locations]
     pairs: list[tuple[str, str]] = []
     for (first, one), (second, other) in combinations(parsed, 2):
@@ -83,14 +87,23 @@ def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return pairs
 
 
+def scheme_of(address: str) -> str:
+    """Returns the scheme of an address by its one name. Aliases become one, a bare path is `file`,
+    and an unknown scheme is returned in lower case.
+    """
+    match = _SCHEME.match(address)
+    return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
+
+
 class SymbolicLinks:
-    """Where local directories really are; each is looked up on the disk once."""
+    """Where local directories really are. Each directory is looked up on the disk once."""
 
     def __init__(self) -> None:
         self._real: dict[str, str] = {}
 
     def real(self, directory: str) -> str:
-        """The directory without symbolic links, ending in `/`; what does not exist stays as it is written.
+        """Returns the directory without symbolic links, ending in `/`. A directory that does not
+        exist stays as it is written.
 
         Raises `StoreError` where the disk does not let us see whether there is a link.
         """
@@ -109,14 +122,16 @@ class SymbolicLinks:
 
 
 class KeyResolver:
-    """Addresses in, (storage, key) out. Pickles; made for batches of millions in executors.
+    """Resolves addresses to (storage, key). Pickles; made for batches of millions in executors.
 
-    The longest root wins. A local address below no root still counts as inside where its directory, symbolic links
-    resolved, lies below one.
+    The longest root wins. A local address below no root still counts as inside if its directory,
+    with symbolic links resolved, lies below one.
     """
 
     def __init__(self, storages: Sequence[tuple[str, str]]) -> None:
-        """`storages` are (name, location); raises `UsageError` for a repeated name or a location that cannot be."""
+        """`storages` are (name, location). Raises `UsageError` for a repeated name or a location
+        that cannot be.
+        """
         self._locations = {name: Location.parse(location) for name, location in storages}
         if len(self._locations) != len(storages):
             raise UsageError(f"storage names repeat: {', '.join(name for name, _ in storages)}; every storage needs its own")
@@ -124,16 +139,18 @@ class KeyResolver:
         self._links = SymbolicLinks()
 
     def address(self, storage: str, key: str) -> str:
-        """The one canonical spelling of an object's address. Raises `UsageError` for an unknown storage."""
+        """Returns the one canonical spelling of an object's address. Raises `UsageError` for an
+        unknown storage.
+        """
         if storage not in self._locations:
             raise UsageError(f"no storage {storage!r}; configured are {', '.join(sorted(self._locations)) or 'none'}")
         return f"{self._locations[storage]}{key}"
 
     def resolve_one(self, address: str) -> tuple[str, str] | None:
-        """(storage, key), or null for an external address.
+        """Returns (storage, key), or null for an external address.
 
-        Raises `FormatError` for an address that is relative, has a `..` component, or names a host or no key, and
-        `StoreError` where a symbolic link on its way cannot be read.
+        Raises `FormatError` for an address that is relative, has a `..` component, or names a host
+        or no key. Raises `StoreError` where a symbolic link on its way cannot be read.
         """
         place = _parse(address)
         if place is None:
@@ -147,7 +164,9 @@ class KeyResolver:
         return self._resolve_through_links(path) if scheme == FILE else None
 
     def resolve(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Storage names and keys, row by row; both null where the address is null or external. Raises as `resolve_one`."""
+        """Returns storage names and keys, row by row. Both are null where the address is null or
+        external. Raises as `resolve_one`.
+        """
         values = _one_array(addresses).cast(pa.binary())
         rows = np.arange(len(values))
         answers = [_Answers(rows[:0], pa.array([], pa.string()), pa.array([], pa.binary()))]
@@ -176,7 +195,9 @@ class KeyResolver:
                 yield spelling + location.root, name
 
     def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _Answers:
-        """One by one, but each directory only once: its answer holds for every name in it."""
+        """Resolves one address after the other, but each directory only once: its answer holds for
+        every name in it.
+        """
         directories: dict[str, tuple[str, str] | None] = {}
         names: list[str | None] = []
         keys: list[str | None] = []
@@ -210,9 +231,10 @@ class KeyResolver:
 
 
 def loose(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Keys without what spelling may change: equal for two keys that differ in spelling only. For near misses, never for identity.
+    """Returns keys without what spelling may change: two keys that differ in spelling only become
+    equal. For near misses, never for identity.
 
-    Undone are percent-encoding (however often), doubled slashes, `/./` and Unicode composition.
+    It undoes percent-encoding (however often), doubled slashes, `/./` and Unicode composition.
     """
     values = _one_array(keys).cast(pa.string())
     suspect = has_irregular_components(values) | rows_with(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))
@@ -230,7 +252,9 @@ def _loose(key: str) -> str:
 
 
 def _parse(address: str) -> tuple[Scheme, str] | None:
-    """Scheme and canonical path (`/a/b`, or `bucket/a/b`); null for a scheme of another store."""
+    """Returns scheme and canonical path (`/a/b`, or `bucket/a/b`), or null for a scheme of another
+    store.
+    """
     match = _SCHEME.match(address)
     if match is None:
         if not address.startswith("/"):
@@ -267,7 +291,9 @@ def _bucket_and_key(address: str, rest: str) -> str:
 
 
 def _collapse(path: str) -> str:
-    """A POSIX path with neither empty nor `.` components, starting with `/`; a directory keeps its last slash."""
+    """Returns a POSIX path that starts with `/` and has neither empty nor `.` components. A
+    directory keeps its last slash.
+    """
     parts = path.split("/")
     kept = [part for part in parts if part not in {"", "."}]
     return "/" + "/".join(kept) + ("/" if kept and parts[-1] in {"", "."} else "")

@@ -1,6 +1,7 @@
-"""A deletion plan as a value: header, gates, approval, and the digest that ties them to the rows (design 6).
+"""A deletion plan as a value: header, gates, approval, and the digest that ties them to the rows
+(design 6).
 
-Pure. The digest is what a person approves; whatever changes a row, a cut-off or a gate changes it.
+Pure. The digest is what a person approves. A change of any row, cut-off or gate changes the digest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 APPROVE_WITHIN: Final = timedelta(hours=24)
 APPLY_WITHIN: Final = timedelta(hours=72)
-# In `by_kind`: files that no metadata names.
+# The key of `by_kind` for files that no metadata names.
 UNNAMED: Final = "unnamed"
 
 
@@ -23,14 +24,16 @@ class _Model(BaseModel):
 
 
 class Amount(_Model):
-    """Files and bytes."""
+    """A number of files and their bytes."""
 
     files: int = 0
     bytes: int = 0
 
 
 class GateResult(_Model):
-    """One gate's verdict with its numbers. `overridable` says whether a person may pass it, by name, when approving."""
+    """One gate's verdict with its numbers. `overridable` says whether a person may override the
+    gate, by its name, when approving.
+    """
 
     name: str
     passed: bool
@@ -39,12 +42,47 @@ class GateResult(_Model):
     numbers: dict[str, float] = Field(default_factory=dict[str, float])
 
 
-class PlanHeader(_Model):
-    """Everything about a plan but its rows and its edits of history: `rows_digest` and `expiry_digest` stand for those.
+class PlanSummary(_Model):
+    """What a list of plans shows of a plan. `refused_by` names its failed gates."""
 
-    Both are the sum of the rows' hashes, proved again before acting. `expiry_actions` counts the edits per lake, `by_kind` the files
-    per action and file kind (empty in a plan made before 0.2). Files that are planned `after_expiry` count in `totals`; those
-    `held_for_expiry` wait for a lake whose history this plan does not edit.
+    plan_id: str
+    storage: str
+    run_date: date
+    created_at: datetime
+    approve_before: datetime
+    apply_before: datetime
+    historical: bool
+    rehearsal: bool
+    unsafe: tuple[str, ...]
+    quarantine: str
+    totals: dict[str, Amount]
+    expiry_actions: dict[str, int]
+    refused_by: tuple[str, ...]
+    rows: int
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.rows or self.expiry_actions)
+
+    def status_at(self, now: datetime) -> str:
+        """Returns in a word why the plan cannot be applied, or `ready`. It knows nothing of
+        approvals.
+        """
+        if self.historical:
+            return "historical"
+        if now >= self.apply_before:
+            return "expired"
+        return "refused" if self.refused_by else "ready"
+
+
+class PlanHeader(_Model):
+    """Everything about a plan except its rows and its edits of history. `rows_digest` and
+    `expiry_digest` stand for these.
+
+    Both are the sum of the rows' hashes, and are checked again before acting. `expiry_actions`
+    counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
+    made before 0.2). Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
+    for a lake whose history this plan does not edit.
     """
 
     plan_id: str
@@ -78,24 +116,24 @@ class PlanHeader(_Model):
     rows_digest: str
 
     @property
+    def summary(self) -> PlanSummary:
+        told = {name: getattr(self, name) for name in PlanSummary.model_fields if name != "refused_by"}
+        return PlanSummary(**told, refused_by=tuple(gate.name for gate in self.failed_gates))
+
+    @property
     def has_work(self) -> bool:
-        return bool(self.rows or self.expiry_actions)
+        return self.summary.has_work
 
     @property
     def failed_gates(self) -> list[GateResult]:
         return [gate for gate in self.gates if not gate.passed]
 
     def status_at(self, now: datetime) -> str:
-        """In a word or two: why it cannot be applied, or `ready`."""
-        if self.historical:
-            return "historical"
-        if now >= self.apply_before:
-            return "expired"
-        return "refused" if self.failed_gates else "ready"
+        return self.summary.status_at(now)
 
 
 class Approval(_Model):
-    """A person's yes to one digest, with the gates they pass over by name."""
+    """A person's yes to one digest, and the names of the gates that this yes overrides."""
 
     plan_id: str
     by: str
@@ -104,12 +142,14 @@ class Approval(_Model):
 
 
 def plan_id_of(substance: dict[str, Any]) -> str:
-    """sha256 over the canonical JSON of a header without its id and its time of creation."""
+    """Returns the sha256 over the canonical JSON of what `_substance` leaves of a header."""
     return hashlib.sha256(json.dumps(substance, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def sealed(**substance: Any) -> PlanHeader:
-    """A header with its id. `created_at` and what counts from it leave the id alone: the same plan made twice is one plan."""
+    """Returns a header with its id. The id does not depend on `created_at` and the times that count
+    from it: the same plan made twice is one plan.
+    """
     created_at: datetime = substance.pop("created_at")
     draft = PlanHeader(
         **substance,
@@ -122,7 +162,9 @@ def sealed(**substance: Any) -> PlanHeader:
 
 
 def is_intact(header: PlanHeader) -> bool:
-    """True if the id still is the digest of the header."""
+    """True if the id still is the digest of the header. The times that the id does not depend on
+    are not checked.
+    """
     return header.plan_id == plan_id_of(_substance(header))
 
 

@@ -1,7 +1,8 @@
-"""Which refs reach which nodes, as few shared sets instead of one list a node.
+"""Which refs reach which nodes, as few shared sets instead of one list for each node.
 
-Sets flow from children to parents, chain by chain, as bit masks over the refs; a set that does not change on the way is
-passed on, not copied, so that the cost goes with branch and merge points and not with refs times commits.
+Sets flow from children to parents, chain by chain, as bit masks over the refs. A set that does not
+change on the way is passed on, not copied, so the cost grows with branch and merge points and not
+with refs times commits.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ from gc_assets.core.chains import Chains, Ints, forward
 
 @dataclass(frozen=True, slots=True)
 class RefSets:
-    """Of each node the number of its set; of each set its size, and its lowest members up to the limit that was asked for."""
+    """The number of each node's set. For each set its size, and its lowest members up to the limit
+    that was asked for.
+    """
 
     set_of: Ints
     counts: Ints
     members: tuple[Ints, ...]
 
     def lists(self, names: pa.Array) -> pa.Array:
-        """The members' names, one list for each set."""
+        """Returns the members' names, one list for each set."""
         offsets = np.cumsum([0, *map(len, self.members)], dtype=np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), names.take(pa.array(np.concatenate(self.members))))
 
 
 def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int) -> RefSets:
-    """The sets of refs (by their position in `heads`) that reach each node of an acyclic graph."""
+    """Returns the sets of refs (by their position in `heads`) that reach each node of an acyclic
+    graph.
+    """
     chains = Chains.of(nodes, child, parent, starts=heads)
     own: dict[int, int] = {}
     for ref, chain in enumerate(chains.chain[heads].tolist()):
@@ -52,7 +57,7 @@ def reaching_sets(nodes: int, child: Ints, parent: Ints, heads: Ints, limit: int
 
 
 def _union(one: tuple[int, int | None], two: tuple[int, int | None]) -> tuple[int, int | None]:
-    """Keeps the number of a set that holds the other; a set that is new has none yet."""
+    """Joins two sets. If one holds the other, its number stays; a new set has no number yet."""
     if one[1] == two[1] and one[1] is not None:
         return one
     mask = one[0] | two[0]

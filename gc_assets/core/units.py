@@ -21,14 +21,16 @@ _BYTES = {
 
 
 def parse_duration(text: str) -> timedelta:
-    """`72h`, `30d`, `1d12h`, `P30D`, `PT72H`, `0s`. Raises `ValueError` saying what is allowed."""
+    """Reads `72h`, `30d`, `1d12h`, `P30D`, `PT72H` or `0s`. Raises `ValueError` saying what is
+    allowed.
+    """
     compact = re.sub(r"\s", "", text)
     iso = _ISO.fullmatch(compact)
     parts = _PARTS.findall(compact)
     if iso is not None and any(iso.groups()):
         parts = list(zip(iso.groups("0"), "wdhms", strict=True))
     elif not parts or "".join(number + unit for number, unit in parts) != compact:
-        # `M` in capitals is refused too: who writes 6M means months, and would get minutes.
+        # `M` in capitals is refused too: people who write 6M mean months, and would get minutes.
         raise ValueError(f"{text!r} is not a duration; write for example 72h, 30d, 1d12h or ISO 8601 like P30D")
     seconds = sum(int(number) * _UNITS[unit] for number, unit in parts)
     if seconds > LONGEST.total_seconds():
@@ -37,7 +39,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(value: timedelta) -> str:
-    """The shortest exact spelling, `72h` for three days being `3d`."""
+    """Returns the shortest exact spelling: three days are `3d`, not `72h`."""
     seconds = int(value.total_seconds())
     if seconds == 0:
         return "0s"
@@ -49,7 +51,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def parse_bytes(text: str | int) -> int:
-    """`10TB`, `512 MiB`, `1000`. Raises `ValueError` saying what is allowed."""
+    """Reads `10TB`, `512 MiB` or `1000`. Raises `ValueError` saying what is allowed."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", str(text).lower())
     if match is None or match[2] not in _BYTES:
         raise ValueError(f"{text!r} is not a size; write for example 500GB, 10TB or 512MiB")
@@ -57,7 +59,9 @@ def parse_bytes(text: str | int) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """With a decimal unit and three digits, `1.23 GB`; exact below 1,000 bytes."""
+    """Returns a size with a decimal unit and three digits, such as `1.23 GB`. Sizes below 1,000
+    bytes are exact.
+    """
     if abs(count) < 1000:
         return f"{count} B"
     value = float(count)
@@ -71,9 +75,10 @@ def format_bytes(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """A retention cut-off: for ever, the newest N commits, a duration back from `as_of`, or a moment.
+    """A retention cut-off: for ever, the newest N commits, a duration back from `as_of`, or a
+    moment.
 
-    `keep_last` and an age may stand together: what either keeps is kept.
+    `keep_last` and an age may stand together. A commit that either keeps is kept.
     """
 
     forever: bool = False
@@ -82,10 +87,32 @@ class Cutoff:
     at: datetime | None = None
 
     def moment(self, as_of: datetime) -> datetime | None:
-        """Strictly before this is expired by age; null where age decides nothing."""
+        """Returns the moment strictly before which a commit is expired by age, or null where age
+        decides nothing.
+        """
         if self.forever:
             return None
         return self.at if self.at is not None else (as_of - self.max_age if self.max_age is not None else None)
+
+    @property
+    def within(self) -> str:
+        """Returns the words for a commit that it keeps: `within 30d`, `since 2026-01-31…`, `among
+        the newest 5`.
+        """
+        words = [f"within {format_duration(self.max_age)}"] if self.max_age is not None else []
+        words += [f"since {self.at.isoformat()}"] if self.at is not None else []
+        words += [f"among the newest {self.keep_last}"] if self.keep_last is not None else []
+        return " or ".join(words) or "kept forever"
+
+    @property
+    def beyond(self) -> str:
+        """Returns the words for a commit that it does not keep: `older than 30d`, `not among the
+        newest 5`.
+        """
+        words = [f"older than {format_duration(self.max_age)}"] if self.max_age is not None else []
+        words += [f"older than {self.at.isoformat()}"] if self.at is not None else []
+        words += [f"not among the newest {self.keep_last}"] if self.keep_last is not None else []
+        return " and ".join(words)
 
     def __str__(self) -> str:
         if self.forever:
@@ -97,7 +124,8 @@ class Cutoff:
 
 
 def parse_cutoff(value: object) -> Cutoff:
-    """`none`/`forever`, a number of commits (at least 1), a duration, or a timestamp with time zone (UTC if none is written).
+    """Reads `none`/`forever`, a number of commits (at least 1), a duration, or a timestamp with
+    time zone (UTC if none is written).
 
     Raises `ValueError` saying what is allowed, also for YAML's `true` and for fractions.
     """

@@ -1,16 +1,14 @@
 """Real Iceberg lakes on a local disk, with histories that happened at chosen times.
 
-pyiceberg writes everything it can; delete files, which it cannot write, go through its own manifest writer.
-Every file's modification time is the time of the commit that wrote it.
+pyiceberg writes everything it can; delete files, which it cannot write, go through its own manifest
+writer. Every file's modification time is the time of the commit that wrote it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
-import zlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -35,15 +33,12 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import SetPartitionStatisticsUpdate, SetSnapshotRefUpdate, SetStatisticsUpdate, TableUpdate
+from pyiceberg.table.update import SetSnapshotRefUpdate, TableUpdate
 from pyiceberg.table.update.snapshot import (
     _FastAppendFiles,  # pyright: ignore[reportPrivateUsage]  # the only producer whose manifests a subclass can choose
 )
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
-from pyroaring import BitMap
-
-from gc_assets.config import IcebergLakeConfig
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
 BY_PART = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="part"))
@@ -51,7 +46,9 @@ BY_PART = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=Ide
 
 @contextmanager
 def clock_at(moment: datetime) -> Generator[None]:
-    """Pyiceberg stamps what it writes with `moment`: snapshots take `time.time`, everything else `datetime_to_millis`."""
+    """Pyiceberg stamps what it writes with `moment`: snapshots take `time.time`, everything else
+    `datetime_to_millis`.
+    """
     seconds = moment.timestamp()
     milliseconds = int(seconds * 1000)
     with (
@@ -63,7 +60,9 @@ def clock_at(moment: datetime) -> Generator[None]:
 
 
 class LakeBuilder:
-    """One SQL catalog on sqlite (`<root>/catalog.db`) over a warehouse, `<root>/warehouse` unless another is given."""
+    """One SQL catalog on sqlite (`<root>/catalog.db`) over a warehouse, `<root>/warehouse` unless
+    another is given.
+    """
 
     def __init__(self, root: Path, catalog_name: str = "default", catalog_file: str = "catalog.db", warehouse: Path | None = None) -> None:
         self.root = root
@@ -73,12 +72,6 @@ class LakeBuilder:
         self.properties = {"type": "sql", "uri": f"sqlite:///{root / catalog_file}", "warehouse": f"file://{self.warehouse}"}
         self.catalog = SqlCatalog(catalog_name, **self.properties)
         self._dated: set[Path] = set()
-
-    def config(self, name: str = "sales", **settings: Any) -> IcebergLakeConfig:
-        """The configuration of this lake; `settings` are further keys of `lakes.yaml`."""
-        return IcebergLakeConfig.model_validate(
-            {"name": name, "kind": "iceberg", "catalog": self.properties, "catalog_name": self.catalog_name, **settings}
-        )
 
     def table(
         self,
@@ -98,11 +91,6 @@ class LakeBuilder:
             self.catalog.create_table(name, SCHEMA, location=location, partition_spec=spec, properties=dict(properties or {}))
         return TableBuilder(self, name)
 
-    def register(self, name: str, metadata_location: str) -> TableBuilder:
-        """The table behind a metadata file under one more name."""
-        self.catalog.register_table(name, metadata_location)
-        return TableBuilder(self, name)
-
     @contextmanager
     def at(self, moment: datetime) -> Generator[None]:
         """Commits inside are stamped with `moment`, and so are the files they write."""
@@ -111,7 +99,9 @@ class LakeBuilder:
         self.date_files(moment)
 
     def date_files(self, moment: datetime) -> None:
-        """Gives the modification time `moment` to every file of the warehouse that has none given yet."""
+        """Gives the modification time `moment` to every file of the warehouse that has none given
+        yet.
+        """
         for path in self.files() - self._dated:
             os.utime(path, (moment.timestamp(), moment.timestamp()))
             self._dated.add(path)
@@ -122,7 +112,9 @@ class LakeBuilder:
 
 
 class TableBuilder:
-    """One table under construction. Every change is a commit at a given time; those that make a snapshot return its id in decimal."""
+    """One table under construction. Every change is a commit at a given time; those that make a
+    snapshot return its id in decimal.
+    """
 
     def __init__(self, lake: LakeBuilder, name: str) -> None:
         self.lake = lake
@@ -133,33 +125,21 @@ class TableBuilder:
         """The table as the catalog has it now."""
         return self.lake.catalog.load_table(self.name)
 
-    @property
-    def uuid(self) -> str:
-        return str(self.table.metadata.table_uuid)
-
-    @property
-    def metadata_location(self) -> str:
-        return self.table.metadata_location
-
     def append(self, at: datetime, ids: Sequence[int] = (1, 2), part: str = "a", branch: str | None = "main") -> str:
         """A commit that adds one data file. `branch=None` stages the snapshot: no ref reaches it."""
         with self.lake.at(at):
-            self.table.append(_rows(ids, part), branch=branch)
+            self.table.append(rows_of(ids, part), branch=branch)
         return self._newest()
 
     def overwrite(self, at: datetime, ids: Sequence[int] = (7,), part: str = "a") -> str:
         with self.lake.at(at):
-            self.table.overwrite(_rows(ids, part))
+            self.table.overwrite(rows_of(ids, part))
         return self._newest()
 
     def delete(self, at: datetime, row_filter: str) -> str:
         with self.lake.at(at):
             self.table.delete(row_filter)
         return self._newest()
-
-    def rollback(self, at: datetime, snapshot_id: str) -> None:
-        """`main` points at an earlier snapshot; the later ones are reached by no ref."""
-        self._set_ref(at, "main", "branch", snapshot_id, {})
 
     def branch(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
         """`settings` are `min_snapshots_to_keep`, `max_snapshot_age_ms`, `max_ref_age_ms`."""
@@ -168,51 +148,19 @@ class TableBuilder:
     def tag(self, at: datetime, name: str, snapshot_id: str, **settings: int) -> None:
         self._set_ref(at, name, "tag", snapshot_id, settings)
 
-    def set_properties(self, at: datetime, properties: Mapping[str, str]) -> None:
-        with self.lake.at(at), self.table.transaction() as transaction:
-            transaction.set_properties(dict(properties))
-
-    def statistics(self, at: datetime, snapshot_id: str) -> tuple[str, str]:
-        """A table statistics file and a partition statistics file for the snapshot; their addresses."""
-        table = self.table
-        puffin = table.location_provider().new_metadata_location(f"{snapshot_id}-{uuid.uuid4()}.stats")
-        partitions = table.location_provider().new_metadata_location(f"partition-stats-{snapshot_id}-{uuid.uuid4()}.parquet")
-        with self.lake.at(at), table.transaction() as transaction:
-            whole = self._write(puffin, _puffin([]))
-            named = {"snapshot-id": int(snapshot_id), "statistics-path": puffin, "file-size-in-bytes": whole}
-            statistics = {**named, "file-footer-size-in-bytes": whole - 4, "blob-metadata": []}
-            size = self._write(partitions, _parquet(pa.table({"part": ["a"], "record_count": [2]})))
-            per_partition = {"snapshot-id": int(snapshot_id), "statistics-path": partitions, "file-size-in-bytes": size}
-            _apply(
-                transaction,
-                SetStatisticsUpdate.model_validate({"snapshot-id": int(snapshot_id), "statistics": statistics}),
-                SetPartitionStatisticsUpdate.model_validate({"partition-statistics": per_partition}),
-            )
-        return puffin, partitions
-
     def position_deletes(self, at: datetime, position: int = 0) -> str:
         """Deletes one row of the newest data file by position."""
         target = self._newest_data_file()
-        deletes = _parquet(pa.table({"file_path": [target.file_path], "pos": pa.array([position], pa.int64())}))
+        deletes = parquet_bytes(pa.table({"file_path": [target.file_path], "pos": pa.array([position], pa.int64())}))
         return self._commit_deletes(at, target, DataFileContent.POSITION_DELETES, FileFormat.PARQUET, deletes)
 
-    def equality_deletes(self, at: datetime, id_: int = 1) -> str:
-        """Deletes rows by `id`. pyiceberg cannot scan the table afterwards."""
-        deletes = _parquet(pa.table({"id": pa.array([id_], pa.int64())}))
-        target = self._newest_data_file()
-        return self._commit_deletes(at, target, DataFileContent.EQUALITY_DELETES, FileFormat.PARQUET, deletes, equality_ids=[1])
-
-    def deletion_vector(self, at: datetime, position: int = 0) -> str:
-        """Deletes one row of the newest data file by a deletion vector in a Puffin file."""
-        target = self._newest_data_file()
-        vector = _puffin([(_deletion_vector([position]), {"referenced-data-file": target.file_path, "cardinality": "1"})])
-        return self._commit_deletes(at, target, DataFileContent.POSITION_DELETES, FileFormat.PUFFIN, vector)
-
     def leftovers(self, at: datetime, count: int = 3) -> list[Path]:
-        """What a writer leaves that dies before its commit: data files, and the manifest that would have named them."""
+        """What a writer leaves that dies before its commit: data files, and the manifest that would
+        have named them.
+        """
         provider = self.table.location_provider()
         addresses = [provider.new_data_location(f"00000-{index}-{uuid.uuid4()}.parquet") for index in range(count)]
-        payload = _parquet(_rows([99], "a"))
+        payload = parquet_bytes(rows_of([99], "a"))
         for address in addresses:
             self._write(address, payload)
         manifest = provider.new_metadata_location(f"{uuid.uuid4()}-m0.avro")
@@ -231,7 +179,7 @@ class TableBuilder:
         with self.lake.at(at), self.table.transaction() as transaction:
             named = {"ref-name": name, "type": ref_type, "snapshot-id": int(snapshot_id)}
             hyphenated = {key.replace("_", "-"): value for key, value in settings.items()}
-            _apply(transaction, SetSnapshotRefUpdate.model_validate({**named, **hyphenated}))
+            apply_updates(transaction, SetSnapshotRefUpdate.model_validate({**named, **hyphenated}))
 
     def _newest_data_file(self) -> DataFile:
         table = self.table
@@ -303,43 +251,16 @@ class _AppendDeletes(_FastAppendFiles):
         return [writer.to_manifest_file(), *self._existing_manifests()]
 
 
-def _apply(transaction: Transaction, *updates: TableUpdate) -> None:
-    # pyiceberg has no public way to set partition statistics, or a ref with its own retention to any snapshot.
+def apply_updates(transaction: Transaction, *updates: TableUpdate) -> None:
+    # pyiceberg has no public way to set a ref with its own retention to any snapshot.
     transaction._apply(updates, ())  # pyright: ignore[reportPrivateUsage]
 
 
-def _rows(ids: Sequence[int], part: str) -> pa.Table:
+def rows_of(ids: Sequence[int], part: str) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "part": [part] * len(ids)})
 
 
-def _parquet(table: pa.Table) -> bytes:
+def parquet_bytes(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     return sink.getvalue().to_pybytes()
-
-
-def _deletion_vector(positions: Sequence[int]) -> bytes:
-    """A `deletion-vector-v1` blob (Iceberg's Puffin specification): length, magic, 64-bit Roaring bitmap, CRC-32."""
-    bitmap = (1).to_bytes(8, "little") + (0).to_bytes(4, "little") + BitMap(positions).serialize()
-    body = b"\xd1\xd3\x39\x64" + bitmap
-    return len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
-
-
-def _puffin(blobs: Sequence[tuple[bytes, Mapping[str, str]]]) -> bytes:
-    """A Puffin file of deletion vectors: magic, blobs, footer (magic, JSON, its length, flags, magic)."""
-    content, described = b"PFA1", []
-    for blob, properties in blobs:
-        described.append(
-            {
-                "type": "deletion-vector-v1",
-                "fields": [2147483546],  # the row position's reserved field id
-                "snapshot-id": -1,
-                "sequence-number": -1,
-                "offset": len(content),
-                "length": len(blob),
-                "properties": dict(properties),
-            }
-        )
-        content += blob
-    footer = json.dumps({"blobs": described}).encode()
-    return content + b"PFA1" + footer + len(footer).to_bytes(4, "little") + bytes(4) + b"PFA1"

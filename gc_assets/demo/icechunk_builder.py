@@ -1,17 +1,19 @@
-"""Real Icechunk repositories on a local disk, with the history and the file ages that a test or the demo asks for.
+"""Real Icechunk repositories on a local disk, with the history and the file ages that its caller
+asks for.
 
-Written by the official library; only times are set afterwards: `flushed_at` inside of snapshots (8 bytes) and the files' own.
+Written by the official library; only times are set afterwards: `flushed_at` inside of snapshots (8
+bytes) and the files' own.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import icechunk
 import numpy as np
@@ -32,7 +34,9 @@ def payload_of(raw: bytes) -> bytearray:
 
 
 def with_payload(raw: bytes, payload: bytes | bytearray) -> bytes:
-    """The file with another payload, compressed as the library does it (a frame without content size)."""
+    """The file with another payload, compressed as the library does it (a frame without content
+    size).
+    """
     frame = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return raw[:HEADER_BYTES] + frame.compress(bytes(payload)) + frame.flush()
 
@@ -52,7 +56,9 @@ def set_file_time(path: Path, at: datetime) -> None:
 
 
 def set_flushed_at(snapshot: Path, at: datetime) -> None:
-    """Makes a snapshot say that it was written at `at`; its file keeps the name and gets the same time."""
+    """Makes a snapshot say that it was written at `at`; its file keeps the name and gets the same
+    time.
+    """
     raw = snapshot.read_bytes()
     payload = payload_of(raw)
     position = field_position(payload, FLUSHED_AT)
@@ -65,7 +71,9 @@ def set_flushed_at(snapshot: Path, at: datetime) -> None:
 
 @dataclass
 class RepositoryBuilder:
-    """A repository that grows commit by commit. `created` maps each snapshot to the files that its commit wrote."""
+    """A repository that grows commit by commit. `created` maps each snapshot to the files that its
+    commit wrote.
+    """
 
     path: Path
     repo: icechunk.Repository
@@ -73,25 +81,11 @@ class RepositoryBuilder:
     seen: set[Path] = field(default_factory=set)
 
     @classmethod
-    def create(cls, path: Path, at: datetime, *, inline_below_bytes: int = 0, virtual_below: Path | None = None) -> RepositoryBuilder:
-        """An empty repository whose first snapshot was written at `at`. Virtual references may point below `virtual_below`."""
-        config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=inline_below_bytes)
-        access: dict[str, Any] = {}
-        if virtual_below is not None:
-            prefix = f"file://{virtual_below}/"
-            config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, icechunk.local_filesystem_store(f"{virtual_below}/")))
-            access = {prefix: None}
-        # The warning about concurrent commits on a local disk: one process writes here.
-        icechunk.set_logs_filter("error")
-        storage = icechunk.local_filesystem_storage(str(path))
-        repo = icechunk.Repository.create(storage, config=config, authorize_virtual_chunk_access=access or None)
-        builder = cls(path, repo)
-        builder._settle(builder.head("main"), at)
-        return builder
-
-    @property
-    def location(self) -> str:
-        return f"file://{self.path}"
+    def create(cls, path: Path, at: datetime) -> Self:
+        """An empty repository whose first snapshot was written at `at`. Every chunk is a file of
+        its own.
+        """
+        return cls._started(path, at, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
 
     def head(self, branch: str) -> str:
         return self.repo.lookup_branch(branch)
@@ -146,9 +140,14 @@ class RepositoryBuilder:
         folders = (self.path / folder for folder in DATA_FOLDERS)
         return {path for folder in folders if folder.is_dir() for path in folder.iterdir()}
 
-    def reopen(self) -> icechunk.Repository:
-        """The repository as a new process sees it, without cached snapshots."""
-        return icechunk.Repository.open(icechunk.local_filesystem_storage(str(self.path)))
+    @classmethod
+    def _started(cls, path: Path, at: datetime, config: icechunk.RepositoryConfig, access: dict[str, Any] | None = None) -> Self:
+        # The warning about concurrent commits on a local disk: one process writes here.
+        icechunk.set_logs_filter("error")
+        storage = icechunk.local_filesystem_storage(str(path))
+        builder = cls(path, icechunk.Repository.create(storage, config=config, authorize_virtual_chunk_access=access))
+        builder._settle(builder.head("main"), at)
+        return builder
 
     def _settle(self, snapshot: str, at: datetime) -> None:
         self.created[snapshot] = self._age_new_files(at)
@@ -181,21 +180,8 @@ def set_value(name: str, index: int, value: int) -> Write:
     return write
 
 
-@dataclass(frozen=True)
-class DocumentTree:
-    """The tree of the expiration document: `ids[n]` is its snapshot n; 1 to 7 are older than `cutoff`."""
-
-    builder: RepositoryBuilder
-    ids: Mapping[int, str]
-    cutoff: datetime
-
-    def named(self, snapshots: Sequence[str] | set[str]) -> set[int]:
-        """The document's numbers of snapshots."""
-        number = {snapshot: n for n, snapshot in self.ids.items()}
-        return {number[snapshot] for snapshot in snapshots}
-
-
-# (snapshot, branch, tag) in the order of the document's numbers; a branch named for the first time starts at the snapshot given below.
+# (snapshot, branch, tag) in the order of the document's numbers; a branch named for the first time
+# starts at the snapshot given below.
 DOCUMENT_COMMITS = (
     (1, "main", None),
     (2, "main", None),
@@ -215,12 +201,12 @@ DOCUMENT_COMMITS = (
 DOCUMENT_FORKS = {"develop": 2, "test": 6, "qa": 7}
 
 
-def document_tree(path: Path, start: datetime, step: timedelta = timedelta(days=1)) -> DocumentTree:
-    """The 15 snapshots of icechunk's `design-docs/007-basic-expiration.md`, snapshot n written at `start + n * step`.
+def document_history(builder: RepositoryBuilder, start: datetime, step: timedelta = timedelta(days=1)) -> dict[int, str]:
+    """The 15 snapshots of icechunk's `design-docs/007-basic-expiration.md`, by their numbers there.
 
-    The first commit writes eight chunks, each later one overwrites one, so that every snapshot has a manifest and a chunk of its own.
+    Snapshot n is written at `start + n * step`. The first commit writes eight chunks, each later
+    one overwrites one: every snapshot has a manifest and a chunk of its own.
     """
-    builder = RepositoryBuilder.create(path, start)
     ids = {0: builder.head("main")}
     for number, branch, tag in DOCUMENT_COMMITS:
         if branch not in {"main", *builder.repo.list_branches()}:
@@ -229,4 +215,4 @@ def document_tree(path: Path, start: datetime, step: timedelta = timedelta(days=
         ids[number] = builder.commit(branch, start + number * step, write, f"snapshot {number}")
         if tag is not None:
             builder.tag(tag, ids[number])
-    return DocumentTree(builder, ids, start + 8 * step)
+    return ids

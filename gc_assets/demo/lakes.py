@@ -1,4 +1,5 @@
-"""The demo's two lakes on one storage: an Iceberg catalog and an Icechunk repository, with crash leftovers in both.
+"""The demo's two lakes on one storage: an Iceberg catalog and an Icechunk repository, with crash
+leftovers in both.
 
 Files are as old as the commits that wrote them, counted back from the moment the lakes are built.
 """
@@ -9,16 +10,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from gc_assets.demo.iceberg_builder import LakeBuilder
-from gc_assets.demo.icechunk_builder import document_tree, numbers, set_file_time, set_value
+from gc_assets.demo.icechunk_builder import RepositoryBuilder, document_history, numbers, set_file_time, set_value
 
 CATALOG_NAME = "demo"
 DAY = timedelta(days=1)
 
 
 def build_shop(root: Path, warehouse: Path, now: datetime) -> None:
-    """Three tables: `shop.orders` with a branch and a tag, `shop.returns` with delete files, `shop.customers` unpartitioned.
+    """Three tables: `shop.orders` with a branch and a tag, `shop.returns` with delete files,
+    `shop.customers` unpartitioned.
 
-    Each has snapshots that Iceberg's default of five days has let expire, and data files that only those need.
+    Each has snapshots that Iceberg's default of five days has let expire, and data files that only
+    those need.
     """
     lake = LakeBuilder(root, CATALOG_NAME, warehouse=warehouse)
 
@@ -44,16 +47,19 @@ def build_shop(root: Path, warehouse: Path, now: datetime) -> None:
     customers.overwrite(now - 12 * DAY, range(3_200))
     customers.append(now - 2 * DAY, range(3_200, 3_300))
 
-    # Writers that died before their commit; the last one is still at work, for all anybody can know.
+    # Writers that died before their commit; the last one is still at work, for all anybody can
+    # know.
     orders.leftovers(now - 15 * DAY, count=4)
     returns.leftovers(now - 8 * DAY, count=2)
     customers.leftovers(now - timedelta(hours=1), count=1)
 
 
 def build_weather(path: Path, now: datetime) -> None:
-    """The expiration document's 15 snapshots, 1 to 7 older than 30 days, and what writers and a reset branch left behind."""
-    history = document_tree(path, now - 45 * DAY, 2 * DAY)
-    builder = history.builder
+    """The expiration document's 15 snapshots, 1 to 7 older than 30 days, and what writers and a
+    reset branch left behind.
+    """
+    builder = RepositoryBuilder.create(path, now - 45 * DAY)
+    document_history(builder, now - 45 * DAY, 2 * DAY)
     builder.abandon_writer("main", now - 10 * DAY, numbers("radar", range(12)))
     builder.abandon_manifest("main", now - 9 * DAY, numbers("clouds", range(6)))
     builder.abandon_snapshot("develop", now - 40 * DAY, set_value("values", 3, 40))

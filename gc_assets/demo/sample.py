@@ -1,18 +1,22 @@
-"""The demo's directory: lakes that are built once, and the `lakes.yaml` that teaches how to collect them."""
+"""The demo's directory: lakes that are built once, and the `lakes.yaml` that teaches how to collect
+them.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from gc_assets.core.errors import UsageError
-from gc_assets.demo.lakes import CATALOG_NAME, build_shop, build_weather, write_note
-from resources.platform import clock_of
+from gc_assets.resources.platform import clock_of
 
 CONFIG_NAME: Final = "lakes.yaml"
 _UNFINISHED: Final = "lakes.yaml.unfinished"
+# What writes the lakes, by the extra that brings it.
+_NEEDS: Final = {"iceberg": ("pyiceberg", "fastavro", "sqlalchemy"), "icechunk": ("icechunk", "zarr", "zstandard")}
 _CONFIG: Final = """\
 # The demo: two lakes on one storage. Every key is explained in the README; unknown keys are refused.
 # Relative paths start at this file.
@@ -47,14 +51,21 @@ lakes:
 
 
 def ensure_demo(directory: Path) -> Path:
-    """The demo's `lakes.yaml` in `directory`, built with its lakes if it is not there; what is there is left as it is.
+    """The demo's `lakes.yaml` in `directory`, built with its lakes if it is not there; what is
+    there is left as it is.
 
-    Raises `UsageError` where something that the demo did not make is in their place.
+    Raises `UsageError` where something that the demo did not make is in their place, and where the
+    libraries that write such lakes are not installed.
     """
     root = directory.resolve()
     config, unfinished = root / CONFIG_NAME, root / _UNFINISHED
     if config.exists():
         return config
+    missing = [name for names in _NEEDS.values() for name in names if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"the demo writes real lakes, which needs {', '.join(missing)}: pip install 'gc-assets[{','.join(_NEEDS)}]'")
+    from gc_assets.demo.lakes import CATALOG_NAME, build_shop, build_weather, write_note
+
     lake, catalog = root / "lake", root / "catalog.db"
     if unfinished.exists():  # an earlier attempt was interrupted: these are its halves
         shutil.rmtree(lake, ignore_errors=True)

@@ -1,1 +1,3 @@
-"""What each system means by ref, commit, container and file. Formats only: no Spark, no Dagster, no environment."""
+"""What each system means by ref, commit, container and file. Formats only: no Spark, no Dagster, no
+environment.
+"""

@@ -1,7 +1,7 @@
-"""The questions a lake kind answers, and the values it answers with.
+"""What a lake kind must answer, and the values in which it answers.
 
-A lake kind knows formats and nothing of Spark. `freeze` runs in the driver and reads what can change (refs, table
-pointers); `commits` and `decode` run in executors, on values that pickle.
+A lake kind knows formats and nothing of Spark. `freeze` runs in the driver and reads what can
+change (refs, table pointers). `commits` and `decode` run in executors, on values that pickle.
 """
 
 from __future__ import annotations
@@ -41,25 +41,28 @@ class Kind:
     METARANGE = "metarange"
     RANGE = "range"
     OBJECT = "object"
-    # A name that an object may have here (lakeFS): kept, and not counted as one more file.
+    # A name that an object may have here (lakeFS). It is kept, and not counted as one more file.
     POSSIBLE_OBJECT = "possible_object"
     REF = "ref"
     CONFIG = "config"
     VIEW_METADATA = "view_metadata"
-    # No files, but what a container or commit says of places: everything below a table's or view's location is its own;
-    # below the other nothing can be told; and which table or view a metadata file is of (a `urn:uuid:`).
+    # These are places, not files. Everything below the location of a table or view is its own.
+    # Below an unlisted location nothing can be told. A `urn:uuid:` says to which table or view a
+    # metadata file belongs.
     TABLE_LOCATION = "table_location"
     UNLISTED_LOCATION = "unlisted_location"
     TABLE_UUID = "table_uuid"
 
 
-# Kinds that are no files: they stand beside `manifest_entries` and content roots, never in a live set.
+# Kinds that are no files. They stand beside `manifest_entries` and content roots, and never in a
+# live set.
 PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
 
 
 KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
-# What names others stands before what it names. A transaction log names nothing, and only its snapshot leads to it.
+# A kind stands before the kinds that it names. A transaction log names nothing, and only its
+# snapshot leads to it.
 _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.REF, Kind.CONFIG, Kind.VERSION_HINT),
     (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
@@ -67,9 +70,9 @@ _BY_REFERENCE: tuple[tuple[str, ...], ...] = (
     (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),
 )
 RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
-# Where reading a lake starts: no container names these.
+# Reading a lake starts at these kinds: no container names them.
 ROOT_KINDS = _BY_REFERENCE[0]
-# Data, and files that no metadata names.
+# The rank of data, and of files that no metadata names.
 LEAF_RANK = len(_BY_REFERENCE)
 
 
@@ -77,8 +80,8 @@ LEAF_RANK = len(_BY_REFERENCE)
 class ContentRoot:
     """A metadata object that a commit (or a table) points at directly.
 
-    `size_bytes` is null where the format does not record it. `must_exist` is false for objects that a
-    format allows to be absent (`version-hint.text`), so that their absence is no sign of loss.
+    `size_bytes` is null where the format does not record it. `must_exist` is false for objects that
+    a format allows to be absent (`version-hint.text`): their absence is no sign of loss.
     """
 
     address: str
@@ -90,7 +93,10 @@ class ContentRoot:
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A branch or tag and its head, as frozen. `properties` carries what retention needs (for Iceberg the ref's own settings)."""
+    """A branch or tag and its head, as frozen.
+
+    `properties` holds what retention needs (for Iceberg the ref's own settings).
+    """
 
     ref_name: str
     ref_type: RefType
@@ -102,10 +108,12 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """A piece of the commit graph that one executor task reads: an Iceberg metadata.json, a share of Icechunk's `snapshots/`.
+    """A piece of the commit graph that one executor task reads: an Iceberg metadata.json, or a
+    share of Icechunk's `snapshots/`.
 
-    `properties` are frozen facts of that piece that retention needs later (for Iceberg the table's properties,
-    and `collect` = `true` | `false`: tables outside the `tables` patterns are read for protection only).
+    `properties` are frozen facts of the piece that retention needs later. For Iceberg these are the
+    table's properties, and `collect` = `true` | `false`: tables outside the `tables` patterns are
+    read for protection only.
     """
 
     address: str
@@ -118,10 +126,12 @@ class CommitSource:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A prefix (an address ending in `/`) that a lake says is wholly its own. Only claimed files can be candidates.
+    """A prefix (an address ending in `/`) that a lake says is wholly its own. Only claimed files
+    can be candidates.
 
-    With `collect` false nothing below it is ever a candidate, also where it lies inside another claim: the location of a
-    table with `gc.enabled=false`, or outside the configured patterns.
+    With `collect` false nothing below the prefix is ever a candidate, even inside another claim.
+    This holds for the location of a table with `gc.enabled=false`, or outside the configured
+    patterns.
     """
 
     address: str
@@ -141,8 +151,9 @@ ExpiryVerdict = Literal["done", "absent", "changed", "failed"]
 class ExpiryAction:
     """One edit of history, as planned: a row of `expiry_plan`.
 
-    `snapshot_id` is the head that a deleted ref had. `old_parent_id` is what `edit_parent` replaces, for the same-object check and
-    for undoing.
+    For `delete_ref`, `snapshot_id` is the head that the ref had. `old_parent_id` is the parent that
+    `edit_parent` replaces. The check that the object is still the same needs it, and so does
+    undoing.
     """
 
     action: Action
@@ -158,7 +169,10 @@ class ExpiryAction:
 
 @dataclass(frozen=True, slots=True)
 class Uncommitted:
-    """An object that a branch's staging area names and its head does not. `branch` and `path` are null where the system does not say."""
+    """An object that a branch's staging area names and the branch's head does not.
+
+    `branch` and `path` are null where the system does not say.
+    """
 
     address: str
     branch: str | None
@@ -168,7 +182,11 @@ class Uncommitted:
 
 @dataclass(frozen=True, slots=True)
 class FormerRef:
-    """A ref as an earlier night froze it. The one that read `missed_at` found it gone (`moved_to` null) or at another head."""
+    """A ref as an earlier night froze it, which a later night missed.
+
+    The freeze at `missed_at` no longer showed the ref (`moved_to` is null), or showed it at the
+    head `moved_to`.
+    """
 
     ref: Ref
     missed_at: datetime
@@ -177,16 +195,24 @@ class FormerRef:
 
 @dataclass(frozen=True, slots=True)
 class FrozenRefs:
-    """All that a run believes of a lake: refs, where its commits are read, what it claims, and files live whatever commits say.
+    """All that a run knows of the changeable part of a lake: its refs, where its commits are read,
+    what it claims, and which files are live whatever the commits say.
 
-    `pinned` holds files that belong to the present state and not to a commit: the current metadata.json with its log,
-    version hints, `ref.json` files, tag tombstones, `config.yaml`.
+    `pinned` holds files that belong to the present state and not to a commit: the current
+    metadata.json with its log, version hints, `ref.json` files, tag tombstones, `config.yaml`.
+
     `notes` are sentences for the report (a table with `gc.enabled=false`, an empty repository).
-    `edits` are those that plans of ours made in earlier nights: what they let go of is no rolled-back history, which a rule may keep.
-    `former` are refs that earlier nights saw where they are no more, if that was missed within the grace period.
-    `uncommitted` is what is staged (lakeFS), each under one address; all its names are `pinned` too.
-    `min_age_seconds`: nothing younger is ever a candidate here, whatever the storage's grace, because the system itself may still
-    take the file up (a lakeFS address that may yet be linked).
+
+    `edits` are the edits of history that our plans made in earlier nights. What they let go of is
+    no rolled-back history, so a rule that keeps rolled-back history does not keep it.
+
+    `former` are refs that an earlier night saw, and that a night within the grace period missed.
+
+    `uncommitted` holds the staged objects (lakeFS), each under one address. All names of these
+    objects are `pinned` too.
+
+    No object younger than `min_age_seconds` is ever a candidate here, whatever the storage's grace.
+    The system itself may still take it up (a lakeFS address that may yet be linked).
     """
 
     lake: str
@@ -204,9 +230,11 @@ class FrozenRefs:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A node of the commit graph. `committed_at` is UTC with microseconds; `parents` oldest rule of the format first.
+    """A node of the commit graph.
 
-    `summary` keeps what the format says of the commit beyond its message (Iceberg's operation and summary map).
+    `committed_at` is UTC with microseconds. `parents` stand in the order of the format, first
+    parent first. `summary` holds what the format says of the commit beyond its message (Iceberg's
+    operation and summary map).
     """
 
     commit_id: str
@@ -221,9 +249,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """An immutable metadata object to decode, with what its parent says of it, to verify against.
+    """An immutable metadata object to decode, with what its parent says of it.
 
-    `expected_entries` is the number of entries its parent promises, `snapshot_id` the one that entries inherit.
+    Decoding verifies the object against `size_bytes` and `expected_entries`, the number of entries
+    that the parent promises. Entries without a snapshot id inherit `snapshot_id`.
     """
 
     address: str
@@ -233,9 +262,10 @@ class Container:
     snapshot_id: str | None = None
 
 
-# One row per child of a container, as a decoder yields it. `address` is absolute, as the writer spelled it.
-# `size_bytes` and `expected_entries` describe the child where the container says so; `entry_status` is
-# `added` | `existing` | `deleted` where the format has it, else null; `must_exist` as in `ContentRoot`.
+# A decoder yields one row per child of a container. `address` is absolute, as the writer spelled
+# it. `size_bytes` and `expected_entries` describe the child where the container says so.
+# `entry_status` is `added` | `existing` | `deleted` where the format has it, else null.
+# `must_exist` is as in `ContentRoot`.
 ENTRY_SCHEMA = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
@@ -249,55 +279,19 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 
-# Where a lake names its objects by paths of its own (lakeFS): the logical path, and the time the entry was written.
+# A lake may name its objects by paths of its own (lakeFS). Its rows also hold the logical path, and
+# the time at which the entry was written.
 LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])
-
-
-class Objects(Protocol):
-    """Reads whole objects by address, in driver and executors. Implementations pickle and are safe to use from threads.
-
-    Raises `FileNotFoundError` where there is no such object and `OSError` for everything else.
-    """
-
-    def read(self, address: str) -> bytes: ...
-    def size(self, address: str) -> int: ...
-    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
-        """Every object below a prefix that ends in `/`, recursively: (address, size in bytes, last modified).
-
-        A prefix without objects is empty.
-        """
-        ...
-
-
-class EditableObjects(Objects, Protocol):
-    """Objects that a lake may change: each change is atomic, durable when the call returns, and conditional.
-
-    Besides the errors of `Objects`, `ObjectChanged` says that the condition did not hold, so nothing was changed.
-    """
-
-    def read_with_etag(self, address: str) -> tuple[bytes, str]:
-        """The object's bytes, and the identity that a later change is conditional on."""
-        ...
-
-    def replace(self, address: str, content: bytes, etag: str) -> None:
-        """The object has other bytes, if it is still the one of that identity. Readers meet the old or the new ones, nothing else."""
-        ...
-
-    def create(self, address: str, content: bytes) -> None:
-        """There is an object of these bytes. Raises `FileExistsError` where there was one already, whatever its bytes."""
-        ...
-
-    def remove(self, address: str, etag: str) -> None:
-        """There is no object, if it was still the one of that identity."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What the policy says of every commit, and the edits of history that would make it so.
+    """The policy's verdict on every commit, and the edits of history that carry it out.
 
-    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph; `expiry` those of `expiry_plan`;
-    `contents` those of `live_contents`, where the lake's live set is more than what its retained commits put.
+    `reachable` has the columns of `reachable_snapshots`, one row per commit of the graph. `expiry`
+    has the columns of `expiry_plan`. `contents` has the columns of `live_contents`. It is null
+    unless the lake's live set is more than what its retained commits put. `notes` are sentences for
+    the report.
     """
 
     reachable: pa.Table
@@ -308,10 +302,14 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryOutcome:
-    """What became of an action, and for all but the first two why.
+    """What became of an action. `error` says why wherever the verdict is neither `done` nor
+    `absent`.
 
-    `done` by this call, `absent` (the lake was so already), `changed` (the lake no longer asks for it: left alone), or `failed`.
-    `spoilt`: it was made, and the lake is not as it was to be afterwards; only a person can mend that.
+    `done`: this call made the edit. `absent`: the lake was so already. `changed`: the lake no
+    longer asks for the edit, which is left alone. `failed`: the edit could not be made.
+
+    `spoilt` is true where the edit was made and left the lake other than it was to be. Only a
+    person can mend that.
     """
 
     action: ExpiryAction
@@ -328,69 +326,110 @@ class Lake(Protocol):
     kind: str
 
     def freeze(self, as_of: datetime) -> FrozenRefs:
-        """Every ref and its head. Raises `LakeUnreadable` naming the one that could not be read."""
+        """Returns every ref and its head, with the rest of `FrozenRefs`.
+
+        Raises `LakeUnreadable` naming what could not be read.
+        """
         ...
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """The part of the graph behind one source. Raises `LakeUnreadable`."""
+        """Yields the commits behind one source. Raises `LakeUnreadable`."""
         ...
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """A container's bytes as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`, always the same of one lake, counts verified.
+        """Returns a container's children as rows of `ENTRY_SCHEMA` or `LOGICAL_ENTRY_SCHEMA`. One
+        lake always uses the same schema.
 
-        Raises `FormatError` naming the container.
+        Raises `FormatError` naming the container, also where a count is not the promised one.
         """
         ...
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """The policy over the whole graph (columns of `commit_graph`), pure."""
+        """Applies the policy to the whole graph (columns of `commit_graph`). Pure: it reads nothing
+        but its arguments and the configuration.
+        """
         ...
 
 
 @runtime_checkable
 class ExpiringLake(Lake, Protocol):
-    """A lake whose history is edited: files of its expired commits are free only once history has let go of them.
+    """A lake whose history can be edited.
 
-    In all other lakes the files that only expired commits name are free at once.
+    The files of its expired commits are free only once history has let go of these commits. In all
+    other lakes, files that only expired commits name are free at once.
     """
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """Makes the edits, one outcome per action as it is known.
+        """Makes the edits, and yields one outcome per action as soon as it is known.
 
-        Refs and metadata are read afresh; only what the policy asks for now too is done, the rest is `changed`. Each edit is atomic and
-        conditional on what was read; a killed call leaves a valid lake, and calling again does the rest. Whatever a catalog or store
-        raises becomes `failed` for the actions it concerns, and the others go on.
+        Refs and metadata are read afresh. An edit is made only if the policy still asks for it;
+        otherwise its outcome is `changed`. Each edit is atomic, and conditional on what was read. A
+        killed call leaves a valid lake, and a second call does the rest. An error of a catalog or
+        store becomes `failed` for the actions it concerns; the others go on.
         """
         ...
 
 
 @runtime_checkable
 class UndoingLake(ExpiringLake, Protocol):
-    """A lake whose edits of history can be taken back while what they let go of is still there."""
+    """A lake whose edits of history can be undone, as long as what they let go of is still there."""
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """Puts back what these actions of an `expiry_log` changed, one outcome per action: `done` where it is again as it was before.
+        """Puts back what these actions of an `expiry_log` changed, and yields one outcome per
+        action.
 
-        Conditional and resumable as `expire`; what the format never gives back (the name of a deleted tag) is `failed`.
+        `done` says that the lake is again as it was before the action. As with `expire`, each
+        change is conditional, and a killed call can be repeated. What the format never gives back
+        (the name of a deleted tag) is `failed`.
         """
         ...
 
 
 @runtime_checkable
 class GrowingLake(Lake, Protocol):
-    """A lake whose commits never change, so that one that an earlier night read is not read again, and not forgotten."""
+    """A lake whose commits never change. A commit that an earlier night read is neither read again
+    nor forgotten.
+    """
 
     def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:
-        """`commits` without those whose id is `known` and what lies behind them, and with what lies behind `former`: commits that an
-        earlier night read and that no ref need reach. One that the lake no longer has is left out. Raises `LakeUnreadable`.
+        """Yields the commits of a source that are not `known`, and the commits behind `former`.
+
+        A known commit ends the walk: what lies behind it is known too. `former` are commits that an
+        earlier night read; no ref need reach them any more. A former commit that the lake no longer
+        has is left out. Raises `LakeUnreadable`.
         """
         ...
 
 
 @runtime_checkable
 class WatchedLake(Lake, Protocol):
-    """A lake that lists only those refs that it lets us see, so that one which an earlier night saw is asked for by its name."""
+    """A lake that lists only the refs that it lets us see.
+
+    A ref that an earlier night saw and the list now lacks is therefore asked for by its name.
+    """
 
     def refuse_hidden(self, names: Collection[str]) -> None:
-        """Returns if the lake says of every one of these refs, which its list lacks, that there is none. Raises `LakeUnreadable`."""
+        """Returns only if the lake says of each of these refs, which its list lacks, that it does
+        not exist. Raises `LakeUnreadable` otherwise.
+        """
         ...
+
+
+def expiring(lake: Lake) -> ExpiringLake | None:
+    """Returns the lake if its history can be edited, else None."""
+    return lake if isinstance(lake, ExpiringLake) else None
+
+
+def undoing(lake: Lake) -> UndoingLake | None:
+    """Returns the lake if edits of its history can be undone, else None."""
+    return lake if isinstance(lake, UndoingLake) else None
+
+
+def growing(lake: Lake) -> GrowingLake | None:
+    """Returns the lake if its commits never change, else None."""
+    return lake if isinstance(lake, GrowingLake) else None
+
+
+def watched(lake: Lake) -> WatchedLake | None:
+    """Returns the lake if its list may hide refs from us, else None."""
+    return lake if isinstance(lake, WatchedLake) else None

@@ -1,6 +1,7 @@
-"""Gathers what the report page shows of a lake: who holds its bytes, and its histories. Arrow only; the lake is not opened.
+"""Gathers what the report page shows of a lake: who holds its bytes, and its histories.
 
-In memory stay sums, the columns of the commit graph that a drawing needs, and the newest commits.
+Arrow only; the lake is not opened. Memory holds sums, the columns of the commit graph that a
+drawing needs, and the newest commits.
 """
 
 from __future__ import annotations
@@ -12,20 +13,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.parts import read_parts
-from gc_assets.core.receipts import Published
 from gc_assets.lakes.protocol import RETAINED
-from gc_assets.report.history import MAX_COMMITS, History, Node
+from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.night_report import Holder, LakePage
-from gc_assets.schemas import (
-    COMMIT_GRAPH,
-    EXPIRY_PLAN,
-    LAKE_REFS,
-    LIVE_FILES,
-    REACHABLE_SNAPSHOTS,
-)
-from gc_assets.stages.browse import batches
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.browse import batches
+from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 
 HOLDERS: Final = 12
 HISTORIES: Final = 12
@@ -33,21 +29,22 @@ PRESENT_STATE: Final = "present state (metadata, refs, configuration)"
 
 
 def lake_page(night: Night, lake: str, kind: str) -> LakePage:
-    """Raises `StateError` naming the first table that the run date lacks."""
-    state, day = night.state, night.run_date
-    refs = state.require(lake, LAKE_REFS.name, day)
-    reachable = state.require(lake, REACHABLE_SNAPSHOTS.name, day)
-    expiry = state.require(lake, EXPIRY_PLAN.name, day)
+    """Returns the lake's part of the page. Raises `StateError` naming the first table that the run
+    date lacks.
+    """
+    refs = night.table(LAKE_REFS, lake)
+    reachable = night.table(REACHABLE_SNAPSHOTS, lake)
+    expiry = night.table(EXPIRY_PLAN, lake)
     found = list(histories(night, lake, refs, reachable, expiry))
     shown = sorted(found, key=lambda history: not history.changes)[:HISTORIES]
-    facts = reachable.receipt.facts
+    facts = reachable.facts(ReachableSnapshotsFacts)
     return LakePage(
         name=lake,
         kind=kind,
         refs=refs.receipt.rows,
-        states={name: facts[name] for name in ("retained", "expired", "dangling")},
+        states={"retained": facts.retained, "expired": facts.expired, "dangling": facts.dangling},
         expiry_actions=expiry.receipt.rows,
-        notes=(*refs.receipt.facts["notes"], *facts["notes"], *state.require(lake, LIVE_FILES.name, day).receipt.facts.get("notes", ())),
+        notes=(*refs.facts(LakeRefsFacts).notes, *facts.notes, *night.table(LIVE_FILES, lake).facts(LiveFilesFacts).notes),
         holders=tuple(_holders(night, lake, reachable)),
         histories=tuple(shown),
         histories_left_out=len(found) - len(shown),
@@ -55,9 +52,11 @@ def lake_page(night: Night, lake: str, kind: str) -> LakePage:
 
 
 def _holders(night: Night, lake: str, reachable: Published) -> Iterator[Holder]:
-    """Who holds the lake's live bytes, largest first; what is beyond `HOLDERS` is added up in one last row."""
+    """Returns who holds the lake's live bytes, largest first. What lies beyond `HOLDERS` is added
+    up in one last row.
+    """
     state = night.state
-    live = state.require(lake, LIVE_FILES.name, night.run_date)
+    live = night.table(LIVE_FILES, lake)
     by = ["table_uuid", "commit_id"]
     parts = [
         pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
@@ -94,10 +93,10 @@ def _refs_label(commit: dict[str, Any] | None, commit_id: str | None) -> str:
     return ", ".join(commit["refs"][:3]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def histories(night: Night, lake: str, refs: Published, reachable: Published, expiry: Published) -> Iterator[History]:
-    """One history a table (or repository), by name: its newest commits."""
-    files, state = night.state.files, night.state
-    graph = state.require(lake, COMMIT_GRAPH.name, night.run_date)
+def histories(night: Night, lake: str, refs: Published, reachable: Published, expiry: Published) -> Iterator[Drawing]:
+    """Returns one history per table (or repository), by name, with its newest commits."""
+    files = night.state.files
+    graph = night.table(COMMIT_GRAPH, lake)
     columns = ["table_uuid", "commit_id", "parents", "committed_at", "generation", "table_name", "message"]
     commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, columns)
     said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "reason"])
@@ -120,7 +119,7 @@ def histories(night: Night, lake: str, refs: Published, reachable: Published, ex
         rows = newest.to_pylist()
         nodes = [_node(row, states[row["commit_id"]], moved, labels.get(row["commit_id"], [])) for row in reversed(rows)]
         if nodes:
-            yield History(rows[0]["table_name"] or lake, _contracted(nodes), mine.num_rows - len(nodes))
+            yield Drawing(rows[0]["table_name"] or lake, _contracted(nodes), mine.num_rows - len(nodes))
 
 
 def _of_table(rows: pa.Table, table: str | None) -> pa.Table:
@@ -144,6 +143,8 @@ def _node(row: dict[str, Any], said: dict[str, Any], moved: dict[str, str | None
 
 
 def _contracted(nodes: list[Node]) -> tuple[Node, ...]:
-    """Once commits left, their children have no drawn parent: they begin the history then."""
+    """Returns the history without the commits that left. Children whose parent left have no drawn
+    parent: the history begins with them.
+    """
     gone = {node.commit_id for node in nodes if node.leaves}
     return tuple(replace(node, parent_after=None) if node.parent_after in gone else node for node in nodes)

@@ -1,6 +1,7 @@
-"""Gathers what the report page shows from the published tables of a run date. Arrow only; the lakes are not opened.
+"""Gathers what the report page shows from the published tables of a run date.
 
-Big tables are read part by part and added up; in memory stay sums, the newest commits and the largest files.
+Arrow only; the lakes are not opened. Big tables are read part by part and added up. Memory holds
+sums, the newest commits and the largest files.
 """
 
 from __future__ import annotations
@@ -13,27 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets import __version__
-from gc_assets.config import StorageConfig
-from gc_assets.core.receipts import Published
+from gc_assets.config.models import StorageConfig
 from gc_assets.report.lakes import lake_page
 from gc_assets.report.night_report import Change, NightReport, PlannedFile, Quarantined, StoragePage
 from gc_assets.report.shares import steps_of
-from gc_assets.schemas import (
-    DELETION_LOG,
-    DELETION_PLAN,
-    ORPHAN_FILES,
-)
-from gc_assets.stages.approvals import load
-from gc_assets.stages.browse import batches
+from gc_assets.stages.books.ledger import quarantined
+from gc_assets.stages.books.plans import load
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.browse import batches
+from gc_assets.state.facts import OrphanFilesFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
 
 LARGEST_FILES: Final = 20
 
 
 def load_report(night: Night, storages: Iterable[str] = (), lakes: Iterable[str] = ()) -> NightReport:
-    """The report of a run date, of all storages and lakes unless some are named.
-
-    Raises `StateError` naming the first table that the run date lacks.
+    """Returns the report of a run date, of all storages and lakes unless some are named. Raises
+    `StateError` naming the first table that the run date lacks.
     """
     wanted_storages, wanted_lakes = set(storages), set(lakes)
     lake_pages = [lake_page(night, lake.name, lake.kind) for lake in night.config.lakes if not wanted_lakes or lake.name in wanted_lakes]
@@ -56,14 +54,14 @@ def _warnings(night: Night, pages: list[StoragePage]) -> Iterator[str]:
 
 def _storage(night: Night, storage: StorageConfig) -> StoragePage:
     state, day = night.state, night.run_date
-    orphans = state.require(storage.name, ORPHAN_FILES.name, day)
-    plan = state.current(storage.name, DELETION_PLAN.name, day)
+    orphans = night.table(ORPHAN_FILES, storage.name)
+    plan = night.find(DELETION_PLAN, storage.name)
     stored = load(state, plan) if plan is not None else None
     before = state.latest(storage.name, ORPHAN_FILES.name, before=day)
     return StoragePage(
         name=storage.name,
         location=storage.location,
-        steps=tuple(steps_of(orphans.receipt.facts)),
+        steps=tuple(steps_of(orphans.facts(OrphanFilesFacts))),
         header=stored.header if stored is not None else None,
         status=stored.status_at(night.clock.now()) if stored is not None else None,
         approved_by=stored.approval.by if stored is not None and stored.approval is not None else None,
@@ -71,7 +69,7 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         quarantined=tuple(_quarantined(night, storage)),
         before=before.receipt.run_date if before is not None else None,
         changes=tuple(_changes(before, orphans)) if before is not None else (),
-        problems=dict(orphans.receipt.facts["problems"]),
+        problems=dict(orphans.facts(OrphanFilesFacts).problems),
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
     )
 
@@ -87,32 +85,24 @@ def _largest(night: Night, plan: Published) -> Iterator[PlannedFile]:
 
 
 def _quarantined(night: Night, storage: StorageConfig) -> Iterator[Quarantined]:
-    """Plan by plan what the logs' newest word leaves in quarantine (the rule of `quarantine_ledger`), newest plan first."""
-    columns = ["key", "phase", "outcome", "at", "plan_id", "size_bytes"]
-    paths = [path for run in night.state.runs(storage.name, DELETION_LOG.name) for path in run.paths()]
-    settled = (pc.field("outcome") == "done") | ((pc.field("phase") == "purge") & (pc.field("outcome") == "absent"))
-    kept = [pa.Table.from_batches([batch]).filter(settled) for batch in batches(night.state, DELETION_LOG.schema, paths, columns)]
-    if not kept:
-        return
-    words = pa.concat_tables(kept).sort_by("at")
-    newest = words.group_by("key", use_threads=False).aggregate([(name, "last") for name in columns[1:]])
-    held = newest.filter(pc.field("phase_last") == "quarantine")
-    grouped = held.group_by("plan_id_last").aggregate(
-        [([], "count_all"), ("size_bytes_last", "sum"), ("at_last", "min"), ("at_last", "max")]
+    """Returns what the ledger holds, plan by plan, newest plan first."""
+    moments = ("quarantined_at", "min"), ("quarantined_at", "max")
+    by_plan = (
+        quarantined(night.state, storage.name).group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
     )
-    for row in grouped.sort_by([("at_last_max", "descending")]).to_pylist():
+    for row in by_plan.sort_by([("quarantined_at_max", "descending")]).to_pylist():
         yield Quarantined(
-            row["plan_id_last"],
+            row["source_plan_id"],
             row["count_all"],
-            row["size_bytes_last_sum"],
-            row["at_last_min"],
-            row["at_last_max"] + timedelta(days=storage.quarantine_days),
+            row["size_bytes_sum"],
+            row["quarantined_at_min"],
+            row["quarantined_at_max"] + timedelta(days=storage.quarantine_days),
         )
 
 
 def _changes(before: Published, now: Published) -> Iterator[Change]:
-    earlier = {step.label: step for step in steps_of(before.receipt.facts)}
-    for step in steps_of(now.receipt.facts):
+    earlier = {step.label: step for step in steps_of(before.facts(OrphanFilesFacts))}
+    for step in steps_of(now.facts(OrphanFilesFacts)):
         old = earlier[step.label]
         yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
         yield Change(f"{step.label}, files", old.files, step.files, is_bytes=False)

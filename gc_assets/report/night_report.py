@@ -8,7 +8,7 @@ from datetime import date, datetime
 from typing import Final
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.report.history import History
+from gc_assets.report.drawing import Drawing
 from gc_assets.report.waterfall import Step
 
 BYTES_PER_GB: Final = 10**9
@@ -16,7 +16,10 @@ BYTES_PER_GB: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What one group of files holds. `refs` reach the witness commit of each; a file counts once, at its witness."""
+    """The bytes that one group of files holds.
+
+    `refs` reach the witness commit of each file. A file counts once, at its witness.
+    """
 
     table: str
     refs: str
@@ -35,7 +38,7 @@ class LakePage:
     expiry_actions: int
     notes: tuple[str, ...]
     holders: tuple[Holder, ...]
-    histories: tuple[History, ...]
+    histories: tuple[Drawing, ...]
     histories_left_out: int
 
 
@@ -51,7 +54,9 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """What one plan moved aside and is still there. `purge_from`: a plan of that moment or later may purge it."""
+    """What one plan moved aside and is still there. A plan of the moment `purge_from` or later may
+    purge it.
+    """
 
     plan_id: str
     files: int
@@ -62,7 +67,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of this run date next to the one of the run date before."""
+    """A figure of this run date beside the same figure of the run date before."""
 
     label: str
     before: int
@@ -88,13 +93,17 @@ class StoragePage:
     usd_per_gb_month: float | None
 
     def usd_per_month(self, size_bytes: int) -> float | None:
-        """What storing so many bytes costs; null where the configuration names no price."""
+        """Returns the price of storing so many bytes for a month, or null where the configuration
+        names no price.
+        """
         return None if self.usd_per_gb_month is None else size_bytes / BYTES_PER_GB * self.usd_per_gb_month
 
 
 @dataclass(frozen=True, slots=True)
 class NightReport:
-    """One run date. `warnings` are what a reader must know before any figure: rehearsal, lowered limits, a past date."""
+    """One run date. `warnings` are what a reader must know before any figure: a rehearsal, lowered
+    limits, a past date.
+    """
 
     run_date: date
     made_at: datetime

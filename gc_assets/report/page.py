@@ -1,4 +1,6 @@
-"""The report of a run date as one self-contained HTML page. Pure: values in, text out; every text is escaped."""
+"""The report of a run date as one self-contained HTML page. Pure: values in, text out. Every text
+is escaped.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from gc_assets.core.units import format_bytes
-from gc_assets.report.history import History, history_svg
+from gc_assets.report.drawing import Drawing, history_svg
 from gc_assets.report.night_report import Change, NightReport
 from gc_assets.report.waterfall import Step, waterfall_svg
 
 
 def render(report: NightReport) -> str:
-    """The page: no script, no request to anywhere, light or dark as the reader's system is."""
+    """Returns the page. It has no script, makes no request, and is light or dark as the reader's
+    system is.
+    """
     return _template().render(report=report)
 
 
@@ -59,5 +63,5 @@ def _waterfall(steps: tuple[Step, ...]) -> Markup:
     return Markup(waterfall_svg(steps, ink="currentColor"))  # noqa: S704
 
 
-def _history(history: History, after: bool) -> Markup:
+def _history(history: Drawing, after: bool) -> Markup:
     return Markup(history_svg(history, after=after))  # noqa: S704

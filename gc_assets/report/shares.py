@@ -1,31 +1,33 @@
-"""Where the bytes of a storage go, as the steps of its waterfall. Pure: facts of `orphan_files` in, amounts out."""
+"""The steps of a storage's waterfall, which say where its bytes go. Pure: facts of `orphan_files`
+in, amounts out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from gc_assets.core.plan import Amount
 from gc_assets.report.waterfall import Step
+from gc_assets.state.facts import OrphanFilesFacts
 
-Amounts = Mapping[str, Mapping[str, int]]
+Amounts = Mapping[str, Amount]
 
 
-def steps_of(orphans: Mapping[str, Any]) -> list[Step]:
-    """The waterfall of a storage, from the facts of its `orphan_files`."""
-    shares: Amounts = orphans["waterfall"]
-    held = _sum({name: amount for name, amount in orphans["by_reason"].items() if name.startswith("expired/")})
-    garbage = _sum({name: amount for name, amount in orphans["by_reason"].items() if not name.startswith("expired/")})
-    nothing = {"files": 0, "bytes": 0}
-    total, live, unowned, young = _sum(shares), *(shares.get(name, nothing) for name in ("live", "unowned", "young"))
+def steps_of(orphans: OrphanFilesFacts) -> list[Step]:
+    """Returns the waterfall of a storage, from the facts of its `orphan_files`."""
+    shares: Amounts = orphans.waterfall
+    held = _sum({name: amount for name, amount in orphans.by_reason.items() if name.startswith("expired/")})
+    garbage = _sum({name: amount for name, amount in orphans.by_reason.items() if not name.startswith("expired/")})
+    total, live, unowned, young = _sum(shares), *(shares.get(name, Amount()) for name in ("live", "unowned", "young"))
     return [
-        Step("stored", total["bytes"], total["files"], "total"),
-        Step("live", live["bytes"], live["files"], "kept"),
-        Step("unowned", unowned["bytes"], unowned["files"], "kept"),
-        Step("within the grace period", young["bytes"], young["files"], "kept"),
-        Step("expired history", held["bytes"], held["files"], "held"),
-        Step("garbage", garbage["bytes"], garbage["files"], "garbage"),
+        Step("stored", total.bytes, total.files, "total"),
+        Step("live", live.bytes, live.files, "kept"),
+        Step("unowned", unowned.bytes, unowned.files, "kept"),
+        Step("within the grace period", young.bytes, young.files, "kept"),
+        Step("expired history", held.bytes, held.files, "held"),
+        Step("garbage", garbage.bytes, garbage.files, "garbage"),
     ]
 
 
-def _sum(amounts: Amounts) -> dict[str, int]:
-    return {unit: sum(amount[unit] for amount in amounts.values()) for unit in ("files", "bytes")}
+def _sum(amounts: Amounts) -> Amount:
+    return Amount(files=sum(amount.files for amount in amounts.values()), bytes=sum(amount.bytes for amount in amounts.values()))

@@ -1,16 +1,20 @@
-"""A commit history as lines of text, newest first, in the manner of `git log --graph`. Pure: nodes in, lines out."""
+"""A commit history as lines of text, newest first, in the manner of `git log --graph`. Pure: nodes
+in, lines out.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gc_assets.report.history import History, Node
+from gc_assets.report.drawing import Drawing, Node
 
 ID_CHARACTERS = 20  # a whole Icechunk id; an Iceberg one has at most 19 digits
 
 
-def text_graph(history: History, *, after: bool) -> Iterator[str]:
-    """One line a commit, and one where lines of descent meet; `after` as the expiry plan would leave it."""
+def text_graph(history: Drawing, *, after: bool) -> Iterator[str]:
+    """Returns one line per commit, and one where lines of descent meet. `after` draws the history
+    as the expiry plan would leave it.
+    """
     lanes: list[str | None] = []
     for node in reversed(history.nodes):
         if after and node.leaves:
@@ -39,7 +43,7 @@ def _free(lanes: list[str | None]) -> int:
 
 
 def _meeting(lanes: list[str | None], into: int, other: int) -> str:
-    """`|/`, or `|_|/` where lanes lie between."""
+    """Returns `|/`, or `|_|/` where lanes lie between."""
     characters = [mark for awaited in lanes for mark in ("|" if awaited else " ", " ")]
     for position in range(2 * into + 1, 2 * other - 1):
         characters[position] = "_" if characters[position] == " " else characters[position]

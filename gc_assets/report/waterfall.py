@@ -1,6 +1,7 @@
-"""The byte waterfall as SVG: one bar for what a storage holds, then a bar for each share of it, laid end to end.
+"""The byte waterfall as SVG: one bar for what a storage holds, then a bar for each share of it,
+laid end to end.
 
-Pure: amounts in, text out. Colours are mid-tones that read on light and dark ground alike.
+Pure: amounts in, text out. Colours are mid-tones that read on light and dark ground.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class Step:
 
 
 def waterfall_svg(steps: Sequence[Step], ink: str = INK) -> str:
-    """An `<svg>` element, `WIDTH` wide. `ink` colours the text: `currentColor` where it stands inside a page.
+    """Returns an `<svg>` element, `WIDTH` wide. `ink` colours the text: `currentColor` where the
+    drawing stands inside a page.
 
-    A share that is there is never drawn thinner than 2 pixels, so that a little garbage in a large lake is still seen.
+    A share that is not empty is never drawn thinner than 2 pixels, so that a little garbage in a
+    large lake is still seen.
     """
     height = ROW * len(steps) + 8
     span, scale = WIDTH - LABEL - FIGURE, max((step.size_bytes for step in steps), default=0) or 1
@@ -58,7 +61,7 @@ def waterfall_svg(steps: Sequence[Step], ink: str = INK) -> str:
 
 
 def data_uri(svg: str) -> str:
-    """The drawing as an address that Markdown and `<img>` can show."""
+    """Returns the drawing as an address that Markdown and `<img>` can show."""
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 

@@ -1,1 +1,1 @@
-"""."""
+"""What a night and an apply do, over Spark and Arrow. Knows no Dagster."""

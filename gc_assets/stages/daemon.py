@@ -1,7 +1,8 @@
-"""Python workers of the stages: forked from a process that has imported what they need, so that no worker imports it again.
+"""Starts the Python workers of the stages, forked from a process that has imported what they need.
 
-A worker costs a second of imports otherwise, as much as a small stage. Only modules that survive a fork are imported
-here; DataFusion, which starts threads, stays with the workers that use it.
+Otherwise each worker would import it again, which costs a second, as much as a small stage. Only
+modules that survive a fork are imported here. DataFusion starts threads, so it stays with the
+workers that use it.
 """
 
 import gc
@@ -14,15 +15,16 @@ PRELOADED = (
     "pyarrow.compute",
     "pyarrow.parquet",
     "scipy.sparse.csgraph",
-    "gc_assets.stages.commit_graph",
-    "gc_assets.stages.deletion_log",
-    "gc_assets.stages.orphan_files",
-    "gc_assets.stages.reachable_snapshots",
+    "gc_assets.stages.mark.commit_graph",
+    "gc_assets.stages.delete.apply",
+    "gc_assets.stages.sweep.orphan_files",
+    "gc_assets.stages.mark.reachable_snapshots",
 )
 
 if __name__ == "__main__":
     for name in PRELOADED:
         import_module(name)
-    # A worker collects garbage after every task, before it takes the next. What was imported is none, and took 50 ms a task.
+    # A worker collects garbage after every task, before it takes the next. The imported modules are
+    # none, and looking at them took 50 ms a task.
     gc.freeze()
     manager()

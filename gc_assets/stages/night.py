@@ -1,29 +1,43 @@
-"""What every stage of one run date is given besides Spark: configuration, state, clock. Plain values, so that they pickle."""
+"""Holds what every stage of one run date is given besides Spark: configuration, state, clock.
+
+Plain values, so that they pickle.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import Final
 
-from gc_assets.config import Config, StorageConfig
+from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
-from gc_assets.core.paths import KeyResolver, Location
-from gc_assets.core.receipts import State
-from gc_assets.lakes.protocol import ExpiringLake, Lake
-from gc_assets.lakes.registry import open_lake
-from gc_assets.stores.editing import EditableLocalObjects
+from gc_assets.core.objects import EditableObjects
+from gc_assets.core.paths import KeyResolver, Location, overlapping
+from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.lakes.kind import LakeKind
+from gc_assets.lakes.kinds import kind_of, open_lake
+from gc_assets.lakes.protocol import ExpiringLake, Lake, expiring
+from gc_assets.state.journal import Published, State
+from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
+from gc_assets.stores.protocol import Store
+from gc_assets.stores.store import open_objects, open_store
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 RECHECK = "_recheck"
+# Tables of a lake that a fresh mark shares with the night: it has none of its own.
+SHARED: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, SNAPSHOT_HISTORY.name, EXPIRY_LOG.name, MANIFEST_ENTRIES.name})
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One run date. `unsafe` are the safety limits that the environment lowered; every plan and report repeats them.
+    """One run date.
 
-    With `recheck` (a plan id) a lake's tables go below `_recheck/<plan id>/`: the fresh mark that `apply` makes beside the
-    night's own. The cache of decoded containers is shared.
+    `unsafe` are the safety limits that the environment lowered. Every plan and report repeats them.
+
+    `recheck` names a fresh mark, which `apply` makes beside the night's own: a plan id with the
+    token of its lease. A lake's tables then go below `_recheck/<recheck>/`. The cache of decoded
+    containers is shared.
     """
 
     config: Config
@@ -35,7 +49,11 @@ class Night:
 
     @classmethod
     def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> Night:
-        """Raises `UsageError` for a date outside the partitions."""
+        """Returns the night of a run date, as of the start of its day unless `as_of` says
+        otherwise.
+
+        Raises `UsageError` for a date outside the partitions, and for an `as_of` in the future.
+        """
         if not FIRST_RUN_DATE <= run_date <= clock.today():
             raise UsageError(f"run date {run_date} is outside {FIRST_RUN_DATE} to {clock.today()} (today, UTC)")
         if as_of is not None and as_of > clock.now():
@@ -48,30 +66,69 @@ class Night:
     def state(self) -> State:
         return State.at(self.config.state)
 
+    def table(self, table: Table, owner: str) -> Published:
+        """Returns the table of this night, or of its fresh mark, that belongs to a lake or storage.
+
+        Raises `StateError` saying what to run where it was never published.
+        """
+        return self.state.require(self._group(table, owner), table.name, self.run_date)
+
+    def find(self, table: Table, owner: str) -> Published | None:
+        """As `table`, but returns null where it was never published."""
+        return self.state.current(self._group(table, owner), table.name, self.run_date)
+
+    def _group(self, table: Table, owner: str) -> str:
+        return owner if table.scope == "storage" or table.name in SHARED else self.group(owner)
+
     def group(self, lake_name: str) -> str:
-        """Where the lake's tables of this run go in the state."""
+        """Returns where the lake's tables of this run go in the state."""
         return lake_name if self.recheck is None else f"{RECHECK}/{self.recheck}/{lake_name}"
 
     def resolver(self) -> KeyResolver:
         return KeyResolver([(storage.name, storage.location) for storage in self.config.storages])
 
-    def real_locations(self) -> list[tuple[str, str]]:
-        """Every storage's name and root with symbolic links resolved, so that two names of one place are seen to be one."""
-        return [(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages]
+    def overlapping_storages(self) -> list[tuple[str, str]]:
+        """Returns pairs of storages of which the first is, or contains, the second.
+
+        Symbolic links are resolved, so two names of one place are seen to be one.
+        """
+        return overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages])
+
+    def kind(self, name: str) -> LakeKind:
+        """Returns the kind of a lake."""
+        return kind_of(self.config.lake(name))
 
     def lake(self, name: str) -> Lake:
-        return open_lake(self.config.lake(name), EditableLocalObjects(), [storage.location for storage in self.config.storages])
+        return open_lake(self.config.lake(name), self.objects(), [storage.location for storage in self.config.storages])
 
     def expiring_lake(self, name: str) -> ExpiringLake:
-        """Raises `UsageError` for a lake whose history is never edited."""
+        """Returns the lake with its edits. Raises `UsageError` where its history is never edited."""
         lake = self.lake(name)
-        if not isinstance(lake, ExpiringLake):
+        editable = expiring(lake)
+        if editable is None:
             raise UsageError(f"lake {name} is of kind {lake.kind}, whose history gc-assets never edits")
-        return lake
+        return editable
 
     def storage(self, name: str) -> StorageConfig:
         return self.config.storage(name)
 
+    def store(self, storage_name: str) -> Store:
+        """Returns the store of a storage.
+
+        Raises `UsageError` where this release has none for its location.
+        """
+        return open_store(self.storage(storage_name).location)
+
+    def objects(self) -> EditableObjects:
+        """Returns what reads, and changes, the object of any address that a store reaches.
+
+        The address need not lie in a configured storage.
+        """
+        return open_objects()
+
     def longest_grace(self) -> timedelta:
-        """A lake may point into any storage, so its dangling commits are protected by the longest grace of all."""
+        """Returns the longest grace period of all storages.
+
+        A lake may point into any storage, so the longest one protects its dangling commits.
+        """
         return max(storage.grace for storage in self.config.storages)

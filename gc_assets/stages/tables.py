@@ -1,14 +1,15 @@
-"""How a stage writes and reads published tables with Spark: one pass, in executors, straight to Parquet parts.
+"""Writes and reads published tables with Spark: one pass, in executors, straight to Parquet parts.
 
-The executor that writes a part also counts it, hashes it and adds up its totals, so that no second job runs for a
-count. Works over a classic session and over Spark Connect: DataFrames and `mapInArrow` only.
+The executor that writes a part also counts it, hashes it and adds up its totals, so no second job
+runs for a count. Uses only DataFrames and `mapInArrow`, so it works over a classic session and over
+Spark Connect.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -24,11 +25,15 @@ from pyspark.sql.types import MapType, StructType
 from gc_assets import __version__
 from gc_assets.core import errors
 from gc_assets.core.clock import Clock
-from gc_assets.core.files import Files
 from gc_assets.core.hashing import digest as digest_rows
-from gc_assets.core.parts import PartWriter, read_parts
-from gc_assets.core.receipts import Balance, PartFile, Published, Receipt, Run, State
-from gc_assets.schemas import Table
+from gc_assets.core.plan import Amount
+from gc_assets.stages.progress import made
+from gc_assets.state.facts import Facts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.receipts import Balance, PartFile, Receipt
+from gc_assets.state.schemas import Table
 
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
@@ -39,7 +44,7 @@ _OWN_ERROR = re.compile(
     r"(?=\n\s*SQLSTATE|\n\s*at org\.|\n\nThe above exception was|\n\nDuring handling of|\n*\Z)",
     re.DOTALL | re.MULTILINE,
 )
-# What Spark would take for a pattern in a path.
+# Characters that Spark would take for a pattern in a path.
 _GLOB = re.compile(r"[\\\[\]{}*?]")
 PARTS_DDL = "parts string, digest long, totals string, facts string"
 MAX_SAMPLES = 20
@@ -52,13 +57,21 @@ class Totals:
     rows: int = 0
     size_bytes: int = 0
 
+    @property
+    def amount(self) -> Amount:
+        """The same of a table whose rows are files."""
+        return Amount(files=self.rows, bytes=self.size_bytes)
+
     def __add__(self, other: Totals) -> Totals:
         return Totals(self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Parts on storage, not published yet. `totals` are keyed by the values of the columns that were asked for."""
+    """Parts on storage, not published yet.
+
+    `totals` are keyed by the values of the columns that were asked for.
+    """
 
     parts: tuple[PartFile, ...]
     digest: int
@@ -80,24 +93,30 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def read_table(spark: SparkSession, state: State, table: Table, published: Published | None, side: str | None = None) -> DataFrame:
-    """Exactly the parts that the receipt names; an empty frame where nothing is published or the table has no rows."""
+    """Reads exactly the parts that the receipt names.
+
+    The frame is empty where nothing is published or the table has no rows.
+    """
     return read_paths(spark, state.files, table.schema, published.paths(side) if published is not None else [])
 
 
 def read_paths(spark: SparkSession, files: Files, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
-    """Parquet parts by their paths relative to the state."""
+    """Reads Parquet parts by their paths relative to the state."""
     if not paths:
         return spark.createDataFrame([], spark_schema(schema))
     return spark.read.schema(spark_schema(schema)).parquet(*[_GLOB.sub(r"\\\g<0>", files.uri(path)) for path in paths])
 
 
 def read_rows(state: State, table: Table, published: Published, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
-    """A bounded table in the driver's memory."""
+    """Reads a table into the driver's memory. Its size must be bounded."""
     return read_parts(state.files, published.paths(side), table.schema, columns)
 
 
 def row_hash(schema: StructType) -> Column:
-    """`xxhash64` over all columns, maps as their sorted entries: `core.hashing.row_hashes` on the driver is equal."""
+    """Returns `xxhash64` over all columns, maps as their sorted entries.
+
+    `core.hashing.row_hashes` gives the same on the driver.
+    """
     values = [f"array_sort(map_entries(`{f.name}`))" if isinstance(f.dataType, MapType) else f"`{f.name}`" for f in schema.fields]
     return F.expr(f"xxhash64({', '.join(values)})")
 
@@ -107,8 +126,9 @@ def write_frame(
 ) -> Written:
     """Runs the frame once and writes its rows as parts of `run`.
 
-    `totals_by` names columns, taken as text; rows and the sum of `size_bytes` are added up per distinct combination. With `routes`,
-    the frame has a column `_route` and rows whose value is in `routes` go to the side table of that name.
+    `totals_by` names columns, taken as text. Rows and the sum of `size_bytes` are added up per
+    distinct combination. With `routes` the frame has a column `_route`, and rows whose value is in
+    `routes` go to the side table of that name.
     """
     schema = spark_schema(table.schema)
     # As text: each function of a column object is a call to the JVM, and a table has many columns.
@@ -119,7 +139,10 @@ def write_frame(
 
 
 def collect(frame: DataFrame) -> list[Row]:
-    """The rows of a small frame. What an executor raised of our own errors is raised here again, as it was."""
+    """Returns the rows of a small frame.
+
+    Where an executor raised an error of ours, it is raised here again with its kind and message.
+    """
     try:
         return frame.collect()
     except PySparkException as error:
@@ -132,14 +155,20 @@ def collect(frame: DataFrame) -> list[Row]:
 
 
 def write_rows(rows: pa.Table, table: Table, run: Run, files: Files, side: dict[str, pa.Table] | None = None) -> Written:
-    """A small table without a Spark job; same parts, same digest. `side` tables go below their names."""
+    """Writes a small table without a Spark job: same parts, same digest.
+
+    `side` tables go below their names.
+    """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
     sides = {name: tuple(put(content, run, files, name)) for name, content in (side or {}).items()}
     return Written(tuple(put(cast_rows, run, files, "")), digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts})
 
 
 def put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
-    """Rows in memory as parts of the run, below `prefix` or in the table itself where that is empty."""
+    """Writes rows in memory as parts of the run.
+
+    They go below `prefix`, or into the table itself where that is empty.
+    """
     writer = PartWriter(files, run.path, rows.schema, prefix)
     for batch in rows.to_batches():
         writer.write(batch)
@@ -147,12 +176,12 @@ def put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
 
 
 def paths_of(run: Run, written: Written, side: str) -> list[str]:
-    """Paths, relative to the state, of a side table's parts that are not published yet."""
+    """Returns the paths, relative to the state, of a side table's parts that are not published yet."""
     return [f"{run.path}/{part.name}" for part in written.side.get(side, ())]
 
 
 def merge_written(rows: Sequence[Any]) -> Written:
-    """One `Written` from what the tasks of a job reported (columns of `PARTS_DDL`)."""
+    """Merges what the tasks of a job reported (columns of `PARTS_DDL`)."""
     main: list[PartFile] = []
     side: dict[str, list[PartFile]] = {}
     totals: dict[tuple[str, ...], Totals] = {}
@@ -186,9 +215,9 @@ def _same_release(version: str) -> None:
 def report_parts(
     parts: Sequence[PartFile], digest: int = 0, totals: dict[tuple[str, ...], Totals] | None = None, facts: dict[str, Any] | None = None
 ) -> pa.RecordBatch:
-    """What a task yields to the driver: one row of `PARTS_DDL`.
+    """Returns what a task yields to the driver: one row of `PARTS_DDL`.
 
-    `facts` of all tasks are merged: numbers add up, lists are joined and cut at `MAX_SAMPLES`.
+    The `facts` of all tasks are merged. Numbers add up. Lists are joined and cut at `MAX_SAMPLES`.
     """
     signed = (digest + 2**63) % 2**64 - 2**63
     return pa.RecordBatch.from_pydict(
@@ -203,7 +232,10 @@ def report_parts(
 
 @dataclass(frozen=True)
 class _WriteParts:
-    """The executor's side of `write_frame`; a callable value, so that it pickles in both Spark modes."""
+    """The executor's side of `write_frame`.
+
+    A callable value, so that it pickles in both Spark modes.
+    """
 
     files: Files
     directory: str
@@ -238,7 +270,10 @@ class _WriteParts:
 
 
 def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: Sequence[str]) -> None:
-    """Adds rows, and bytes where the table has `size_bytes`, per distinct combination of `by` (nulls count as empty text)."""
+    """Adds rows, and bytes where the table has `size_bytes`, per distinct combination of `by`.
+
+    A null counts as empty text.
+    """
     if not by or rows.num_rows == 0:
         return
     columns = {name: pc.fill_null(rows.column(name).cast(pa.string()), "") for name in by}
@@ -258,10 +293,13 @@ def publish(
     *,
     inputs: Sequence[Published] = (),
     balances: Sequence[Balance] = (),
-    facts: dict[str, Any] | None = None,
+    facts: Facts | Mapping[str, Any] | None = None,
     unsafe: Sequence[str] = (),
 ) -> Published:
-    """Makes what was written the current table of its run date. Parts of failed task attempts are removed first."""
+    """Makes what was written the current table of its run date.
+
+    Parts of failed task attempts are removed first.
+    """
     named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
     for item in state.files.list(run.path, recursive=True):
         if item.name.endswith(".parquet") and item.name not in named:
@@ -279,12 +317,17 @@ def publish(
         side=written.side,
         inputs={f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}": item.receipt.reference for item in inputs},
         balances=tuple(balances),
-        facts=facts or {},
+        facts=facts.model_dump(mode="json") if isinstance(facts, Facts) else dict(facts or {}),
         unsafe=tuple(unsafe),
     )
-    return state.publish(run, receipt)
+    published = state.publish(run, receipt)
+    made(published)
+    return published
 
 
 def parallelism(spark: SparkSession) -> int:
-    """How many tasks a stage spreads its work over: the session's `spark.sql.shuffle.partitions`."""
+    """Returns how many tasks a stage spreads its work over.
+
+    That is the session's `spark.sql.shuffle.partitions`.
+    """
     return int(cast(str, spark.conf.get("spark.sql.shuffle.partitions")))

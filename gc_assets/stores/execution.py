@@ -1,6 +1,8 @@
-"""Executes planned actions batch by batch: intent, action, outcome; resumes after a crash; and closes the books.
+"""Executes planned actions batch by batch: intent, action, outcome. Resumes after a crash, and
+closes the books.
 
-Decides nothing: which keys, and what to do with them, is the plan's. Runs in executors, on any cut of the plan's rows.
+Decides nothing: the plan says which keys, and what to do with them. Runs in executors, on any cut
+of the plan's rows.
 """
 
 from __future__ import annotations
@@ -12,28 +14,31 @@ import pyarrow as pa
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
-from gc_assets.schemas import DELETION_LOG
-from gc_assets.stores.protocol import VERDICTS, Lease, Outcome, Planned, Quarantine
+from gc_assets.core.phases import VERDICTS
+from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.stores.protocol import Lease, Outcome, Planned, Quarantine
 from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 
-# S3 deletes at most this many keys a request; on a disk it is a fraction of a second between two looks at the lease.
+# S3 deletes at most this many keys a request; on a disk it is a fraction of a second between two
+# looks at the lease.
 BATCH_SIZE = 1000
 
 
 def execute(
     rows: Iterable[Planned], quarantine: Quarantine, log: WriteAheadLog, lease: Lease, clock: Clock, batch_size: int = BATCH_SIZE
 ) -> Iterator[Outcome]:
-    """One outcome per row. What earlier runs settled is yielded from the log and not touched again; what failed is tried again.
+    """Yields one outcome per row.
 
-    Correct for rows in any order; fast where rows of one share (`share_of`) follow each other. Raises `GateRefused` between
-    batches when the lease is lost.
+    What earlier runs settled is yielded from the log and not touched again. What failed is tried
+    again. Correct for rows in any order; fast where rows of one share (`share_of`) follow each
+    other. Raises `GateRefused` between batches when the lease is lost.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
         history = log.history(share)
         while batch := list(islice(members, batch_size)):
             todo: list[Planned] = []
             for planned in batch:
-                settled = history.settled.get((planned.action, planned.key))
+                settled = history.settled.get(planned.act)
                 if settled is None:
                     todo.append(planned)
                 else:
@@ -42,7 +47,7 @@ def execute(
                 continue
             lease.check()
             name = log.intend(share, lease.token, todo)
-            resumed = {planned.key for planned in todo if (planned.action, planned.key) in history.interrupted}
+            resumed = {planned for planned in todo if planned.act in history.interrupted}
             results = quarantine.act(todo, resumed)
             at = clock.now()
             outcomes = [Outcome(planned, result.verdict, result.error, at) for planned, result in zip(todo, results, strict=True)]
@@ -51,7 +56,9 @@ def execute(
 
 
 def balance(planned: int, outcomes: Mapping[str, int]) -> None:
-    """Planned = done + absent + changed + denied + failed. Raises `GcError` with the figures otherwise."""
+    """Checks that planned = done + absent + changed + denied + failed. Raises `GcError` with the
+    figures otherwise.
+    """
     unknown = sorted(set(outcomes) - set(VERDICTS))
     if unknown or sum(outcomes.values()) != planned:
         parts = " + ".join(f"{outcomes.get(verdict, 0):,} {verdict}" for verdict in VERDICTS)
@@ -62,16 +69,20 @@ def balance(planned: int, outcomes: Mapping[str, int]) -> None:
 
 
 def planned_rows(batch: pa.RecordBatch) -> Iterator[Planned]:
-    """The rows of a batch with the columns of `deletion_plan`."""
+    """Returns the rows of a batch with the columns of `deletion_plan`."""
     names = ("key", "action", "size_bytes", "etag", "version_id", "source_plan_id", "kind")
     return map(Planned, *(batch.column(name).to_pylist() for name in names))
 
 
-def outcome_rows(outcomes: Iterable[Outcome], plan_id: str, quarantine: str) -> pa.RecordBatch:
-    """A batch with the columns of `deletion_log`."""
+def outcome_rows(outcomes: Iterable[Outcome], plan_id: str, quarantine: str, run_id: str | None = None) -> pa.RecordBatch:
+    """Returns outcomes as a batch with the columns of `deletion_log`. Without `run_id` no run has
+    done it yet: the outcome comes from a write-ahead log.
+    """
     rows = [
         {
             "key": o.planned.key,
+            "version_id": o.planned.version_id,
+            "run_id": run_id,
             "phase": o.planned.action,
             "outcome": o.verdict,
             "error": o.error,

@@ -1,44 +1,70 @@
-"""What every kind of store answers, and the values it answers with.
+"""What a store must guarantee, what it may offer besides, and the values in which it answers.
 
-Made for object stores as much as for disks: objects have keys and not paths, an identity (`etag`) and perhaps a version;
-listing is split into tasks (directories or key ranges) that run anywhere; deletions go in batches and answer key by key.
-Pure values: no I/O here.
+A store is one place below which objects lie: a directory, or a bucket with a prefix. An object
+has a key, bytes, a time of last modification and an identity (`etag`), and perhaps a version.
+The collector decides what to delete by four guarantees, so a place without them is no store:
+
+- A listing that ends has met every object that was there from its beginning to its end. A live
+  file that a listing missed would look lost.
+- An object is whole or it is not there. After a write has returned, every reader sees it.
+- Of several writers that create one object only if it is absent, exactly one succeeds.
+- Times of last modification do not go back. They are readings of one clock, and `Store.now`
+  reads the same clock. The grace period rests on it.
+
+What a store may offer besides are its traits. `Store.probe` proves each of them with objects of
+its own below the reserved prefix. Nothing is believed from a product's name. Without a trait:
+
+- replace-if-match: histories in this store are not edited, and the lease creates one object for
+  each token;
+- delete-if-match: the object is looked at immediately before it is deleted;
+- versions: quarantine is `trash` (copied aside) or `deferred` (nothing moves);
+- rename: `trash` copies, verifies the copy and deletes.
+
+Stores differ in how they reach these ends: in pages and batches of 1,000 keys, with one role that
+reads and another that deletes. Verbs that only read (`objects`, `plan_listing`, `holder`, `now`)
+need the reading role; `editable`, `quarantine`, `acquire` and `probe` take the changing role by
+themselves. Secrets are never part of a value: a store pickles, travels to executors and finds its
+credentials there.
+
+Pure values and protocols: no I/O here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final, Literal, Protocol, get_args
+from datetime import datetime, timedelta
+from typing import Final, Literal, Protocol
 
 import pyarrow as pa
 
-from gc_assets.schemas import STORAGE_INVENTORY
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.findings import Finding
+from gc_assets.core.objects import EditableObjects, Objects
+from gc_assets.core.phases import Action, Verdict
+from gc_assets.state.schemas import STORAGE_INVENTORY
 
-# The one prefix of a storage that is the collector's own: lease, fencing token, trash. Never listed, never planned.
+# The one prefix of a storage that is the collector's own: lease, fencing token, trash, canaries.
+# Never listed, never planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
 
 INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
 LISTING_SOURCE: Final = "listing"
 
-Action = Literal["quarantine", "purge", "restore"]
-QuarantineMode = Literal["trash", "versioned", "deferred"]
+# Long enough for a batch on a slow store, short enough to wait for after a crash.
+LEASE_DURATION: Final = timedelta(minutes=10)
 
-Verdict = Literal["done", "absent", "changed", "denied", "failed"]
-DONE: Verdict = "done"
-ABSENT: Verdict = "absent"
-CHANGED: Verdict = "changed"
-DENIED: Verdict = "denied"
-FAILED: Verdict = "failed"
-VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)
+QuarantineMode = Literal["trash", "versioned", "deferred"]
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A row of `deletion_plan` as far as a store needs it. `etag` names the only object that may be touched at that key.
+    """A row of `deletion_plan` as far as a store needs it.
 
-    `source_plan_id` is the plan that quarantined the key; null for the quarantine itself. `kind` is null where nothing names the file.
+    `etag` and `version_id` name the only object that may be touched at that key. `version_id` is
+    null in a store without versions. `source_plan_id` is the plan that quarantined the key, null
+    for the quarantine itself. `kind` is null where nothing names the file.
     """
 
     key: str
@@ -49,12 +75,18 @@ class Planned:
     source_plan_id: str | None = None
     kind: str | None = None
 
+    @property
+    def act(self) -> tuple[Action, str, str | None]:
+        """What is done to which object. By its act a row of a plan is looked up again in its log."""
+        return self.action, self.key, self.version_id
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a store did about one key. `error` says what was found wherever the verdict is not `done`.
+    """What a store did about one key. `error` says why wherever the verdict is not `done`.
 
-    `changed` means another object stands there, `denied` that trying again will not help, `failed` that it may.
+    `changed` means another object stands there, `denied` that trying again will not help, `failed`
+    that it may.
     """
 
     verdict: Verdict
@@ -63,7 +95,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row of `deletion_log`, but for its plan id."""
+    """A row of `deletion_log`, without plan id and run id."""
 
     planned: Planned
     verdict: Verdict
@@ -72,16 +104,40 @@ class Outcome:
 
 
 class Quarantine(Protocol):
-    """Acts on batches of planned objects. Implementations pickle and are safe to use from threads."""
+    """Acts on batches of planned objects. Pickles, and is safe to use from threads."""
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[str] = ()) -> list[Result]:
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
         """One result per planned object, in order, durable when this returns.
 
-        Each object's identity is compared right before it is touched. Acting again on what is already done answers `done`.
-        `resumed` names keys of this batch that an earlier, interrupted run may already have acted on: only they may
-        be found purged and count as `done`. Never raises for a single key.
+        - The identity of each object is compared right before the object is touched. Another
+          object at its key is left alone: `changed`.
+        - A restore never replaces an object.
+        - Acting again on what is already done answers `done`.
+        - `resumed` are those of this batch that an earlier, interrupted run may have acted on
+          already. Of them a purge that finds nothing is `done`, of all others `absent`.
+        - A key below the reserved prefix is `denied`.
+        - A single key never raises.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds a storage's lease, as it is on record there. Times are ISO 8601 in UTC."""
+
+    owner: str
+    host: str
+    pid: int
+    plan_id: str
+    token: int
+    acquired_at: str
+    expires_at: str
+
+    def is_live(self, now: datetime) -> bool:
+        return now < datetime.fromisoformat(self.expires_at)
+
+    def __str__(self) -> str:
+        return f"{self.owner} (host {self.host}, process {self.pid}, plan {self.plan_id}) since {self.acquired_at} until {self.expires_at}"
 
 
 class Lease(Protocol):
@@ -89,11 +145,22 @@ class Lease(Protocol):
 
     @property
     def token(self) -> int:
-        """Grows with every lease that was ever given out on the storage."""
+        """A number that grows with every lease that was ever given out on the storage."""
         ...
 
     def check(self) -> None:
-        """Raises `GateRefused` if the storage's lease is no longer this one. Extends the lease when half its time is over."""
+        """Returns while the storage's lease is this one; extends it when half its time is over.
+
+        An expired lease that nobody took over is still this one. Raises `GateRefused` otherwise.
+        """
+        ...
+
+    def renew(self) -> None:
+        """Extends the lease to its whole duration from now. Raises `GateRefused` where it was lost."""
+        ...
+
+    def release(self) -> None:
+        """Frees the storage, unless somebody took it over from this lease."""
         ...
 
 
@@ -102,7 +169,9 @@ ProblemKind = Literal["symlink", "not_utf8", "special", "unreadable"]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    r"""Something below the root that is no object and so is kept. `key` has undecodable bytes as `\xNN`."""
+    r"""Something below the root that is no object, and is therefore kept. `key` has undecodable
+    bytes as `\xNN`.
+    """
 
     key: str
     kind: ProblemKind
@@ -110,15 +179,16 @@ class Problem:
 
     @property
     def is_incomplete(self) -> bool:
-        """True where objects may have been missed: no plan may follow from such an inventory."""
+        """True where objects may have been missed. No plan may follow from such an inventory."""
         return self.kind == "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A directory that holds objects and no directories, with its own time of modification before it was read.
+    """A directory that holds objects and no directories, with its time before it was read.
 
-    While that time stays the same nothing was added to it or taken from it.
+    `modified_ns` is the directory's own time of modification. While that time stays the same
+    nothing was added to it or taken from it. A store without directories tells of none.
     """
 
     key: str
@@ -128,9 +198,10 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A step of a listing: objects with the columns of `storage_inventory`, problems met, and work left over for another round.
+    """A step of a listing: objects (columns of `storage_inventory`) and problems that were met.
 
-    `directories` are those that a later listing need not read again while they are unchanged.
+    `leftover` is work for another round. `directories` are those that a later listing need not read
+    again while they are unchanged.
     """
 
     objects: pa.RecordBatch
@@ -143,5 +214,122 @@ class ListingTask(Protocol):
     """A part of a storage's listing that no other part overlaps. Pickles."""
 
     def run(self, budget: int) -> Iterator[Listed]:
-        """Everything in this part, or in the leftover tasks it yields once about `budget` entries were met."""
+        """Yields everything in this part, except what it leaves to the leftover tasks that it
+        yields. It leaves work over once it has met about `budget` entries.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What canary objects proved of a store.
+
+    A store without `create_if_absent` cannot have a lease. `delete_if_match` says for how many keys
+    of one request the store itself compares.
+    """
+
+    create_if_absent: bool
+    replace_if_match: bool
+    rename: bool
+    versions: bool = False
+    delete_if_match: Literal["none", "one", "batch"] = "none"
+
+
+class Store(Protocol):
+    """One storage: reads, lists, quarantines, and says what holds there. A frozen value; pickles.
+
+    Opening a store does not touch it: whether the place exists is seen by the first verb.
+    """
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the location by its one name, a key of `SCHEMES`."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """Its place, as the configuration spells it."""
+        ...
+
+    @property
+    def objects(self) -> Objects:
+        """Reads objects by address, here and wherever else the scheme reaches."""
+        ...
+
+    @property
+    def editable(self) -> EditableObjects:
+        """Changes objects by address, each on the condition that it is the one that was read."""
+        ...
+
+    def plan_listing(
+        self, parallelism: int, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+    ) -> Sequence[ListingTask]:
+        """Returns tasks that together list every object once, for `parallelism` workers. What lies
+        directly in the directories `carried` is left out.
+
+        A later listing may carry only directories that were last modified before `settled_before`,
+        and none if it is not given. Raises `StoreError` where the place is not there or cannot be
+        read: an empty inventory would make every live file look lost.
+        """
+        ...
+
+    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
+        """Returns the keys of the directories that hold the same objects as when they were listed."""
+        ...
+
+    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+        """Returns the rows of an earlier listing that lie directly in the directories `carried`."""
+        ...
+
+    def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
+        """How the plan `plan_id` acts here. Raises `UsageError` for a mode the store lacks."""
+        ...
+
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> Lease:
+        """Takes the storage's lease. It is held until it is released, or has expired and was taken
+        over.
+
+        Raises `GateRefused` naming the holder while another lease is live, and `StoreError` where
+        the storage or its lease cannot be read.
+        """
+        ...
+
+    def holder(self) -> Holder | None:
+        """Returns who holds the lease, live or expired, or null where nobody does. Raises
+        `StoreError` where what stands there is no lease.
+        """
+        ...
+
+    def now(self) -> datetime:
+        """Returns the store's own time, by which it dates objects (UTC)."""
+        ...
+
+    def probe(self) -> Traits:
+        """Returns what canary objects prove. It writes below the reserved prefix and removes what
+        it wrote.
+
+        Raises `StoreError` or `OSError` where the storage cannot be written.
+        """
+        ...
+
+    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+        """Returns findings: whether nights can list the storage and plans act on it, what would
+        stop them, and the way out. Changes nothing in a storage of mode `plan`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """A kind of store, as its package offers it.
+
+    `scheme` and `example` are how lakes.yaml spells its locations, `quarantines` the modes it can
+    have at all, `open` makes the store of a location. `anywhere` reaches every address of the
+    scheme, in a configured storage or not.
+    """
+
+    scheme: str
+    example: str
+    quarantines: tuple[QuarantineMode, ...]
+    open: Callable[[str], Store]
+    anywhere: EditableObjects

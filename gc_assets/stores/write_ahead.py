@@ -1,8 +1,10 @@
-"""The write-ahead log of a plan's execution: what was about to happen, then what happened, readable without our code.
+"""The write-ahead log of a plan's execution: what was about to happen, then what happened. It can
+be read without our code.
 
-`log.json` names the plan; each batch has `share-<n>/<batch>.intent.jsonl`, written before its first action, and `<batch>.outcome.jsonl`,
-written after its last: one JSON object a line. A key belongs to a share by its hash, so that what is known of it is found again however the
-plan is cut into batches. Knows no store and no clock.
+`log.json` names the plan. Each batch has two files with one JSON object a line:
+`share-<n>/<batch>.intent.jsonl`, written before its first action, and `<batch>.outcome.jsonl`,
+written after its last. A key belongs to a share by its hash, so its records can be looked up
+however the plan is cut into batches. Knows no store and no clock.
 """
 
 from __future__ import annotations
@@ -17,69 +19,84 @@ from typing import Any, TypeVar
 import xxhash
 
 from gc_assets.core.errors import StateError
-from gc_assets.core.files import Files
 from gc_assets.core.hashing import SPARK_SEED
-from gc_assets.stores.protocol import DENIED, DONE, FAILED, VERDICTS, Outcome, Planned
+from gc_assets.core.phases import DENIED, DONE, FAILED, QUARANTINE, VERDICTS, Action
+from gc_assets.state.files import Files
+from gc_assets.stores.protocol import Outcome, Planned
 
 # A share's history is held in memory when a plan is resumed: about 50 MB.
 KEYS_PER_SHARE = 50_000
 _Row = TypeVar("_Row")
+# Action, key and version.
+Act = tuple[Action, str, str | None]
 _INTENT = ".intent.jsonl"
 _OUTCOME = ".outcome.jsonl"
 
 
 def share_of(key: str, shares: int) -> int:
-    """Equals Spark's `pmod(xxhash64(key), shares)`."""
+    """Returns the share of a key, which equals Spark's `pmod(xxhash64(key), shares)`."""
     unsigned = xxhash.xxh64_intdigest(key.encode(), seed=SPARK_SEED)
     return (unsigned - (1 << 64) if unsigned >= 1 << 63 else unsigned) % shares
 
 
 @dataclass(frozen=True, slots=True)
-class History:
-    """What earlier runs wrote of a share. `settled` are final outcomes; `interrupted` keys whose last known batch never got its outcome."""
+class ShareRecord:
+    """What earlier runs wrote of a share, by `Planned.act`.
 
-    settled: Mapping[tuple[str, str], Outcome]
-    interrupted: frozenset[tuple[str, str]]
+    `settled` are final outcomes. `interrupted` are the acts of every batch that never got its
+    outcome, even if a later batch settled them.
+    """
+
+    settled: Mapping[Act, Outcome]
+    interrupted: frozenset[Act]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteAheadLog:
-    """The log of one plan in `directory` of the state. Pickles; its files are only ever added."""
+    """The log of one plan in `directory` of the state. Pickles. Files are only ever added to it."""
 
     files: Files
     directory: str
     plan_id: str
     shares: int
 
-    def history(self, share: int) -> History:
-        """Raises `StateError` naming a file that cannot be understood."""
+    def history(self, share: int) -> ShareRecord:
+        """Returns the record of a share. Raises `StateError` naming a file that cannot be
+        understood.
+        """
         names = {stat.name for stat in self.files.list(self._share(share))}
-        settled: dict[tuple[str, str], Outcome] = {}
-        interrupted: set[tuple[str, str]] = set()
+        settled: dict[Act, Outcome] = {}
+        interrupted: set[Act] = set()
         for name in sorted(names):
             if name.endswith(_OUTCOME):
                 outcomes = self._read(share, name, _outcome)
-                settled |= {(o.planned.action, o.planned.key): o for o in outcomes if o.verdict != FAILED}
+                settled |= {o.planned.act: o for o in outcomes if o.verdict != FAILED}
             elif name.endswith(_INTENT) and name.removesuffix(_INTENT) + _OUTCOME not in names:
-                interrupted |= {(planned.action, planned.key) for planned in self._read(share, name, _planned)}
-        return History(settled, frozenset(interrupted))
+                interrupted |= {planned.act for planned in self._read(share, name, _planned)}
+        return ShareRecord(settled, frozenset(interrupted))
+
+    def batches(self) -> int:
+        """Returns how many batches are on record with their outcome."""
+        return sum(stat.name.endswith(_OUTCOME) for stat in self.files.list(self.directory, recursive=True))
 
     def quarantined(self, share: int) -> Iterator[tuple[Planned, datetime | None]]:
-        """What this log moved to quarantine, or may have: with the time of a known move, null where it is not known."""
+        """Returns what this log moved to quarantine, or may have moved. The time of a move is null
+        where it is not known.
+        """
         names = [stat.name for stat in self.files.list(self._share(share)) if stat.name.endswith(_INTENT)]
         history = self.history(share)
-        for key, planned in {row.key: row for name in names for row in self._read(share, name, _planned)}.items():
-            row = planned.action, key
-            settled = history.settled.get(row)
-            if planned.action != "quarantine":
-                continue
-            if settled is None or (settled.verdict == DENIED and row in history.interrupted):
+        rows = [row for name in names for row in self._read(share, name, _planned) if row.action == QUARANTINE]
+        for act, planned in {row.act: row for row in rows}.items():
+            settled = history.settled.get(act)
+            if settled is None or (settled.verdict == DENIED and act in history.interrupted):
                 yield planned, None
             elif settled.verdict == DONE:
                 yield planned, settled.at
 
     def intend(self, share: int, token: int, batch: Sequence[Planned]) -> str:
-        """The batch's name, once its intent is on disk. `token` is the fencing token under which it will act."""
+        """Writes the intent of a batch to disk and returns the batch's name. `token` is the fencing
+        token under which the batch will act.
+        """
         name = f"{token:06d}-{uuid.uuid4().hex}"
         self._write(share, name + _INTENT, map(_row, batch))
         return name
@@ -105,7 +122,8 @@ class WriteAheadLog:
 
 
 def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteAheadLog:
-    """The plan's log, begun if there is none. Called under the storage's lease, before executors use it.
+    """Returns the plan's log, and begins one if there is none. Called under the storage's lease,
+    before executors use it.
 
     Raises `StateError` where the directory holds the log of another plan.
     """

@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.config import Config
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.gates import delete_bytes
+from gc_assets.core.phases import QUARANTINE
 from gc_assets.core.plan import Amount, sealed
-from gc_assets.core.receipts import Published, State
-from gc_assets.schemas import DELETION_PLAN
-from gc_assets.stages.deletion_plan import QUARANTINE
+from gc_assets.lakes.kinds import config_of
+from gc_assets.resources.platform import Platform
 from gc_assets.stages.tables import publish, write_rows
-from resources.platform import Platform
+from gc_assets.state.journal import Published, State
+from gc_assets.state.schemas import DELETION_PLAN
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 TODAY = "2026-03-14"
@@ -32,7 +32,7 @@ def platform(root: Path, *, mode: str = "plan", now: datetime | None = NOW, **st
             {"name": "weather", "kind": "icechunk", "location": f"file://{root}/warehouse/weather/"},
         ],
     }
-    return Platform(Config.model_validate(document), Clock(now), (), root / "lakes.yaml")
+    return Platform(config_of(document), Clock(now), (), root / "lakes.yaml")
 
 
 def stored_plan(

@@ -5,10 +5,10 @@ from pathlib import Path
 import dagster as dg
 
 from gc_assets.definitions import build_definitions
-from gc_assets.stages.approvals import approve
-from gc_assets.stages.deletion_plan import header_of
-from resources.collector import Collector
-from resources.platform import Platform
+from gc_assets.resources.collector import Collector
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.books.plans import approve
+from gc_assets.stages.delete.plan import header_of
 from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 
 

@@ -11,17 +11,22 @@ from gc_assets.assets.checks import Check, Verdict
 from gc_assets.core.errors import StateError
 from gc_assets.core.filter import Filter, FilterSpec
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.parts import PartWriter
-from gc_assets.core.receipts import Balance, Published
-from gc_assets.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, Table
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import Written, publish, write_rows
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import PartWriter
+from gc_assets.state.receipts import Balance
+from gc_assets.state.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, Table
 from tests.assets.platforms import NOW, platform, stored_plan
+from tests.records import NOTHING_SWEPT
 
 
 @pytest.fixture
 def night(tmp_path: Path) -> Night:
     return platform(tmp_path).night(NOW.date())
+
+
+COUNTS = ("decoded", "entries", "external", "container_bytes", "levels", "segments")
 
 
 def published(night: Night, group: str, table: Table, rows: list[dict[str, Any]], **facts: Any) -> Published:
@@ -97,16 +102,17 @@ def test_a_filter_that_lacks_one_live_key_is_stopped(night: Night) -> None:
 
 
 def test_one_live_key_among_the_candidates_is_stopped(night: Night) -> None:
-    clean = published(night, "warehouse", ORPHAN_FILES, [], false_negatives=0, stopped_samples=[])
+    clean = published(night, "warehouse", ORPHAN_FILES, [], **NOTHING_SWEPT)
     assert verdict(checks.NO_LIVE_CANDIDATE, night, clean).passed
-    dirty = published(night, "warehouse", ORPHAN_FILES, [], false_negatives=1, stopped_samples=["false_negatives: a.parquet"])
+    one_hit = {"false_negatives": 1, "stopped_samples": ["false_negatives: a.parquet"]}
+    dirty = published(night, "warehouse", ORPHAN_FILES, [], **{**NOTHING_SWEPT, **one_hit})
     found = verdict(checks.NO_LIVE_CANDIDATE, night, dirty)
     assert not found.passed
     assert "a.parquet" in (found.found or "")
 
 
 def test_unreadable_containers_warn_and_do_not_block(night: Night) -> None:
-    table = published(night, "sales", MANIFEST_ENTRIES, [], unreadable=2)
+    table = published(night, "sales", MANIFEST_ENTRIES, [], **dict.fromkeys(COUNTS, 0), unreadable=2)
     assert not verdict(checks.EVERYTHING_DECODED, night, table).passed
     assert not checks.EVERYTHING_DECODED.blocking
 
@@ -130,7 +136,9 @@ def test_a_plan_that_was_edited_is_found(tmp_path: Path, night: Night) -> None:
 def test_failed_keys_are_counted_over_all_phases(night: Night) -> None:
     one, three = {"files": 1, "bytes": 1}, {"files": 3, "bytes": 3}
     books = {"quarantine/done": three, "quarantine/failed": one, "purge/failed": one}
-    assert verdict(checks.NO_FAILED_KEY, night, published(night, "warehouse", DELETION_LOG, [], books=books)).numbers == {"failed_files": 2}
+    assert verdict(checks.NO_FAILED_KEY, night, published(night, "warehouse", DELETION_LOG, [], plan_id="p", books=books)).numbers == {
+        "failed_files": 2
+    }
 
 
 def test_a_table_that_is_half_there_is_not_reported_at_all(night: Night, tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import dagster as dg
 
-from gc_assets.assets.deletion_log import chosen
 from gc_assets.core.clock import Clock
-from gc_assets.core.receipts import State
+from gc_assets.core.phases import QUARANTINE
 from gc_assets.definitions import build_definitions
-from gc_assets.stages.deletion_plan import QUARANTINE, RESTORE, header_of
-from resources.platform import Platform
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 
 OP = "warehouse__deletion_log"
@@ -116,7 +116,7 @@ def test_an_edited_plan_is_refused(tmp_path: Path) -> None:
     receipt.write_text(receipt.read_text().replace('"live_files": 7', '"live_files": 8').replace('"live_files":7', '"live_files":8'))
     error, message = refusal(deletion(at, plan_id=header_of(published).plan_id))
     assert error == "StateError"
-    assert "changed after it was made" in message
+    assert "was changed after" in message
 
 
 def test_a_run_date_after_today_is_wrong_usage(tmp_path: Path) -> None:
@@ -131,17 +131,3 @@ def test_the_plan_that_nothing_is_done_for_stays_ready(tmp_path: Path) -> None:
     deletion(at)
     assert header.totals[QUARANTINE].files == 2
     assert header.status_at(at.clock.now()) == "ready"
-
-
-def test_what_is_needed_again_is_put_back_without_a_plan_id_and_nothing_else_is_done(tmp_path: Path) -> None:
-    at = platform(tmp_path, mode="apply")
-    header = header_of(stored_plan(at, action=RESTORE))
-    plan, phases, _ = chosen(at.night(NOW.date()), "warehouse", "")
-    assert plan is not None
-    assert (plan.header, phases) == (header, (RESTORE,))
-
-
-def test_what_is_needed_again_waits_in_mode_plan(tmp_path: Path) -> None:
-    at = platform(tmp_path)
-    stored_plan(at, action=RESTORE)
-    assert chosen(at.night(NOW.date()), "warehouse", "")[0] is None

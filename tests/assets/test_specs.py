@@ -10,11 +10,12 @@ import dagster as dg
 import pytest
 import yaml
 
-from gc_assets.config import LakeFsLakeConfig, NessieLakeConfig
+from gc_assets.assets.partitions import run_dates
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
-from gc_assets.partitions import run_dates
-from gc_assets.schemas import TABLES
+from gc_assets.lakes.kinds import KINDS, all_tables
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.lakes.nessie.config import NessieLakeConfig
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
 
@@ -39,10 +40,8 @@ def test_the_assets_are_those_of_the_snapshot() -> None:
 
 def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Definitions) -> None:
     lakes = {"sales": "iceberg", "weather": "icechunk"}
-    wanted = {
-        f"{lake}/{table.name}" for table in TABLES.values() if table.scope == "lake" for lake, kind in lakes.items() if table.is_of(kind)
-    }
-    wanted |= {f"warehouse/{table.name}" for table in TABLES.values() if table.scope == "storage"}
+    wanted = {f"{lake}/{table.name}" for table in all_tables().values() for lake, kind in lakes.items() if KINDS[kind].has(table)}
+    wanted |= {f"warehouse/{table.name}" for table in all_tables().values() if table.scope == "storage"}
     assert set(specs(definitions)) == wanted
 
 

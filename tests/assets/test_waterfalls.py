@@ -5,18 +5,19 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
+from gc_assets.core.plan import Amount
 from gc_assets.report.waterfall import FIGURE, LABEL, WIDTH, Step, data_uri, waterfall_svg
+from gc_assets.state.facts import OrphanFilesFacts
 
-FACTS = {
-    "waterfall": {
-        "live": {"files": 60, "bytes": 6_000},
-        "unowned": {"files": 5, "bytes": 500},
-        "young": {"files": 10, "bytes": 1_000},
-        "candidate": {"files": 25, "bytes": 2_500},
+FACTS = OrphanFilesFacts.model_construct(
+    waterfall={
+        "live": Amount(files=60, bytes=6_000),
+        "unowned": Amount(files=5, bytes=500),
+        "young": Amount(files=10, bytes=1_000),
+        "candidate": Amount(files=25, bytes=2_500),
     },
-    "held_for_expiry": {"sales": {"files": 20, "bytes": 2_000}},
-    "by_reason": {"expired/sales": {"files": 20, "bytes": 2_000}, "unreferenced/sales": {"files": 5, "bytes": 500}},
-}
+    by_reason={"expired/sales": Amount(files=20, bytes=2_000), "unreferenced/sales": Amount(files=5, bytes=500)},
+)
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gc_assets.demo.iceberg_builder import LakeBuilder, TableBuilder
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 
 SPARK = {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "1g"}}
 

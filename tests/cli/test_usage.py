@@ -120,7 +120,7 @@ def test_an_unexpected_error_is_one_line_and_its_traceback_only_with_v(config: s
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody thought of this")
 
-    monkeypatch.setattr("resources.platform.load_platform", broken)
+    monkeypatch.setattr("gc_assets.resources.platform.load_platform", broken)
     short, long = gc_assets("plans", "--config", config), gc_assets("plans", "--config", config, "-v")
     assert short.exit_code == long.exit_code == 1
     assert "nobody thought of this" in short.stderr

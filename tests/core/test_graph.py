@@ -58,7 +58,7 @@ def ids_of(graph: CommitGraph, indexes: Sequence[int]) -> list[str]:
 
 
 def problems_of(graph: CommitGraph) -> dict[str, tuple[int, tuple[tuple[str, ...], ...]]]:
-    return {problem.kind: (problem.count, problem.samples) for problem in graph.problems}
+    return {problem.what: (problem.count, problem.samples) for problem in graph.problems}
 
 
 @st.composite

@@ -11,7 +11,7 @@ import pytest
 
 from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, sealed
-from gc_assets.report.history import History, Node
+from gc_assets.report.drawing import Drawing, Node
 from gc_assets.report.night_report import Change, Holder, LakePage, NightReport, PlannedFile, Quarantined, StoragePage
 from gc_assets.report.page import render
 from gc_assets.report.waterfall import Step
@@ -83,7 +83,7 @@ def lake(**changes: Any) -> LakePage:
         "expiry_actions": 0,
         "notes": (),
         "holders": (Holder("shop.orders", "main", 10, 5_000_000_000),),
-        "histories": (History("shop.orders", (Node("1", None, None, 0, "retained", False, "1"),)),),
+        "histories": (Drawing("shop.orders", (Node("1", None, None, 0, "retained", False, "1"),)),),
         "histories_left_out": 0,
     }
     return LakePage(**{**values, **changes})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gc_assets.report.history import History, Node
+from gc_assets.report.drawing import Drawing, Node
 from gc_assets.report.text_graph import text_graph
 
 
@@ -12,7 +12,7 @@ def node(name: str, parent: str | None, after: str | None = "same", *, leaves: b
 
 
 def drawn(*nodes: Node, after: bool = False, hidden: int = 0) -> list[str]:
-    return list(text_graph(History("t", nodes, hidden), after=after))
+    return list(text_graph(Drawing("t", nodes, hidden), after=after))
 
 
 def test_a_line_of_commits_stands_newest_first_with_its_refs() -> None:

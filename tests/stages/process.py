@@ -8,20 +8,17 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-from gc_assets.stages.approvals import find_plan
-from gc_assets.stages.restore import restore
-from resources.spark import SparkRuntime
+from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.delete.restore import restore
 from tests.conftest import TEST_CONF
+from tests.killed import CHECKOUT
 from tests.stages.lakehouse import STORAGE, Lakehouse
-
-CHECKOUT = Path(__file__).parents[2]
 
 
 def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -36,32 +33,6 @@ def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> s
         text=True,
         start_new_session=True,
     )
-
-
-def kill(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to everything in the process's session at once, its JVM and Python workers too, until nothing of it is left."""
-    while members := [pid for pid in _processes() if _session(pid) == process.pid]:
-        for pid in members:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue  # it went with its parent
-        process.poll()
-        time.sleep(0.01)
-    process.communicate()
-
-
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
-
-
-def _session(pid: int) -> int | None:
-    """The session of a running process; null for one that is gone or waits for its parent to take notice."""
-    try:
-        state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if state == "Z" else int(session)
 
 
 def story(house: Lakehouse) -> dict[str, Any]:

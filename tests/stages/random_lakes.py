@@ -14,7 +14,7 @@ import zarr
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gc_assets.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.stages.oracles import DAY_MS

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
+from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.refs import head_document
-from gc_assets.stages.approvals import execution_directory, find_plan, unfinished
-from gc_assets.stages.quarantine_ledger import quarantine_ledger
-from gc_assets.stages.restore import restore
+from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.books.plans import StoredPlan, execution_directory, find_plan, unfinished
+from gc_assets.stages.delete.restore import restore
+from gc_assets.stores.local.lease import acquire
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
@@ -24,69 +28,70 @@ from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def planned(spark: SparkSession, tmp_path: Path) -> tuple[Lakehouse, TableBuilder, list[Path]]:
-    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+@dataclass
+class Planned:
+    """A table with six lost data files beside it, and the approved plan that would take them."""
+
+    house: Lakehouse
+    table: TableBuilder
+    lost: list[Path]
+    header: PlanHeader
+    plan: StoredPlan
+    before_the_state_was_lost: PlanHeader
+    keys: set[str]
+    keys_under_another_name: set[str]
+    contents: dict[Path, bytes] = field(default_factory=dict)
+
+    def add(self, *files: Path) -> None:
+        with self.table.lake.at(NOW):
+            self.table.table.add_files([f"file://{path}" for path in files], check_duplicate_files=False)
+
+    def outcomes(self) -> dict[str, tuple[str, str | None]]:
+        return {row["key"]: (row["outcome"], row["error"]) for row in self.house.rows("deletion_log")}
+
+
+@pytest.fixture(scope="module")
+def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    """The tests with it are one story in order: three plans, refusals that change nothing, then the plan is carried out."""
+    house = Lakehouse(spark, tmp_path_factory.mktemp("changes"))
+    iceberg = LakeBuilder(house.root)
     table = iceberg.table("db.t", days_ago(40))
     table.append(days_ago(30))
-    lost = table.leftovers(days_ago(20), 4)
+    lost = table.leftovers(days_ago(20), 6)
     house.lakes = [iceberg.config("sales")]
-    return house, table, [path for path in lost if path.suffix == ".parquet"]
-
-
-def test_what_changes_after_the_plan_is_spared_and_told(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    """One candidate is committed meanwhile, one replaced by new bytes, one touched, one gone; the rest goes."""
-    house, table, (revived, replaced, touched, gone) = planned
+    first = house.plan()
+    keys = house.keys("deletion_plan")
+    house.storage, house.now = "renamed", NOW + timedelta(days=1)
+    house.plan()
+    renamed = house.keys("deletion_plan", "renamed")
+    house.storage, house.now = STORAGE, NOW
+    shutil.rmtree(house.root / "state")
     header = house.plan()
-    house.approved(header)
-    with table.lake.at(NOW):
-        table.table.add_files([f"file://{revived}"], check_duplicate_files=False)
-    content = replaced.read_bytes()
-    replaced.unlink()
-    replaced.write_bytes(content)
-    os.utime(touched, (NOW.timestamp(),) * 2)
-    gone.unlink()
-    house.apply(header)
-    outcome = {row["key"]: (row["outcome"], row["error"]) for row in house.rows("deletion_log")}
-    assert outcome[house.key(revived)] == ("changed", "live again: lake sales needs it")
-    assert outcome[house.key(replaced)][0] == "changed"
-    assert outcome[house.key(touched)][0] == "changed"
-    assert outcome[house.key(gone)][0] == "absent"
-    assert {path.exists() for path in (revived, replaced, touched)} == {True}
-    assert table.table.scan().to_arrow().num_rows > 2
-    assert sum(1 for verdict, _ in outcome.values() if verdict == "done") == len(outcome) - 4
+    plan = house.approved(header)
+    return Planned(house, table, [path for path in lost if path.suffix == ".parquet"], header, plan, first, keys, renamed)
 
 
-def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_without_approval(
-    planned: tuple[Lakehouse, TableBuilder, list[Path]],
-) -> None:
-    house, table, (revived, *_) = planned
-    content = revived.read_bytes()
-    header = house.plan()
-    house.approved(header)
-    house.apply(header)
-    assert not revived.exists()
-    revived.write_bytes(content)  # pyiceberg looks into a file that it adds; the writer of a manifest need not
-    with table.lake.at(NOW):
-        table.table.add_files([f"file://{revived}"], check_duplicate_files=False)
-    revived.unlink()
-    house.now = NOW + timedelta(days=1)
-    later = house.plan()
-    actions = {row["key"]: row["action"] for row in house.rows("deletion_plan")}
-    assert actions[house.key(revived)] == "restore"
-    assert later.failed_gates == []  # a gate that failed for what the plan puts back would stop the very step that does it
-    applied = house.apply(later, ("restore",))
-    assert list(applied.books) == [("restore", "done")]
-    assert revived.read_bytes() == content
-    house.now = NOW + timedelta(days=2)
-    assert "unfinished_apply" not in house.failed_gates(house.plan())
-    assert table.table.scan().to_arrow().num_rows > 2
+@pytest.fixture
+def untouched(planned: Planned) -> Iterator[Planned]:
+    """Whatever the test tries, no file moves."""
+    yield planned
+    planned.house.settings, planned.house.now = {}, NOW
+    assert all(path.exists() for path in planned.lost)
 
 
-def test_an_expired_approval_and_another_policy_are_refused(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    house, _, lost = planned
-    header = house.plan()
-    house.approved(header)
+def test_a_lost_state_costs_no_data(untouched: Planned) -> None:
+    assert untouched.header.totals == untouched.before_the_state_was_lost.totals
+    assert untouched.table.table.scan().to_arrow().num_rows == 2
+
+
+def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(untouched: Planned) -> None:
+    """What the cache of decoded containers says of places was true of the old storages only."""
+    assert untouched.keys_under_another_name == untouched.keys
+    assert {untouched.house.key(path) for path in untouched.lost} <= untouched.keys
+
+
+def test_an_expired_approval_and_another_policy_are_refused(untouched: Planned) -> None:
+    house, header = untouched.house, untouched.header
     house.settings = {"grace": "100h"}
     with pytest.raises(GateRefused, match="another policy"):
         house.apply(header)
@@ -97,93 +102,87 @@ def test_an_expired_approval_and_another_policy_are_refused(planned: tuple[Lakeh
     house.now = header.apply_before
     with pytest.raises(GateRefused, match="could be applied until"):
         house.apply(header)
-    assert all(path.exists() for path in lost)
 
 
-def test_a_lake_that_cannot_be_read_at_apply_stops_it_before_anything_moves(
-    planned: tuple[Lakehouse, TableBuilder, list[Path]],
-) -> None:
-    house, table, lost = planned
-    header = house.plan()
-    house.approved(header)
-    metadata = TableBuilder.path(table.metadata_location)
-    metadata.write_bytes(metadata.read_bytes()[:100])
+def test_a_lake_that_cannot_be_read_at_apply_stops_it_before_anything_moves(untouched: Planned) -> None:
+    metadata = TableBuilder.path(untouched.table.metadata_location)
+    whole = metadata.read_bytes()
+    metadata.write_bytes(whole[:100])
     with pytest.raises(LakeUnreadable, match=r"db\.t"):
-        house.apply(header)
-    assert all(path.exists() for path in lost)
-    assert not (house.warehouse / ".gc-assets" / "lease.json").exists()
+        untouched.house.apply(untouched.header)
+    metadata.write_bytes(whole)
+    assert not (untouched.house.warehouse / ".gc-assets" / "lease.json").exists()
 
 
-def test_a_live_lease_of_another_apply_is_refused_by_name(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    from gc_assets.stores.lease import acquire
-
-    house, _, lost = planned
-    header = house.plan()
-    house.approved(header)
+def test_a_live_lease_of_another_apply_is_refused_by_name(untouched: Planned) -> None:
+    house = untouched.house
     lease = acquire(f"file://{house.warehouse}/", "another plan", "somebody else", house.clock)
     with pytest.raises(GateRefused, match="somebody else"):
-        house.apply(header)
+        house.apply(untouched.header)
     lease.release()
-    assert all(path.exists() for path in lost)
 
 
-def test_a_plan_whose_rows_were_changed_after_approval_is_refused(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    house, _, lost = planned
-    header = house.plan()
-    plan = house.approved(header)
-    receipt = Path(house.root / "state" / plan.published.path / "_receipt.json")
-    document = json.loads(receipt.read_text())
+def test_a_plan_whose_rows_were_changed_after_approval_is_refused(untouched: Planned) -> None:
+    receipt = Path(untouched.house.root / "state" / untouched.plan.published.path / "_receipt.json")
+    whole = receipt.read_text()
+    document = json.loads(whole)
     document["facts"]["header"]["rows"] = 1
     receipt.write_text(json.dumps(document))
     with pytest.raises(StateError):
-        find_plan(house.config, header.plan_id)
-    assert all(path.exists() for path in lost)
+        find_plan(untouched.house.config, untouched.header.plan_id)
+    receipt.write_text(whole)
 
 
-def test_a_lost_state_costs_no_data(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    house, table, lost = planned
-    first = house.plan()
-    shutil.rmtree(house.root / "state")
-    again = house.plan()
-    assert again.totals == first.totals
-    assert all(path.exists() for path in lost)
-    assert table.table.scan().to_arrow().num_rows == 2
+def test_what_changes_after_the_plan_is_spared_and_told(planned: Planned) -> None:
+    """One candidate is committed meanwhile, one replaced by new bytes, one touched, one gone; the rest goes."""
+    house, (revived, replaced, touched, gone, *rest) = planned.house, planned.lost
+    planned.contents = {path: path.read_bytes() for path in rest}
+    planned.add(revived)
+    content = replaced.read_bytes()
+    replaced.unlink()
+    replaced.write_bytes(content)
+    os.utime(touched, (NOW.timestamp(),) * 2)
+    gone.unlink()
+    house.apply(planned.header)
+    outcome = planned.outcomes()
+    assert outcome[house.key(revived)] == ("changed", "live again: lake sales needs it")
+    assert outcome[house.key(replaced)][0] == "changed"
+    assert outcome[house.key(touched)][0] == "changed"
+    assert outcome[house.key(gone)][0] == "absent"
+    assert {path.exists() for path in (revived, replaced, touched)} == {True}
+    assert {path.exists() for path in rest} == {False}
+    assert planned.table.table.scan().to_arrow().num_rows > 2
+    assert sum(1 for verdict, _ in outcome.values() if verdict == "done") == len(outcome) - 4
 
 
-def test_a_renamed_storage_plans_nothing_that_was_live_under_its_old_name(planned: tuple[Lakehouse, TableBuilder, list[Path]]) -> None:
-    """What the cache of decoded containers says of places was true of the old storages only."""
-    house, _, lost = planned
-    house.plan()
-    before = house.keys("deletion_plan")
-    house.storage = "renamed"
-    house.now = NOW + timedelta(days=1)
-    house.plan()
-    assert house.keys("deletion_plan", "renamed") == before
-    assert {house.key(path) for path in lost} <= before
-
-
-def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_again(
-    planned: tuple[Lakehouse, TableBuilder, list[Path]],
-) -> None:
-    """Killed after the last move and before the log was published; then a moved file is committed."""
-    house, table, (revived, *_) = planned
-    content = revived.read_bytes()
-    header = house.plan()
-    house.approved(header)
-    applied = house.apply(header)
-    assert applied.published is not None
-    (house.root / "state" / "warehouse" / "apply" / header.plan_id / "finished.json").unlink()
+def test_a_resumed_apply_keeps_on_record_what_it_had_moved_although_it_is_live_again(planned: Planned) -> None:
+    """Killed after the last move and before the log was published; then moved files are committed."""
+    house, came_back = planned.house, planned.lost[4:]
+    (house.root / "state" / "warehouse" / "apply" / planned.header.plan_id / "finished.json").unlink()
+    (house.root / "state" / "warehouse" / "apply" / "_records.json").unlink()
     shutil.rmtree(house.root / "state" / "warehouse" / "deletion_log")
-    revived.write_bytes(content)
-    with table.lake.at(NOW):
-        table.table.add_files([f"file://{revived}"], check_duplicate_files=False)
-    revived.unlink()
-    house.apply(header)
-    outcome = {row["key"]: row["outcome"] for row in house.rows("deletion_log")}
-    assert outcome[house.key(revived)] == "done"
+    for path in came_back:  # pyiceberg looks into a file that it adds; the writer of a manifest need not
+        path.write_bytes(planned.contents[path])
+    planned.add(*came_back)
+    for path in came_back:
+        path.unlink()
+    house.apply(planned.header)
+    assert {planned.outcomes()[house.key(path)][0] for path in came_back} == {"done"}
+
+
+def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_without_approval(planned: Planned) -> None:
+    house, came_back = planned.house, planned.lost[4:]
     house.now = NOW + timedelta(days=1)
-    house.apply(house.plan(), ("restore",))
-    assert revived.read_bytes() == content
+    later = house.plan()
+    actions = {row["key"]: row["action"] for row in house.rows("deletion_plan")}
+    assert {actions[house.key(path)] for path in came_back} == {"restore"}
+    assert later.failed_gates == []  # a gate that failed for what the plan puts back would stop the very step that does it
+    applied = house.apply(later, ("restore",))
+    assert list(applied.books) == [("restore", "done")]
+    assert {path: path.read_bytes() for path in came_back} == planned.contents
+    house.now = NOW + timedelta(days=2)
+    assert "unfinished_apply" not in house.failed_gates(house.plan())
+    assert planned.table.table.scan().to_arrow().num_rows > 2
 
 
 def deleted_branch(spark: SparkSession, root: Path) -> tuple[Lakehouse, RepositoryBuilder, str, set[str]]:
@@ -222,6 +221,7 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     house.approved(header)
     house.apply(header)
     (house.root / "state" / execution_directory(header) / "finished.json").unlink()
+    (house.root / "state" / STORAGE / "apply" / "_records.json").unlink()
     shutil.rmtree(house.root / "state" / STORAGE / "deletion_log")
     moved_at_last = max((house.root / "state" / execution_directory(header)).glob("share-*/*.outcome.jsonl"), key=os.path.getmtime)
     moved_at_last.unlink()

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from tests.killed import CHECKOUT
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree, numbers
 from tests.stages.lakehouse import Lakehouse, days_ago
-from tests.stages.process import CHECKOUT, start
+from tests.stages.process import start
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 pytestmark = pytest.mark.spark

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
-from gc_assets.stages.commit_graph import commit_rows, with_generations
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stages.mark.commit_graph import commit_rows, with_generations
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse
 from tests.stages.oracles import FOLDERS, Verdict, iceberg_tables, iceberg_verdict, icechunk_verdict, local, old_files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.stages.restore import restore
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete.restore import restore
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
@@ -48,13 +50,17 @@ class Place:
         return {row["key"].removeprefix(f"{self.name}/"): row["reason"] for row in self.house.rows("orphan_files")}
 
 
-@pytest.fixture
-def place(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Place, RepositoryBuilder]]:
-    place = Place(spark, tmp_path)
+def served(spark: SparkSession, folder: Path) -> Iterator[tuple[Place, RepositoryBuilder]]:
+    place = Place(spark, folder)
     builder = RepositoryBuilder(place.house.warehouse, days_ago(60))
     with FakeServer(builder.repository).running() as url:
         place.configure(url, "ml-data", builder.namespace)
         yield place, builder
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Iterator[tuple[Place, RepositoryBuilder]]:
+    yield from served(spark, tmp_path)
 
 
 def oracle(recording: Recording, rules: dict[str, Any], today: datetime) -> tuple[set[str], set[str]]:
@@ -196,48 +202,62 @@ def test_the_traps_of_the_recorded_repository(recorded: tuple[Place, Recording])
     assert (barn["deduplicated"], barn["matched_rules"]) == (False, ["bar"])
 
 
-def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_miss_it(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    old = builder.stage("main", "tmp/a")
-    builder.commit("main")
-    kept = builder.stage("main", "keep/a")
-    builder.stage("main", "tmp/b", old)
-    builder.delete("main", "tmp/a")
-    builder.commit("main")
-    builder.commit("main", keep_b=b"b")
-    builder.stage("main", "tmp/a", old)
-    builder.commit("main")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 5, "gone": 3}})
-    header = at.house.plan()
+@dataclass
+class Released:
+    """A repository with one object that the rules release, and the plan of the night that found it."""
+
+    at: Place
+    builder: RepositoryBuilder
+    old: str
+    kept: str
+    header: PlanHeader
+
+
+SHORT = {"prefix": "tmp/", "days": 10, "enabled": True, "branch_days": {"main": 5, "gone": 3}}
+
+
+@pytest.fixture(scope="module")
+def released(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Released]:
+    for at, builder in served(spark, tmp_path_factory.mktemp("released")):
+        old = builder.stage("main", "tmp/a")
+        builder.commit("main")
+        kept = builder.stage("main", "keep/a")
+        builder.stage("main", "tmp/b", old)
+        builder.delete("main", "tmp/a")
+        builder.commit("main")
+        builder.commit("main", keep_b=b"b")
+        builder.stage("main", "tmp/a", old)
+        builder.commit("main")
+        at.rules(rule1=SHORT)
+        yield Released(at, builder, old, kept, at.house.plan())
+
+
+def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_miss_it(released: Released) -> None:
+    at, old = released.at, released.old
     assert at.orphans() == {old: "lifecycle"}
-    assert header.failed_gates == []
+    assert released.header.failed_gates == []
     (row,) = at.house.rows("deletion_plan")
     assert (row["reason"], row["dangling_commits"]) == ("lifecycle", 5)  # two commits under the first path, three under the other
     assert at.objects()[old]["paths"] == ["tmp/a", "tmp/b"]
     assert at.objects()[old]["matched_rules"] == ["rule1"]
-    assert kept in builder.files()
+    assert released.kept in released.builder.files()
     published = at.house.tonight().state.require("ml", "potential_commits", at.house.clock.today())
     assert published.receipt.facts["notes"] == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
-    assert at.house.plan().plan_id == header.plan_id  # planned again, it is the same plan
+    assert at.house.plan().plan_id == released.header.plan_id  # planned again, it is the same plan
 
 
-def test_the_whole_protocol_with_lifecycle_rules(place: tuple[Place, RepositoryBuilder]) -> None:
-    """Plan, refuse other rules, apply, restore, apply, purge; what is released stays out of the live set, all else stays readable."""
-    at, builder = place
-    old = builder.stage("main", "tmp/a")
-    builder.commit("main", keep_a=b"kept")
-    builder.commit("main", keep_b=b"also kept")
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
-    header = at.house.plan()
+def test_the_whole_protocol_with_lifecycle_rules(released: Released) -> None:
+    """Refuse other rules, apply, restore, apply, purge; what is released stays out of the live set, all else stays readable."""
+    at, builder, old, header = released.at, released.builder, released.old, released.header
     at.house.approved(header)
     at.rules(rule1={"prefix": "tmp/", "days": 100, "enabled": True})
     with pytest.raises(GateRefused, match="are no longer those of the plan"):
         at.house.apply(header)
     assert old in builder.files()
-    at.rules(rule1={"prefix": "tmp/", "days": 10, "enabled": True})
+    at.rules(rule1=SHORT)
     assert {outcome for _, outcome in at.house.apply(header).books} == {"done"}
     assert old not in builder.files()
-    assert unreadable(at.house) == {"tmp/a"}
+    assert unreadable(at.house) == {"tmp/a", "tmp/b"}
     restore(at.house.spark, at.house.tonight(), STORAGE, plan_id=header.plan_id)
     assert unreadable(at.house) == set()
     at.house.now = NOW + timedelta(days=1)
@@ -254,61 +274,76 @@ def test_the_whole_protocol_with_lifecycle_rules(place: tuple[Place, RepositoryB
     after = at.house.plan()
     assert after.rows == 0
     assert after.failed_gates == []
-    (current,) = [row for row in at.house.rows("current_rules", "ml") if row["rule_id"] == "rule1"]
-    assert current["last_deleted"] is not None
-    assert unreadable(at.house) == {"tmp/a"}
+    current = {row["branch"]: row["last_deleted"] for row in at.house.rows("current_rules", "ml") if row["rule_id"] == "rule1"}
+    assert current[None] is not None
+    assert current["main"] is not None
+    assert unreadable(at.house) == {"tmp/a", "tmp/b"}
     at.rules(rule1={"prefix": "tmp/", "days": 1000, "enabled": True})
     longer = at.house.plan()
     assert f"ml-data/{old}" in at.house.live()
     assert longer.failed_gates == []  # it is gone by our own hand: no sign of a loss
 
 
-def test_what_a_tag_holds_or_a_branch_has_staged_is_kept(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    tagged = builder.stage("main", "tmp/tagged")
-    builder.repository.tags["v1"] = builder.commit("main")
-    builder.delete("main", "tmp/tagged")
-    staged = builder.stage("main", "tmp/staged")
-    builder.commit("main")
-    builder.branch("dev")
-    builder.stage("dev", "elsewhere", staged)
-    builder.now = days_ago(5)
-    builder.commit("main", other=b"x")
-    at.rules(everything={"prefix": "", "days": 10, "enabled": True})
-    at.house.mark()
-    found = at.objects()
-    assert {key: row["deduplicated"] for key, row in found.items()}.items() >= {staged: True}.items()
-    assert {tagged, staged} <= {key.removeprefix("ml-data/") for key in at.house.live()}
+@dataclass
+class Kept:
+    """One mark over objects that some path or rule would release and another keeps, each story below a prefix of its own."""
+
+    at: Place
+    tagged: str
+    staged: str
+    one: str
+    two: str
+    four: str
+    again: str
 
 
-def test_the_deduplications_of_the_proposal(place: tuple[Place, RepositoryBuilder]) -> None:
-    at, builder = place
-    one, two, four = (builder.stage("main", path) for path in ("foo/bar/a", "foo/tar/b", "foo/bar/b"))
-    builder.stage("main", "foo/tar/a", one)
-    builder.stage("main", "foo/other/c", two)
-    builder.commit("main")
-    at.rules(bar={"prefix": "foo/bar", "days": 10, "enabled": True}, tar={"prefix": "foo/tar", "days": 10, "enabled": True})
-    at.house.mark()
-    assert {key: row["deduplicated"] for key, row in at.objects().items()} == {one: False, two: True, four: False}
+def days_10(prefix: str) -> dict[str, Any]:
+    return {"prefix": prefix, "days": 10, "enabled": True}
 
 
-def test_an_object_once_kept_is_looked_at_again_unless_the_proposals_own_behaviour_is_asked_for(
-    place: tuple[Place, RepositoryBuilder],
-) -> None:
-    at, builder = place
-    key = builder.stage("main", "foo/tar/b")
-    builder.stage("main", "foo/other/c", key)
-    builder.commit("main", keep=b"k")
-    at.rules(tar={"prefix": "foo/tar", "days": 10, "enabled": True})
-    at.house.mark()
-    assert at.objects()[key]["deduplicated"]
-    at.rules(all={"prefix": "foo", "days": 10, "enabled": True})
-    at.house.now = NOW + timedelta(days=1)
-    for recheck in (False, True):
-        at.house.lakes = [at.house.lakes[0].model_copy(update={"recheck_deduplicated": recheck})]
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    for at, builder in served(spark, tmp_path_factory.mktemp("kept")):
+        tagged = builder.stage("main", "held/tagged")
+        builder.repository.tags["v1"] = builder.commit("main")
+        builder.delete("main", "held/tagged")
+        staged = builder.stage("main", "held/staged")
+        builder.commit("main")
+        builder.branch("dev")
+        builder.stage("dev", "held/elsewhere", staged)
+        one, two, four = (builder.stage("main", path) for path in ("foo/bar/a", "foo/tar/b", "foo/bar/b"))
+        builder.stage("main", "foo/tar/a", one)
+        builder.stage("main", "foo/other/c", two)
+        again = builder.stage("main", "again/tar/b")
+        builder.stage("main", "again/other/c", again)
+        builder.commit("main")
+        builder.now = days_ago(5)
+        builder.commit("main", other=b"x")
+        at.rules(held=days_10("held/"), bar=days_10("foo/bar"), tar=days_10("foo/tar"), again=days_10("again/tar"))
         at.house.mark()
-        assert at.objects()[key]["deduplicated"] is not recheck
-        assert (f"ml-data/{key}" in at.house.live()) is not recheck
+        yield Kept(at, tagged, staged, one, two, four, again)
+
+
+def test_what_a_tag_holds_or_a_branch_has_staged_is_kept(kept: Kept) -> None:
+    assert kept.at.objects()[kept.staged]["deduplicated"]
+    assert {kept.tagged, kept.staged} <= {key.removeprefix("ml-data/") for key in kept.at.house.live()}
+
+
+def test_the_deduplications_of_the_proposal(kept: Kept) -> None:
+    found = {key: row["deduplicated"] for key, row in kept.at.objects().items() if row["paths"][0].startswith("foo/")}
+    assert found == {kept.one: False, kept.two: True, kept.four: False}
+
+
+def test_an_object_once_kept_is_looked_at_again_unless_the_proposals_own_behaviour_is_asked_for(kept: Kept) -> None:
+    house = kept.at.house
+    assert kept.at.objects()[kept.again]["deduplicated"]
+    kept.at.rules(all=days_10("again"))
+    house.now = NOW + timedelta(days=1)
+    for recheck in (False, True):
+        house.lakes = [house.lakes[0].model_copy(update={"recheck_deduplicated": recheck})]
+        house.mark()
+        assert kept.at.objects()[kept.again]["deduplicated"] is not recheck
+        assert (f"ml-data/{kept.again}" in house.live()) is not recheck
 
 
 def test_a_rule_for_everything_is_stopped_by_the_gates(place: tuple[Place, RepositoryBuilder]) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.stages.deletion_plan import deletion_plan, header_of
-from gc_assets.stages.live_filter import live_filter
-from gc_assets.stages.mark import mark
+from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.mark.lakefs.uncommitted_objects import uncommitted_objects
+from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import Night
-from gc_assets.stages.orphan_files import orphan_files
-from gc_assets.stages.storage_inventory import storage_inventory
-from gc_assets.stages.uncommitted_objects import uncommitted_objects
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording

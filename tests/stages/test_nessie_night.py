@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.restore import restore
+from gc_assets.stages.delete.restore import restore
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import STORAGE, Lakehouse

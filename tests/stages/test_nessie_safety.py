@@ -304,7 +304,7 @@ def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
     builder.drop("dev")
     mine = {house.key(path) for path in [tagged, branched, *main.files()] if path in {tagged, branched} or path.is_relative_to(place)}
     house.now += timedelta(days=1)
-    monkeypatch.setattr("gc_assets.stages.commit_graph.__version__", "the next one")  # which reads every history anew
+    monkeypatch.setattr("gc_assets.stages.mark.commit_graph.__version__", "the next one")  # which reads every history anew
     house.plan()
     assert not mine & house.keys("deletion_plan")
     notes = house.tonight().state.require("shop", "reachable_snapshots", house.clock.today()).receipt.facts["notes"]

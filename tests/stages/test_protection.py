@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago

@@ -14,12 +14,12 @@ import pytest
 import zarr
 from pyspark.sql import SparkSession
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.protocol import LEAF_RANK, RANKS
-from gc_assets.stages.approvals import execution_directory, find_plan, plans
-from gc_assets.stages.restore import restore
+from gc_assets.stages.books.plans import execution_directory, find_plan, plans
+from gc_assets.stages.delete.restore import restore
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree, numbers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago

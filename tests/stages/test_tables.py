@@ -16,9 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import FormatError, GateRefused, GcError, LakeUnreadable
 from gc_assets.core.hashing import digest
-from gc_assets.core.parts import PartWriter
-from gc_assets.core.receipts import State
-from gc_assets.schemas import LIVE_FILES, TABLES, Table
+from gc_assets.lakes.kinds import all_tables
 from gc_assets.stages.tables import (
     PARTS_DDL,
     ROUTE,
@@ -32,6 +30,9 @@ from gc_assets.stages.tables import (
     write_frame,
     write_rows,
 )
+from gc_assets.state.journal import State
+from gc_assets.state.parts import PartWriter
+from gc_assets.state.schemas import LIVE_FILES, Table
 
 CLOCK = Clock(datetime(2026, 3, 14, 9, 30, tzinfo=UTC))
 DAY = date(2026, 3, 14)
@@ -84,6 +85,7 @@ def parquet_names(state: State, path: str) -> set[str]:
 
 
 # The filter's bytes are written by its own stage, which no row hash covers.
+TABLES = all_tables()
 HASHED = [name for name, table in TABLES.items() if not any(pt.is_binary(field.type) for field in table.schema)]
 
 

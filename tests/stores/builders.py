@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +13,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from gc_assets.core.clock import Clock
-from gc_assets.stores.listing import plan_listing
-from gc_assets.stores.local import etag_of
-from gc_assets.stores.protocol import Action, Listed, Planned
+from gc_assets.core.errors import GateRefused
+from gc_assets.core.phases import Action
+from gc_assets.state.files import Files
+from gc_assets.stores.execution import execute
+from gc_assets.stores.local.lease import acquire
+from gc_assets.stores.local.listing import plan_listing
+from gc_assets.stores.local.objects import etag_of
+from gc_assets.stores.local.quarantine import open_quarantine
+from gc_assets.stores.protocol import Listed, Outcome, Planned, QuarantineMode
+from gc_assets.stores.write_ahead import open_log
 
 PLAN = "plan-a"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -73,3 +81,21 @@ def listed(location: Path | str, parallelism: int = 2, budget: int = 10**9) -> L
 
 def keys(step: Listed) -> list[str]:
     return sorted(step.objects.column("key").to_pylist())
+
+
+def apply(root: Path, state: Path, rows: Sequence[Planned], mode: QuarantineMode, clock: Clock) -> list[Outcome]:
+    """A whole run: lease, log, actions, release."""
+    lease = acquire(str(root), PLAN, str(os.getpid()), clock)
+    log = open_log(Files(str(state)), "wal", PLAN, len(rows))
+    outcomes = list(execute(rows, open_quarantine(mode, str(root), PLAN), log, lease, clock, batch_size=2))
+    lease.release()
+    return outcomes
+
+
+def racing(start, root: Path, state: Path, rows: Sequence[Planned], mode: QuarantineMode, clock: Clock) -> None:
+    """Exits with 3 where another process holds the lease."""
+    start.wait()
+    try:
+        apply(root, state, rows, mode, clock)
+    except GateRefused:
+        sys.exit(GateRefused.exit_code)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, GcError, StateError
-from gc_assets.core.files import Files
 from gc_assets.core.hashing import xxhash64
-from gc_assets.schemas import DELETION_LOG
+from gc_assets.state.files import Files
+from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows
-from gc_assets.stores.lease import DURATION, acquire
-from gc_assets.stores.protocol import Planned, Result
-from gc_assets.stores.quarantine import open_quarantine
+from gc_assets.stores.local.lease import acquire
+from gc_assets.stores.local.quarantine import open_quarantine
+from gc_assets.stores.protocol import LEASE_DURATION, Planned, Result
 from gc_assets.stores.write_ahead import open_log, share_of
 from tests.stores.builders import CLOCK, NOW, PLAN, contents, in_memory, plan, write
 
@@ -164,7 +164,7 @@ def test_the_lease_is_looked_at_before_each_batch(root, log):
     rows = [plan(root, write(root, f"{n}").name) for n in range(4)]
     outcomes = execute(rows, Counting(root), log, mine, CLOCK, batch_size=2)
     done = [next(outcomes), next(outcomes)]
-    acquire(str(root), PLAN, "fast", Clock(NOW + DURATION))
+    acquire(str(root), PLAN, "fast", Clock(NOW + LEASE_DURATION))
     with pytest.raises(GateRefused, match="lost"):
         next(outcomes)
     assert [o.verdict for o in done] == ["done", "done"]
@@ -178,6 +178,46 @@ def test_actions_of_one_key_are_told_apart(root, lease, log):
     for row in (quarantine, restore):
         assert verdicts(execute([row], Counting(root), log, lease, CLOCK)) == {"a": "done"}
     assert (root / "a").exists()
+
+
+def test_versions_of_one_key_are_told_apart_and_travel_from_plan_to_log(root, lease, log):
+    rows = [Planned("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2", None)]
+    store = Counting(root, answers=[Result("done"), Result("absent", "gone"), Result("denied", "held")])
+    for row in rows:
+        list(execute([row], store, log, lease, CLOCK))
+    again = list(execute(rows, store, log, lease, CLOCK))
+    assert store.asked == [["a"]] * 3
+    table = outcome_rows(again, PLAN, "versioned", "run").to_pylist()
+    assert [(row["version_id"], row["outcome"], row["run_id"]) for row in table] == [
+        ("v1", "done", "run"),
+        ("v2", "absent", "run"),
+        (None, "denied", "run"),
+    ]
+
+
+def test_only_the_version_that_an_interrupted_run_named_is_resumed(root, lease, log):
+    rows = [Planned("a", "purge", 1, "e", version, "plan") for version in ("v1", "v2")]
+    log.intend(0, lease.token, rows[:1])
+    met = []
+
+    class Resumed(Counting):
+        def act(self, batch, resumed=()):
+            met.extend(row.version_id for row in batch if row in resumed)
+            return [Result("done")] * len(batch)
+
+    list(execute(rows, Resumed(root), log, lease, CLOCK))
+    assert met == ["v1"]
+
+
+def test_a_row_that_an_older_release_logged_without_version_and_kind_is_read_on(root, lease, log, tmp_path):
+    row = plan(root, write(root, "a").name)
+    list(execute([row], Counting(root), log, lease, CLOCK))
+    for path in (tmp_path / "state").rglob("*.jsonl"):
+        old = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({k: v for k, v in item.items() if k not in {"version_id", "kind"}}) + "\n" for item in old))
+    again = Counting(root)
+    assert [(outcome.planned, outcome.verdict) for outcome in execute([row], again, log, lease, CLOCK)] == [(row, "done")]
+    assert again.asked == []
 
 
 def test_a_log_of_another_plan_is_refused(log):
@@ -277,11 +317,13 @@ def test_rows_come_from_a_plan_and_go_to_a_log():
 
 def test_the_log_rows_have_the_published_columns(root, lease, log):
     rows = [plan(root, write(root, "a").name)]
-    table = outcome_rows(execute(rows, Counting(root), log, lease, CLOCK), PLAN, "trash")
+    table = outcome_rows(execute(rows, Counting(root), log, lease, CLOCK), PLAN, "trash", "run-1")
     assert table.schema == DELETION_LOG.schema
     assert table.to_pylist() == [
         {
             "key": "a",
+            "version_id": None,
+            "run_id": "run-1",
             "phase": "quarantine",
             "outcome": "done",
             "error": None,

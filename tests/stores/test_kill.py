@@ -11,15 +11,18 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.stores.execution import balance
-from gc_assets.stores.lease import DURATION
-from gc_assets.stores.quarantine import open_quarantine
-from tests.stores.builders import CLOCK, NOW, PLAN, contents, in_memory, plan, trash, write
-from tests.stores.killed import PROCESSES, apply, killed_before, racing
+from gc_assets.stores.local.quarantine import open_quarantine
+from gc_assets.stores.protocol import LEASE_DURATION
+from tests.killed import PROCESSES, exit_code, killed_before
+from tests.stores.builders import CLOCK, NOW, PLAN, apply, contents, in_memory, plan, racing, trash, write
 
 KEYS = ("t/a", "t/deep/b", "u/c")
-LATER = Clock(NOW + DURATION)
+LATER = Clock(NOW + LEASE_DURATION)
 # Fewer than this would mean that steps went uncounted.
 FEWEST_STEPS = 20
+
+
+STEPS = ("mkdir", "rename", "link", "unlink", "replace", "fsync")
 
 
 def build(base: Path, mode, action):
@@ -52,10 +55,8 @@ def test_a_run_killed_before_any_step_is_ended_by_the_next(mode, action):
 def killed_and_ended(base, step, mode, action) -> bool:
     """False where the run ended before that step."""
     root, rows, before = build(base, mode, action)
-    child = PROCESSES.Process(target=killed_before, args=(step, root, base / "state", rows, mode, CLOCK))
-    child.start()
-    child.join(60)
-    assert child.exitcode in {0, -signal.SIGKILL}
+    code = exit_code(killed_before, step, STEPS, apply, root, base / "state", rows, mode, CLOCK)
+    assert code in {0, -signal.SIGKILL}
     for key in KEYS:
         found = places(root, key)
         assert {path.read_bytes() for path in found} <= {key.encode()}
@@ -64,7 +65,7 @@ def killed_and_ended(base, step, mode, action) -> bool:
     balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
     assert [(outcome.planned, outcome.verdict) for outcome in outcomes] == [(row, "done") for row in rows]
     assert contents(root) == expected(before, mode, action)
-    return child.exitcode != 0
+    return code != 0
 
 
 def expected(before, mode, action):
@@ -79,10 +80,7 @@ def expected(before, mode, action):
 @pytest.mark.parametrize("mode", ["trash", "deferred"])
 def test_a_file_written_while_the_run_lay_dead_is_left_alone(tmp_path, mode):
     root, rows, _ = build(tmp_path, mode, "quarantine")
-    child = PROCESSES.Process(target=killed_before, args=(12, root, tmp_path / "state", rows, mode, CLOCK))
-    child.start()
-    child.join(60)
-    assert child.exitcode == -signal.SIGKILL
+    assert exit_code(killed_before, 12, STEPS, apply, root, tmp_path / "state", rows, mode, CLOCK) == -signal.SIGKILL
     for key in KEYS:
         (root / key).unlink(missing_ok=True)
         write(root, key, b"committed meanwhile")

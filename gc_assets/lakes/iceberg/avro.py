@@ -1,7 +1,9 @@
-"""Columns out of an Avro object container file, as Arrow, fast for large files and cheap for tiny ones.
+"""Columns out of an Avro object container file, as Arrow, fast for large files and cheap for tiny
+ones.
 
-Knows Avro (specification 1.11, "Object Container Files") and nothing of manifests. Large files go through Apache
-DataFusion's reader, which decodes into Arrow without a Python loop; fastavro reads the tiny ones and whatever DataFusion refuses.
+Knows Avro (specification 1.11, "Object Container Files") and nothing of manifests. Large files go
+through Apache DataFusion's reader, which decodes into Arrow without a Python loop; fastavro reads
+the tiny ones and whatever DataFusion refuses.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ if TYPE_CHECKING:
     from datafusion import Expr
 
 MAGIC = b"Obj\x01"
-# Below this, planning a DataFusion query (2 ms) costs more than fastavro's whole decode (25-60 µs an entry).
+# Below this, planning a DataFusion query (2 ms) costs more than fastavro's whole decode (25-60 µs
+# an entry).
 DATAFUSION_FROM_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column to read: the first of `paths` that the file's schema has, null throughout where it has none."""
+    """A column to read. It is the first of `paths` that the file's schema has, and null throughout
+    where the schema has none of them.
+    """
 
     name: str
     paths: tuple[tuple[str, ...], ...]
@@ -43,10 +48,12 @@ class Header:
 
 
 def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | None) -> pa.Table:
-    """The columns of every record, in the file's order. Raises `ValueError` or the readers' own errors on bytes that are not Avro.
+    """Returns the columns of every record, in the file's order. Raises `ValueError` or the readers'
+    own errors on bytes that are not Avro.
 
-    DataFusion silently drops a truncated last block, so its result stands only where its row count is the expected one
-    (where nobody expects one: the sum of the block headers); fastavro, which raises there, decides otherwise.
+    DataFusion silently drops a truncated last block. Its result therefore stands only where its row
+    count is the expected one (where nobody expects one: the sum of the block headers). Otherwise
+    fastavro decides, which raises on such a block.
     """
     header = read_header(raw)
     if len(raw) >= DATAFUSION_FROM_BYTES:
@@ -61,7 +68,9 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
 
 
 def read_header(raw: bytes) -> Header:
-    """The header of a container file. Raises `ValueError` where the magic is wrong or the header is cut off."""
+    """Returns the header of a container file. Raises `ValueError` where the magic is wrong or the
+    header is cut off.
+    """
     if raw[:4] != MAGIC:
         raise ValueError(f"not an Avro object container file: it starts with {raw[:4]!r}, expected {MAGIC!r}")
     metadata: dict[bytes, bytes] = {}
@@ -81,7 +90,9 @@ def read_header(raw: bytes) -> Header:
 
 
 def count_rows(raw: bytes, header: Header) -> int:
-    """Records as the block headers count them. Raises `ValueError` where a block is cut off or its sync marker is wrong."""
+    """Returns the number of records by the block headers. Raises `ValueError` where a block is cut
+    off or its sync marker is wrong.
+    """
     at, rows = header.blocks_at, 0
     while at < len(raw):
         count, at = _read_long(raw, at)
@@ -93,7 +104,9 @@ def count_rows(raw: bytes, header: Header) -> int:
 
 
 def without_empty_records(schema: Any) -> Any:
-    """The schema without fields of an empty record type, which occupy no bytes in the data (an unpartitioned table's `partition`)."""
+    """Returns the schema without fields of an empty record type, which occupy no bytes in the data
+    (an unpartitioned table's `partition`).
+    """
     if isinstance(schema, list):
         return [without_empty_records(item) for item in schema]
     if isinstance(schema, dict) and schema.get("type") == "record":
@@ -171,7 +184,7 @@ def _read_bytes(raw: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _read_long(raw: bytes, at: int) -> tuple[int, int]:
-    """A zig-zag varint and the position after it."""
+    """Returns a zig-zag varint and the position after it."""
     shift = value = 0
     while at < len(raw) and shift < 64:
         byte = raw[at]
@@ -184,7 +197,7 @@ def _read_long(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def _long(value: int) -> bytes:
-    """A non-negative integer as a zig-zag varint."""
+    """Returns a non-negative integer as a zig-zag varint."""
     value <<= 1
     encoded = bytearray()
     while value >= 0x80:

@@ -1,6 +1,8 @@
-"""The tables of a pyiceberg catalog: their names, the metadata.json each stands at now, and commits to them.
+"""The tables of a pyiceberg catalog: their names, the metadata.json each stands at now, and commits
+to them.
 
-The only module of this lake kind that talks to a catalog. Secrets are unwrapped here and never leave in a message.
+The only module of this lake kind that talks to a catalog. Secrets are unwrapped here and never
+stand in a message.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import GcError, LakeUnreadable
-from gc_assets.lakes.iceberg.approved import Removal
 from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
+from gc_assets.lakes.iceberg.still_asked import Removal
 
 _SECRET_KEY = re.compile(r"secret|password|token|credential|key", re.IGNORECASE)
 _USER_INFO = re.compile(r"://[^/@\s]+@")
@@ -49,9 +51,11 @@ class CatalogTable:
 
 
 def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> Iterator[TablePointer]:
-    """Every table of every namespace, nested ones too, ordered by name; views are not tables.
+    """Returns every table of every namespace, nested ones too, ordered by name. Views are not
+    tables.
 
-    Raises `LakeUnreadable` naming the namespace or table that could not be read: nothing is ever left out.
+    Raises `LakeUnreadable` naming the namespace or table that could not be read: nothing is ever
+    left out.
     """
     tables = Tables(lake, catalog_name, properties)
     for identifier in tables.identifiers():
@@ -63,7 +67,9 @@ def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr
 
 
 class Tables:
-    """The tables of one catalog. Threads may share it: each has a client of its own, because pyiceberg's are not made for sharing."""
+    """The tables of one catalog. Threads may share it: each has a client of its own, because
+    pyiceberg's clients are not made for sharing.
+    """
 
     def __init__(self, lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> None:
         self._lake = lake
@@ -73,7 +79,7 @@ class Tables:
 
     # Errors are raised `from None`: a driver's traceback may carry the connection string.
     def identifiers(self) -> list[Identifier]:
-        """Every table, ordered by name. Raises `LakeUnreadable`."""
+        """Returns every table, ordered by name. Raises `LakeUnreadable`."""
         try:
             return sorted(_identifiers(self._client()))
         except LakeUnreadable:
@@ -82,7 +88,9 @@ class Tables:
             raise self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _named(error)) from None
 
     def load(self, identifier: Identifier) -> CatalogTable | None:
-        """The table as the catalog has it now, null where there is none of that name. Raises `LakeUnreadable` naming it."""
+        """Returns the table as the catalog has it now, or null where there is none of that name.
+        Raises `LakeUnreadable` naming it.
+        """
         name = ".".join(identifier)
         try:
             table = self._client().load_table(identifier)
@@ -99,10 +107,11 @@ class Tables:
         return CatalogTable(name, table.metadata_location, str(table.metadata.table_uuid), table)
 
     def commit(self, table: CatalogTable, removal: Removal) -> str:
-        """Address of the metadata.json that the removal's one commit wrote.
+        """Makes the removal's one commit, and returns the address of the metadata.json that it
+        wrote.
 
-        Raises `CommitRejected` where the catalog says that the table is no longer as it was read, and `GcError` for all else; then the
-        commit may have taken effect nevertheless.
+        Raises `CommitRejected` where the catalog says that the table is no longer as it was read,
+        and `GcError` for all else. After a `GcError` the commit may have taken effect nevertheless.
         """
         try:
             client = self._client()
@@ -127,7 +136,8 @@ class Tables:
         if client is None:
             plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
             client = load_catalog(self._catalog_name, **plain)
-            # Asked of the open catalog: a configuration file of pyiceberg's or the server may have set it too.
+            # Asked of the open catalog: a configuration file of pyiceberg's or the server may have
+            # set it too.
             mode = client.properties.get("snapshot-loading-mode", "all")
             if mode.lower() != "all":
                 raise LakeUnreadable(

@@ -1,4 +1,6 @@
-"""Approved edits of the Iceberg histories of one catalog, table beside table: finds each table by its uuid, whatever its name is now."""
+"""Approved edits of the Iceberg histories of one catalog, table beside table. Each table is looked
+up by its uuid, whatever its name is now.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from dataclasses import dataclass
 from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.objects import Objects
 from gc_assets.lakes.iceberg.catalog import CatalogTable, Tables
 from gc_assets.lakes.iceberg.readable import Readable
 from gc_assets.lakes.iceberg.table_expiry import Policy, ReadRegistration, TableExpiry
-from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, Objects
+from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 
 TABLES_AT_ONCE = 4
 READERS = 16
@@ -21,7 +24,9 @@ READERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """`read` gives the registration behind a name and its metadata address, `policy` the retention of one table's registrations now."""
+    """`read` gives the registration behind a name and its metadata address. `policy` gives the
+    retention of one table's registrations now.
+    """
 
     tables: Tables
     objects: Objects
@@ -29,7 +34,9 @@ class Expiry:
     policy: Policy
 
     def run(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """One outcome per action, table by table as each is known. Who stops listening stops the tables that have not begun."""
+        """Yields one outcome per action, table by table as each is known. A caller that stops
+        listening stops the tables that have not begun.
+        """
         if not actions:
             return
         wanted: dict[str, list[ExpiryAction]] = defaultdict(list)
@@ -55,7 +62,9 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Every table of the catalog by uuid, with its metadata's address, and the names of those that could not be read, with why."""
+    """Every table of the catalog by uuid, with its metadata's address, and the names of those that
+    could not be read, with why.
+    """
 
     tables: Mapping[str, Mapping[Identifier, str]]
     unreadable: Mapping[str, str]

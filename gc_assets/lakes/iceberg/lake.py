@@ -1,7 +1,8 @@
 """The Iceberg lake kind: the tables of one pyiceberg catalog, behind `lakes.protocol.ExpiringLake`.
 
-A commit is a snapshot of a table, its content root the manifest list. Tables outside the `tables` patterns and tables
-with `gc.enabled=false` are read like all others, so that what they refer to is protected; only claims and policy pass them by.
+A commit is a snapshot of a table, and its content root is the manifest list. Tables outside the
+`tables` patterns and tables with `gc.enabled=false` are read like all others, so that what they
+refer to is protected. Only claims and policy pass them by.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.config import IcebergLakeConfig
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import Objects
 from gc_assets.lakes.iceberg import manifests
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata
 from gc_assets.lakes.iceberg.registrations import Registration, graph_of, refs_of, source_of
 from gc_assets.lakes.iceberg.retention import retain
@@ -29,17 +32,21 @@ from gc_assets.lakes.protocol import (
     ExpiryOutcome,
     FrozenRefs,
     Kind,
-    Objects,
     Retention,
 )
 
-# pyiceberg 0.12 writes no metadata of format version 3, and its `commit_table` for these catalogs is not implemented.
+# pyiceberg 0.12 writes no metadata of format version 3, and its `commit_table` for these catalogs
+# is not implemented.
 NEWEST_WRITTEN = 2
 READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 
 
 class IcebergLake:
-    """The tables of one catalog. `objects` reads metadata.json files; the catalog is opened in `freeze` only, so instances pickle."""
+    """The tables of one catalog. `objects` reads metadata.json files.
+
+    Only `freeze` and `expire` open the catalog, in the driver. What is pickled for executors has
+    neither connection nor credentials.
+    """
 
     kind = "iceberg"
 
@@ -48,10 +55,14 @@ class IcebergLake:
         self._config = config
         self._objects = objects
 
-    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; Iceberg's refs carry no time of their own
-        """Every branch and tag of every table, as its current metadata.json says.
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}})}
 
-        Raises `LakeUnreadable` naming the table that could not be read, or whose ref points at a missing snapshot.
+    def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; Iceberg's refs carry no time of their own
+        """Returns every branch and tag of every table, as its current metadata.json says.
+
+        Raises `LakeUnreadable` naming the table that could not be read, or whose ref points at a
+        missing snapshot.
         """
         from gc_assets.lakes.iceberg.catalog import list_tables  # pyiceberg takes half a second; executors never open a catalog
 
@@ -69,7 +80,9 @@ class IcebergLake:
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """One commit per listed snapshot, in the order of the metadata. Raises `LakeUnreadable` naming the table."""
+        """Yields one commit per listed snapshot, in the order of the metadata. Raises
+        `LakeUnreadable` naming the table.
+        """
         table, _ = self._metadata(source.table_name or "?", source.address)
         for snapshot in table.snapshots:
             manifest_list = ContentRoot(snapshot.manifest_list, Kind.MANIFEST_LIST, is_container=True)
@@ -85,15 +98,19 @@ class IcebergLake:
             )
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """The children of a manifest list or manifest. Raises `FormatError` naming it."""
+        """Returns the children of a manifest list or manifest. Raises `FormatError` naming it."""
         return manifests.decode(container, raw)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """What the tables' own settings, with the configuration's overrides, keep at `as_of`."""
+        """Returns what the tables' own settings, with the configuration's overrides, keep at
+        `as_of`.
+        """
         return retain(refs, commits, as_of, grace_cutoff, self._config.retention)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """One commit per table that has something to lose, on what the table and its policy are now."""
+        """Makes the edits table by table, in at most one commit per registration, on what the table
+        and its policy are now.
+        """
         from gc_assets.lakes.iceberg.catalog import Tables
         from gc_assets.lakes.iceberg.expire import Expiry
 
@@ -131,7 +148,9 @@ class IcebergLake:
 
 
 def _claims(registrations: Iterable[Registration], spared: set[str]) -> tuple[Claim, ...]:
-    """One claim per location. A table that is kept whole shields its locations, also inside another table's."""
+    """Returns one claim per location. A table that is kept whole shields its locations, even inside
+    another table's.
+    """
     claims: dict[str, Claim] = {}
     for item in registrations:
         for location in item.table.locations:
@@ -143,13 +162,16 @@ def _claims(registrations: Iterable[Registration], spared: set[str]) -> tuple[Cl
 
 
 def _pinned(registrations: Sequence[Registration]) -> tuple[ContentRoot, ...]:
-    """Each address once; a file that one registration needs must exist although another could do without it."""
+    """Returns each address once. A file that one registration needs must exist, although another
+    could do without it.
+    """
     pinned: dict[str, ContentRoot] = {}
     for item in registrations:
         pinned[item.table.address] = ContentRoot(item.table.address, Kind.METADATA_JSON, is_container=False, size_bytes=item.size_bytes)
         pinned.update({file.address: file for file in item.table.loose_files})
     for item in registrations:
-        # Engines remove old metadata files and leave them in the log (write.metadata.delete-after-commit.enabled).
+        # Engines remove old metadata files and leave them in the log
+        # (write.metadata.delete-after-commit.enabled).
         for address in item.table.previous_metadata:
             pinned.setdefault(address, ContentRoot(address, Kind.METADATA_JSON, is_container=False, must_exist=False))
         hint = item.table.address.rpartition("/")[0] + "/version-hint.text"

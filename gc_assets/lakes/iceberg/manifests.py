@@ -1,6 +1,7 @@
 """Manifest lists and manifests as rows of `ENTRY_SCHEMA`, lengths and counts verified.
 
-Pure: container and bytes in, rows out. Source: Iceberg's format/spec.md, "Manifests" and "Manifest Lists", versions 1 to 3.
+Pure: container and bytes in, rows out. Source: Iceberg's format/spec.md, "Manifests" and "Manifest
+Lists", versions 1 to 3.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ _MANIFEST_COLUMNS = (
 
 
 def decode(container: Container, raw: bytes) -> pa.RecordBatch:
-    """The children a manifest list or manifest names, in the file's order.
+    """Returns the children that a manifest list or manifest names, in the file's order.
 
-    Raises `FormatError` naming the container where its length or entry count is not what its parent promises, where it
-    does not decode, and where an entry has no address or a code that the format does not know.
+    Raises `FormatError` naming the container where its length or entry count is not what its parent
+    promises, where it does not decode, and where an entry has no address or a code that the format
+    does not know.
     """
     decoders = {Kind.MANIFEST_LIST: (_LIST_COLUMNS, _manifests), Kind.MANIFEST: (_MANIFEST_COLUMNS, _files)}
     if container.kind not in decoders:
@@ -88,7 +90,9 @@ def _files(container: Container, table: pa.Table) -> pa.RecordBatch:
 
 
 def _known(container: Container, table: pa.Table, name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
-    """The column of codes 0 to `codes - 1`; null reads as 0 where the format lets a writer leave the field out."""
+    """Returns the column of codes 0 to `codes - 1`. Null reads as 0 where the format lets a writer
+    leave the field out.
+    """
     column: pa.ChunkedArray = pc.fill_null(table[name], 0 if nullable else -1)
     unknown = pc.filter(column, pc.or_(pc.less(column, 0), pc.greater_equal(column, codes)))
     if len(unknown):

@@ -1,7 +1,8 @@
-"""An Iceberg table's metadata.json as values: snapshots, refs, properties and every file it names itself.
+"""An Iceberg table's metadata.json as values: snapshots, refs, properties and every file that it
+names itself.
 
-Pure: bytes in, values out; knows neither catalogs nor retention. Source: Iceberg's format/spec.md, "Table Metadata Fields",
-"Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3.
+Pure: bytes in, values out. Knows neither catalogs nor retention. Source: Iceberg's format/spec.md,
+"Table Metadata Fields", "Snapshots", "Snapshot References" and "Table Statistics", versions 1 to 3.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One entry of `snapshots`. `files` are the statistics files registered for it, in the order of the metadata."""
+    """One entry of `snapshots`. `files` are the statistics files registered for it, in the order of
+    the metadata.
+    """
 
     snapshot_id: str
     parent_id: str | None
@@ -56,7 +59,9 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """What one metadata.json says. `loose_files` are statistics files registered for a snapshot that is no longer listed."""
+    """What one metadata.json says. `loose_files` are statistics files registered for a snapshot
+    that is no longer listed.
+    """
 
     address: str
     table_uuid: str
@@ -75,7 +80,9 @@ class TableMetadata:
 
 
 def parse_metadata(address: str, raw: bytes) -> TableMetadata:
-    """The table behind a metadata.json, gzipped or not. Raises `FormatError` naming the file and the key at fault."""
+    """Returns the table behind a metadata.json, gzipped or not. Raises `FormatError` naming the
+    file and the key at fault.
+    """
     document = _Fields(_document(address, raw), address, "the document")
     version = document.required("format-version", int)
     if not 1 <= version <= NEWEST_FORMAT:

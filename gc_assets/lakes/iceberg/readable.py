@@ -1,7 +1,9 @@
-"""Whether what the retained snapshots of a table need can be read, at the cost of their metadata once.
+"""Checks whether what the retained snapshots of a table need can be read, at the cost of reading
+their metadata once.
 
-Every manifest list is read and decoded whole; every manifest that one names must exist with the length it promises. Manifests are not
-decoded again: the mark before a plan has done that, and the mark after it, which alone frees files, does.
+Every manifest list is read and decoded whole. Every manifest that a list names must exist with the
+length that the list promises. Manifests are not decoded again: the mark before a plan has done
+that, and so does the mark after it, which alone frees files.
 """
 
 from __future__ import annotations
@@ -15,18 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import Objects
 from gc_assets.lakes.iceberg.manifests import decode
 from gc_assets.lakes.iceberg.metadata import Snapshot
-from gc_assets.lakes.protocol import Container, Kind, Objects
+from gc_assets.lakes.protocol import Container, Kind
 
-# Lists repeat each other's manifests: of thousands with thousands of rows each, only so many are in memory before they are made distinct.
+# Lists repeat each other's manifests: of thousands with thousands of rows each, only so many are in
+# memory before they are made distinct.
 _LISTS_AT_ONCE = 64
 _NOT_SAID = -1
 
 
 @dataclass(slots=True)
 class Readable:
-    """Remembers what has been checked: these objects never change, so a second attempt reads only what is new."""
+    """Remembers what has been checked. These objects never change, so a second attempt reads only
+    what is new.
+    """
 
     objects: Objects
     readers: Executor
@@ -34,7 +40,9 @@ class Readable:
     _manifests: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
 
     def check(self, table_name: str, snapshots: Iterable[Snapshot]) -> None:
-        """Raises `LakeUnreadable` naming the table, the snapshot and the object that cannot be read."""
+        """Raises `LakeUnreadable` naming the table, the snapshot and the object that cannot be
+        read.
+        """
         new = [snapshot for snapshot in snapshots if snapshot.manifest_list not in self._lists]
         try:
             for start in range(0, len(new), _LISTS_AT_ONCE):

@@ -1,4 +1,6 @@
-"""A table under one name of a catalog, and what of it is frozen. Pure: knows no catalog, walks nothing."""
+"""A table under one name of a catalog, and what of it is frozen. Pure: knows no catalog, walks
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,16 @@ import pyarrow as pa
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, MAIN, TABLE_SETTINGS, TableMetadata
 from gc_assets.lakes.iceberg.retention import COLLECT, WRITABLE
 from gc_assets.lakes.protocol import CommitSource, Ref
-from gc_assets.schemas import COMMIT_GRAPH
+from gc_assets.state.schemas import COMMIT_GRAPH
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A table under one name of the catalog. One table may be registered twice, at different metadata files.
+    """A table under one name of the catalog. One table may be registered twice, at different
+    metadata files.
 
-    `writable` is false where pyiceberg cannot commit to it: its history is kept, or every plan would ask for what cannot be done.
+    `writable` is false where pyiceberg cannot commit to it. Its history is then kept, or every plan
+    would ask for what cannot be done.
     """
 
     name: str
@@ -33,7 +37,7 @@ class Registration:
 
 
 def refs_of(item: Registration) -> Iterator[Ref]:
-    """Every branch and tag; a table without any has `main` without a head."""
+    """Returns every branch and tag. A table without any has `main` without a head."""
     for ref in item.table.refs:
         yield Ref(ref.name, ref.ref_type, ref.snapshot_id, item.table.table_uuid, item.name, ref.settings)
     if not item.table.refs:
@@ -41,14 +45,16 @@ def refs_of(item: Registration) -> Iterator[Ref]:
 
 
 def source_of(item: Registration) -> CommitSource:
-    """Where the table's commits are read, with the properties that retention needs."""
+    """Returns where the table's commits are read, with the properties that retention needs."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
     ours = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
     return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **ours})
 
 
 def graph_of(items: Iterable[Registration]) -> pa.Table:
-    """The snapshots of all registrations as `commit_graph` rows, each once, with what retention reads of them."""
+    """Returns the snapshots of all registrations as `commit_graph` rows, each once, with what
+    retention reads of them.
+    """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for item in items:
         for snapshot in item.table.snapshots:

@@ -1,10 +1,15 @@
-"""A removal as pyiceberg's updates and requirements: one commit that takes effect whole or not at all. Knows no catalog.
+"""A removal as pyiceberg's updates and requirements: one commit that takes effect whole or not at
+all. Knows no catalog.
 
-Who applies the updates decides what can be required. A REST server applies the protocol's own updates and knows its own requirements
-only: each known ref can be asserted, that there is no other one cannot. Every other catalog of pyiceberg reloads the table inside
-`commit_table`, applies the updates in this process and swaps the pointer only if it did not move: there the requirement is our own,
-and so is the update, because pyiceberg's `remove-snapshots` is quadratic, unsets the parents of retained snapshots, drops the refs
-made meanwhile, and leaves partition statistics and the older part of the snapshot log behind.
+What can be required depends on who applies the updates. A REST server applies the protocol's own
+updates and knows its own requirements only. Each known ref can be asserted; that there is no other
+ref cannot.
+
+Every other catalog of pyiceberg reloads the table inside `commit_table`, applies the updates in
+this process, and swaps the pointer only if it did not move. There the requirement is our own. The
+update is our own too, because pyiceberg's `remove-snapshots` is quadratic, unsets the parents of
+retained snapshots, drops the refs made meanwhile, and leaves partition statistics and the older
+part of the snapshot log behind.
 """
 
 from __future__ import annotations
@@ -32,8 +37,8 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import IcebergBaseModel
 
-from gc_assets.lakes.iceberg.approved import Removal
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, REF_SETTINGS, TABLE_SETTINGS
+from gc_assets.lakes.iceberg.still_asked import Removal
 from gc_assets.lakes.protocol import Kind
 
 # Name to (type, snapshot id, min-snapshots-to-keep, max-snapshot-age-ms, max-ref-age-ms).
@@ -41,7 +46,9 @@ Refs = dict[str, tuple[str, int, int | None, int | None, int | None]]
 
 
 class AssertSameRefs(ValidatableTableRequirement):
-    """The table has exactly these refs with these settings, and the same retention properties: none made, moved, changed or deleted."""
+    """The table has exactly these refs with these settings, and the same retention properties. No
+    ref was made, moved, changed or deleted.
+    """
 
     type: Literal["assert-same-refs"] = "assert-same-refs"  # pyright: ignore[reportIncompatibleVariableOverride]  # as pyiceberg does
     refs: Refs
@@ -69,7 +76,9 @@ class ForgetUpdate(IcebergBaseModel):
 
 @_apply_table_update.register(ForgetUpdate)
 def _forget(update: ForgetUpdate, base_metadata: TableMetadata, context: _TableMetadataUpdateContext) -> TableMetadata:
-    """Linear. Retained snapshots stay as they are: as after Iceberg's own expiry, a parent that is no longer listed ends the ancestry."""
+    """Takes the snapshots and refs out, in linear time. Retained snapshots stay as they are: as
+    after Iceberg's own expiry, a parent that is no longer listed ends the ancestry.
+    """
     refs = {name: ref for name, ref in base_metadata.refs.items() if name not in update.ref_names}
     for name, ref in refs.items():
         if ref.snapshot_id in update.snapshot_ids:
@@ -87,7 +96,7 @@ def _forget(update: ForgetUpdate, base_metadata: TableMetadata, context: _TableM
 
 
 def applied_here(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """For catalogs that apply updates in this process."""
+    """Returns the updates and requirements for catalogs that apply updates in this process."""
     refs: Refs = {}
     for ref in removal.before.refs:
         keep, age, ref_age = (int(ref.settings[name]) if name in ref.settings else None for name in REF_SETTINGS)
@@ -98,7 +107,9 @@ def applied_here(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[Table
 
 
 def applied_by_server(removal: Removal) -> tuple[tuple[TableUpdate, ...], tuple[TableRequirement, ...]]:
-    """For REST catalogs: the protocol's own updates, and an assertion for every known ref."""
+    """Returns the updates and requirements for REST catalogs: the protocol's own updates, and an
+    assertion for every known ref.
+    """
     leaving = [snapshot for snapshot in removal.before.snapshots if snapshot.snapshot_id in removal.snapshot_ids]
     owners = {kind: [int(item.snapshot_id) for item in leaving if any(file.kind == kind for file in item.files)] for kind in _STATISTICS}
     updates: list[TableUpdate] = [RemoveSnapshotRefUpdate.model_validate({"ref-name": name}) for name in sorted(removal.ref_names)]
@@ -126,6 +137,8 @@ def _rules(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unbroken(log: list[SnapshotLogEntry], listed: set[int]) -> list[SnapshotLogEntry]:
-    """What follows the last entry whose snapshot is not listed: a log with a gap would lie (format/spec.md, `snapshot-log`)."""
+    """Returns what follows the last entry whose snapshot is not listed. A log with a gap would lie
+    (format/spec.md, `snapshot-log`).
+    """
     broken = max((index for index, entry in enumerate(log) if entry.snapshot_id not in listed), default=-1)
     return log[broken + 1 :]

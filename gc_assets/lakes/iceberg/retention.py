@@ -1,7 +1,9 @@
-"""Iceberg's six-step retention over frozen refs and snapshots: which snapshots stay, which go, and why.
+"""Iceberg's six-step retention over frozen refs and snapshots: which snapshots stay, which go, and
+why.
 
-Pure: no catalog, no clock. Source: `RemoveSnapshots.internalApply` of Apache Iceberg 1.11 (the written specification lacks its
-rule for unreferenced snapshots), with "now" = `as_of`. Near-linear in snapshots and refs of a table.
+Pure: no catalog, no clock. Source: `RemoveSnapshots.internalApply` of Apache Iceberg 1.11, with
+"now" = `as_of`. (The written specification lacks its rule for unreferenced snapshots.) Near-linear
+in snapshots and refs of a table.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.config import IcebergRetention
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.iceberg.ancestry import NO_PARENT, Forest, Reach, forest_of, refs_reaching
+from gc_assets.core.forest import NO_PARENT, Forest, Reach, forest_of, refs_reaching
+from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
 from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, micros
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, FrozenRefs, Ref, RefType, Retention, State
-from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
 
 COLLECT, WRITABLE = "collect", "writable"
 _YEAR_9999 = micros(datetime(9999, 1, 1, tzinfo=UTC))
@@ -28,7 +30,9 @@ _YEAR_9999 = micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 @dataclass(frozen=True, slots=True)
 class _Keep:
-    """A rule that keeps a snapshot, and the moment (microseconds) until which its age lets it; infinite where age plays no part."""
+    """A rule that keeps a snapshot, and the moment (microseconds) until which the snapshot's age
+    allows it; infinite where age plays no part.
+    """
 
     until: float
     reason: str
@@ -36,7 +40,9 @@ class _Keep:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """The limits with which a branch's walk left a snapshot: a walk that would keep no more need not go on."""
+    """The limits with which a branch's walk left a snapshot. A walk that would keep no more need
+    not go on.
+    """
 
     cutoff: float
     remaining: int
@@ -60,7 +66,7 @@ class _Table:
     registrations: Sequence[tuple[CommitSource, Sequence[Ref]]]
 
     def qualified(self, source: CommitSource, ref: Ref) -> str:
-        """The ref's name, with its table's where two registrations may both have it."""
+        """Returns the ref's name, with its table's name where two registrations may both have it."""
         return ref.ref_name if len(self.registrations) == 1 else f"{source.table_name}:{ref.ref_name}"
 
     def head(self, source: CommitSource, ref: Ref) -> int | None:
@@ -76,7 +82,9 @@ class _Table:
 
 @dataclass(slots=True)
 class _Verdicts:
-    """What the registrations of one table keep together (the longest rule wins), and the refs that lapse in all of them."""
+    """What the registrations of one table keep together (the longest rule wins), and the refs that
+    lapse in all of them.
+    """
 
     keeps: dict[int, _Keep]
     gone_words: dict[str, str]
@@ -90,9 +98,11 @@ class _Verdicts:
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, policy: IcebergRetention) -> Retention:
-    """One row per commit of `commits`, in its order, with the rule that decided, and the removals that would make it so.
+    """Returns one row per commit of `commits`, in its order, with the rule that decided, and the
+    removals that carry it out.
 
-    A table registered twice keeps the union. Raises `LakeUnreadable` where a ref's head or a commit's table is not among the inputs.
+    A table registered twice keeps the union. Raises `LakeUnreadable` where a ref's head or a
+    commit's table is not among the inputs.
     """
     columns = {name: commits[name].to_pylist() for name in ("table_uuid", "commit_id", "table_name")}
     reachable: list[dict[str, Any]] = [{} for _ in range(commits.num_rows)]
@@ -151,7 +161,7 @@ def _tables(refs: FrozenRefs, commits: pa.Table, uuids: Sequence[str], ids: Sequ
 
 
 def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verdicts:
-    """Iceberg's algorithm for each registration whose table is collected."""
+    """Applies Iceberg's algorithm to each registration."""
     verdicts = _Verdicts({}, {}, {}, set())
     for source, refs in table.registrations:
         limits = TableLimits.of(source.properties, policy, as_of)
@@ -192,7 +202,9 @@ def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verd
 def _keep_branch(
     table: _Table, verdicts: _Verdicts, passed: dict[int, _Passed], name: str, head: int, limits: RefLimits, until: float
 ) -> None:
-    """From the head back while an ancestor is among the newest or young enough; the first that is neither ends the walk."""
+    """Walks from the head back while an ancestor is among the newest or young enough. The first
+    that is neither ends the walk.
+    """
     index, remaining = head, limits.keep_last
     while index != NO_PARENT:
         stamp = table.stamps[index]
@@ -212,7 +224,7 @@ def _keep_branch(
 
 
 def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
-    """Adds the head and its ancestors; where one is marked, the rest of the way is too."""
+    """Adds the head and its ancestors. Where one is marked, the rest of the way is too."""
     index = head
     while index != NO_PARENT and index not in marked:
         marked.add(index)
@@ -220,7 +232,9 @@ def _mark_ancestry(forest: Forest, head: int, marked: set[int]) -> None:
 
 
 def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> None:
-    """What stays although no rule of Iceberg keeps it: tables that are not collected, cycles of parents, the grace period."""
+    """Keeps what no rule of Iceberg keeps: tables that are not collected, tables that cannot be
+    written, cycles of parents, young snapshots.
+    """
     for source, _ in table.registrations:
         if source.properties[COLLECT] != "true":
             matched = source.properties.get(GC_ENABLED, "true").strip().lower() == "true"

@@ -1,6 +1,8 @@
-"""How long each ref of a table keeps what: the ref's own settings, the table's, and the configuration's overrides, in that order.
+"""How long each ref of a table keeps what: by a rule of the configuration for the ref, else the
+ref's own settings, else the table's with the configuration's overrides.
 
-Pure: turns settings into limits at a given moment; walks nothing. Times are integers in microseconds since 1970 UTC.
+Pure: turns settings into limits at a given moment, and walks nothing. Times are integers in
+microseconds since 1970 UTC.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gc_assets.config import IcebergRetention
 from gc_assets.core.units import Cutoff, format_duration
+from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import MAIN, MAX_REF_AGE_MS, MAX_SNAPSHOT_AGE_MS, MIN_SNAPSHOTS_TO_KEEP, TABLE_SETTINGS
 from gc_assets.lakes.protocol import Ref
 
@@ -32,7 +34,8 @@ def micros(moment: datetime) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Keeps what is stamped at or after `cutoff`; `lasts` is how long after its stamp (infinite where the cut-off stands still).
+    """Keeps what is stamped at or after `cutoff`. `lasts` is how long after its stamp (infinite
+    where the cut-off stands still).
 
     `ALWAYS` keeps everything, `NEVER` nothing by age. `words` names the rule for reasons.
     """
@@ -47,7 +50,9 @@ class Age:
 
 @dataclass(frozen=True, slots=True)
 class RefLimits:
-    """`ref_age` decides over the head whether the ref itself stays; a branch then keeps its newest `keep_last` and what `age` keeps."""
+    """`ref_age` decides over the head whether the ref itself stays. A branch that stays keeps its
+    newest `keep_last` and what `age` keeps.
+    """
 
     ref_age: Age
     age: Age
@@ -66,7 +71,9 @@ class TableLimits:
 
     @classmethod
     def of(cls, properties: Mapping[str, str], overrides: IcebergRetention, as_of: datetime) -> TableLimits:
-        """The table's `history.expire.*` properties, each replaced by its override where the configuration has one."""
+        """Reads the table's `history.expire.*` properties. Each is replaced by its override where
+        the configuration has one.
+        """
         keep_last, max_age, max_ref_age = (int(properties[key]) if key in properties else None for key in TABLE_SETTINGS)
         if overrides.max_snapshot_age is not None:
             max_age = _milliseconds(overrides.max_snapshot_age)
@@ -81,7 +88,9 @@ class TableLimits:
         )
 
     def limits(self, ref: Ref) -> RefLimits:
-        """A pattern of the configuration that matches the ref's whole name replaces its settings; `main` and tags to keep never lapse."""
+        """Returns the limits of a ref. A pattern of the configuration that matches the ref's whole
+        name replaces its settings. `main` and tags to keep never lapse.
+        """
         for index, rule in enumerate(self.overrides.refs):
             if re.fullmatch(rule.match, ref.ref_name):
                 limits = _by_cutoff(rule.as_cutoff(), f"retention.refs[{index}]", ref, self.as_of)
@@ -105,7 +114,9 @@ def _milliseconds(age: timedelta) -> int:
 
 
 def _by_cutoff(cutoff: Cutoff, rule: str, ref: Ref, as_of: datetime) -> RefLimits:
-    """A branch under a rule never lapses; a tag lives by the rule's age, or always where the rule counts commits."""
+    """Returns the limits of a ref under a rule. A branch never lapses. A tag lives by the rule's
+    age, or always where the rule counts commits.
+    """
     words = f"{rule} ({cutoff})"
     always = Age(ALWAYS, NEVER, words)
     moment = cutoff.moment(as_of)

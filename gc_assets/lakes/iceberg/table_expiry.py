@@ -1,6 +1,8 @@
-"""The approved edits of one table: committed on what the table is now, tried again where it moved, judged by what it lists afterwards.
+"""Makes the approved edits of one table. They are committed on what the table is now, tried again
+where it moved, and judged by what it lists afterwards.
 
-Each commit is whole or nothing, so a killed call leaves a valid table, and the next one does the rest.
+Each commit is whole or nothing, so a killed call leaves a valid table, and the next call does the
+rest.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from dataclasses import dataclass, field
 from pyiceberg.typedef import Identifier
 
 from gc_assets.core.errors import GcError, LakeUnreadable
-from gc_assets.lakes.iceberg.approved import Decision, Removal, damage_after, decide, left_after
 from gc_assets.lakes.iceberg.catalog import CatalogTable, CommitRejected, Tables
 from gc_assets.lakes.iceberg.readable import Readable
 from gc_assets.lakes.iceberg.registrations import Registration
+from gc_assets.lakes.iceberg.still_asked import Decision, Removal, damage_after, decide, left_after
 from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, Retention
 
 ATTEMPTS = 5
@@ -28,12 +30,16 @@ Policy = Callable[[Sequence[Registration]], Retention]
 
 @dataclass(slots=True)
 class TableExpiry:
-    """The edits of the table `uuid` under all its names, `registered` with the metadata addresses that were seen first.
+    """The edits of the table `uuid` under all its names. `registered` maps each name to the
+    metadata address that was seen first.
 
-    `read` gives the registration behind a name and a metadata address, `policy` the retention of all of them together, `unreadable` why
-    other tables of the catalog could not be read, by name. By name too: `sent` holds the commits that the catalog accepted, or may have,
-    `given_up` what went wrong and is not tried again, `rejected` the latest rejection. `spoilt` holds the edits that were made and took
-    more along than was approved.
+    `read` gives the registration behind a name and a metadata address. `policy` gives the retention
+    of all registrations together. `unreadable` says by name why other tables of the catalog could
+    not be read.
+
+    Three fields are kept by name. `sent` holds the commits that the catalog accepted, or may have.
+    `given_up` holds what went wrong and is not tried again, `rejected` the latest rejection.
+    `spoilt` holds the edits that were made and took more along than was approved.
     """
 
     tables: Tables
@@ -50,7 +56,9 @@ class TableExpiry:
     spoilt: dict[ExpiryAction, str] = field(default_factory=dict[ExpiryAction, str])
 
     def run(self) -> list[ExpiryOutcome]:
-        """One outcome per action. Raises nothing: what goes wrong is the outcome."""
+        """Makes the edits and returns one outcome per action. Raises nothing: what goes wrong is
+        the outcome.
+        """
         try:
             return self._run()
         except Exception as error:  # noqa: BLE001 - whatever a catalog or store raises fails this table only, by name
@@ -79,15 +87,16 @@ class TableExpiry:
             attempt += 1
 
     def _check_ahead(self) -> None:
-        """Reads what the retained snapshots need before the table is loaded to commit on: a REST catalog lets refs that are made between
-        loading and committing go with their snapshots, so that moment is to be short.
+        """Reads what the retained snapshots need before the table is loaded for the commit. A REST
+        catalog lets refs that are made between loading and committing go with their snapshots, so
+        that moment is to be short.
         """
         registrations = [self.read(".".join(identifier), address) for identifier, address in self.registered.items()]
         for removal in self._decide(registrations).removals:
             self._check(removal)
 
     def _load(self) -> dict[str, tuple[CatalogTable, Registration]]:
-        """The registrations that are still this table, by name."""
+        """Returns the registrations that are still this table, by name."""
         tables = [self.tables.load(identifier) for identifier in self.registered]
         same = [table for table in tables if table is not None and table.table_uuid == self.uuid]
         return {table.name: (table, self.read(table.name, table.metadata_location)) for table in same}
@@ -122,10 +131,11 @@ class TableExpiry:
             self.given_up[removal.name] = f"the catalog accepted the commit, but {left}; apply again"
 
     def _look_for_loss(self, registration: Registration, decision: Decision) -> None:
-        """Marks all actions spoilt where a ref that nobody approved to delete went in the same commit as its snapshot.
+        """Marks all actions spoilt where a ref that nobody approved to delete went in the same
+        commit as its snapshot.
 
-        A REST server may do that to a ref made during the commit: the protocol has no requirement for refs that nobody knew. The metadata
-        log tells, to a later call too.
+        A REST server may do that to a ref made during the commit: the protocol has no requirement
+        for refs that nobody knew. The metadata log tells, to a later call too.
         """
         absent = [action for action, outcome in decision.settled.items() if outcome.verdict == "absent"]
         gone = {action.snapshot_id for action in absent if action.action == REMOVE_SNAPSHOT}
@@ -165,7 +175,9 @@ class TableExpiry:
         return settled
 
     def _gone(self) -> list[ExpiryOutcome]:
-        """No table of this uuid is to be found: dropped or re-created, unless one that could not be read is it."""
+        """Returns outcomes for a table of which no registration is left: it was dropped or
+        re-created, unless a table that could not be read is it.
+        """
         outcomes: list[ExpiryOutcome] = []
         for action in self.actions:
             if self.unreadable:

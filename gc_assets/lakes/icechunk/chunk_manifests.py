@@ -1,7 +1,9 @@
-"""Chunk manifests of spec v1: the chunks that their references name (`manifest.fbs`), read with numpy.
+"""Chunk manifests of spec v1: the chunks that their references name (`manifest.fbs`), read with
+numpy.
 
-Bytes in, ids out. A reference is native (a chunk id), virtual (a location) or inline (its bytes are in the manifest). All
-references of one layout (vtable) are gathered at once; a writer shares layouts, so there are a handful.
+Bytes in, ids out. A reference is native (a chunk id), virtual (a location) or inline (its bytes are
+in the manifest). All references of one layout (vtable) are gathered at once. A writer shares
+layouts, so there are only a few.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from gc_assets.lakes.icechunk.ids import ID_BYTES, Ids, distinct, spell_one
 _ID, _ARRAYS = range(2)
 _REFS = 1
 _INLINE, _CHUNK_ID, _LOCATION = 1, 4, 5
-# Library 2.x writes the two fields of spec version 2 that describe compressed locations into manifests of version 1 too. A compressed
-# location itself is a ninth field of a reference, which spec version 1 does not have.
+# Library 2.x writes the two fields of spec version 2 that describe compressed locations into
+# manifests of version 1 too. A compressed location itself is a ninth field of a reference, which
+# spec version 1 does not have.
 _MANIFEST_FIELDS, _ARRAY_FIELDS, _REF_FIELDS = 4, 2, 8
-# Eight optional fields give 256 layouts; more than a few times that is damage, and each costs a pass.
+# Eight optional fields give 256 layouts; more than a few times that is damage, and each costs a
+# pass.
 _MOST_LAYOUTS = 1024
 # Locations are gathered this many at a time, so that the indices of a big manifest stay small.
 _LOCATIONS_AT_ONCE = 1 << 16
@@ -35,7 +39,9 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ChunkManifest:
-    """What a manifest refers to: distinct native chunk ids, distinct virtual locations, and how many references of each sort."""
+    """What a manifest refers to: distinct native chunk ids, distinct virtual locations, and the
+    number of references of each sort.
+    """
 
     manifest_id: str
     chunk_ids: Ids
@@ -50,7 +56,7 @@ class ChunkManifest:
 
 
 def parse_chunk_manifest(where: str, raw: bytes) -> ChunkManifest:
-    """The manifest in a file's bytes. Raises `FormatError` naming `where`."""
+    """Reads the manifest in a file's bytes. Raises `FormatError` naming `where`."""
     buffer = FlatBuffer(where, envelope.unwrap(where, raw, envelope.CHUNK_MANIFEST))
     root = buffer.root(_MANIFEST_FIELDS)
     refs = _ref_tables(buffer, root.at(_ARRAYS, "arrays"))
@@ -82,7 +88,7 @@ def parse_chunk_manifest(where: str, raw: bytes) -> ChunkManifest:
 
 
 def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
-    """Positions of all references of all arrays."""
+    """Returns the positions of all references of all arrays."""
     start, count = buffer.vector(arrays, 4)
     found: list[Positions] = [np.zeros(0, np.int64)]
     for index in range(count):
@@ -94,7 +100,7 @@ def _ref_tables(buffer: FlatBuffer, arrays: int) -> Positions:
 
 
 def _by_layout(buffer: FlatBuffer, tables: Positions) -> list[tuple[VTable, Positions]]:
-    """The references grouped by their vtable, every offset within the buffer."""
+    """Groups the references by their vtable. Every offset lies within the buffer."""
     if not len(tables):
         return []
     vtables = tables - _gather_u32(buffer, tables).view(np.int32)
@@ -117,7 +123,7 @@ def _gather_ids(buffer: FlatBuffer, positions: Positions) -> Ids:
 
 
 def _gather_u32(buffer: FlatBuffer, positions: Positions) -> NDArray[np.uint32]:
-    """The numbers at positions that the format aligns to four bytes."""
+    """Reads the numbers at positions that the format aligns to four bytes."""
     if int(positions.min()) < 0 or int(positions.max()) + 4 > len(buffer.data):
         raise buffer.damaged("a reference past the end")
     if np.any(positions & 3):
@@ -130,7 +136,7 @@ def _words(buffer: FlatBuffer) -> NDArray[np.uint32]:
 
 
 def _locations(buffer: FlatBuffer, fields: Positions) -> pa.StringArray:
-    """The distinct strings that the given fields point at."""
+    """Returns the distinct strings that the given fields point at."""
     if not len(fields):
         return pa.array([], pa.string())
     parts: list[Any] = []

@@ -1,6 +1,8 @@
-"""The three changes that expiry and its undoing make to a repository, each of one object, atomic, and conditional on what was read before.
+"""The three changes that expiry and its undoing make to a repository. Each changes one object, is
+atomic, and is conditional on what was read before.
 
-Knows objects and their bytes. Which change is due, and in which order, is decided in `execution` and `restoring`.
+Knows objects and their bytes. `execution` and `restoring` decide which change is due, and in which
+order.
 """
 
 from __future__ import annotations
@@ -10,24 +12,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from gc_assets.core.errors import FormatError, ObjectChanged, StoreError
+from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.icechunk.entries import verify_id
 from gc_assets.lakes.icechunk.present import label, ref_of
 from gc_assets.lakes.icechunk.refs import head_document, parse_head, ref_address, tombstone_address
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot, with_parent
-from gc_assets.lakes.protocol import EditableObjects, ExpiryAction, ExpiryOutcome, ExpiryVerdict
+from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict
 
 Change = Callable[[], ExpiryOutcome]
 
 
 @dataclass(frozen=True, slots=True)
 class Editor:
-    """One repository, to change. Every method answers with the action's outcome, whatever the store says."""
+    """Changes one repository. Every method answers with the action's outcome, whatever the store
+    says.
+    """
 
     objects: EditableObjects
     repository: str
 
     def set_parent(self, action: ExpiryAction, expected: str | None, parent: str) -> ExpiryOutcome:
-        """The snapshot has another parent, if it still had the expected one; what was written is read back."""
+        """Gives the snapshot another parent, if it still has the expected one. What was written is
+        read back.
+        """
         address = f"{self.repository}/snapshots/{action.snapshot_id}"
 
         def change() -> ExpiryOutcome:
@@ -49,7 +56,9 @@ class Editor:
         return _attempt(action, address, "changed", change)
 
     def delete_ref(self, action: ExpiryAction) -> ExpiryOutcome:
-        """The ref is deleted as the library does it, if its head was the planned one: a branch loses its object, a tag gets a tombstone."""
+        """Deletes the ref as the library does it, if its head is the planned one. A branch loses
+        its object, a tag gets a tombstone.
+        """
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
 
@@ -69,7 +78,9 @@ class Editor:
         return _attempt(action, address, "absent", change)
 
     def create_branch(self, action: ExpiryAction) -> ExpiryOutcome:
-        """The deleted branch points at its old head again, if no branch of that name was made since."""
+        """Points the deleted branch at its old head again, if no branch of that name was made
+        since.
+        """
         ref_type, ref_name = ref_of(action)
         address = ref_address(self.repository, ref_type, ref_name)
 
@@ -88,7 +99,9 @@ def _moved(action: ExpiryAction, head: str) -> ExpiryOutcome:
 
 
 def _attempt(action: ExpiryAction, address: str, missing: ExpiryVerdict, change: Change) -> ExpiryOutcome:
-    """The change's outcome, or what kept it from being made; `missing` is the verdict where the object is not there any more."""
+    """Makes the change and returns its outcome, or what kept it from being made. `missing` is the
+    verdict where the object is not there any more.
+    """
     try:
         with suppress(ObjectChanged):
             return change()

@@ -1,4 +1,5 @@
-"""What snapshots and chunk manifests name, as rows of `ENTRY_SCHEMA`, with all that the format lets one verify.
+"""The objects that snapshots and chunk manifests name, as rows of `ENTRY_SCHEMA`, with all that the
+format lets one verify.
 
 Pure. Addresses are made from the container's own, which is `<repository>/<folder>/<id>`.
 """
@@ -21,7 +22,9 @@ FOLDERS = {Kind.SNAPSHOT: "snapshots", Kind.CHUNK_MANIFEST: "manifests"}
 
 
 def decode(container: Container, raw: bytes) -> pa.RecordBatch:
-    """The children of a snapshot or a chunk manifest, each once. Raises `FormatError` naming the container."""
+    """Returns the children of a snapshot or a chunk manifest, each once. Raises `FormatError`
+    naming the container.
+    """
     where = f"{container.kind} {container.address}"
     if container.kind not in FOLDERS:
         raise FormatError(f"{where}: expected a container of kind {' or '.join(FOLDERS)}; an Icechunk repository has no other")
@@ -49,11 +52,12 @@ def verify_id(where: str, expected: str, found: str) -> None:
 
 
 def spellings(location: str) -> set[str]:
-    """Every name that a virtual location may mean, so that each is protected.
+    """Returns every name that a virtual location may mean, so that each is protected.
 
-    The library stores a URL, in which it encodes blanks and letters beyond ASCII but leaves a percent sign as it is, and reads the
-    percent-decoded path without query and fragment (observed with 1.1.21: `a b%20c.nc` is stored as `a%20b%20c.nc` and read as
-    `a b c.nc`). Older writers stored what they were given.
+    The library stores a URL. In it blanks and letters beyond ASCII are encoded, but a percent sign
+    stays as it is. The library reads the percent-decoded path without query and fragment (observed
+    with 1.1.21: `a b%20c.nc` is stored as `a%20b%20c.nc` and read as `a b c.nc`). Older writers
+    stored what they were given.
     """
     path = location.split("?")[0].split("#")[0]
     names = {location, path}
@@ -87,7 +91,8 @@ def _snapshot_rows(repository: str, snapshot: Snapshot) -> pa.RecordBatch:
         }
         for item in snapshot.manifest_files
     ]
-    # The first snapshot of a repository has none in spec v1; a log of that name would belong to it all the same.
+    # The first snapshot of a repository has none in spec v1; a log of that name would belong to it
+    # all the same.
     log = {
         "address": f"{repository}/transactions/{snapshot.snapshot_id}",
         "kind": Kind.TRANSACTION_LOG,
@@ -117,7 +122,7 @@ def _manifest_rows(repository: str, manifest: ChunkManifest) -> pa.RecordBatch:
 
 
 def chunk_addresses(prefix: str, ids: Ids) -> pa.StringArray:
-    """`<prefix><id>` for every id, built in one block of characters."""
+    """Returns `<prefix><id>` for every id, built in one block of characters."""
     start = np.frombuffer(prefix.encode(), np.uint8)
     characters = np.empty((len(ids), len(start) + ID_CHARS), np.uint8)
     characters[:, : len(start)] = start
@@ -129,7 +134,7 @@ def chunk_addresses(prefix: str, ids: Ids) -> pa.StringArray:
 
 
 def _virtual_addresses(locations: pa.StringArray) -> pa.StringArray:
-    """The locations and, for those that could be read in more than one way, every spelling."""
+    """Returns the locations, and every spelling of those that could be read in more than one way."""
     doubtful = pc.match_substring_regex(locations, "[%?#]")
     plain = locations.filter(pc.invert(doubtful))
     spelled = sorted({name for location in locations.filter(doubtful).to_pylist() for name in spellings(location)})

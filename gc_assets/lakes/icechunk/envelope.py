@@ -1,4 +1,5 @@
-"""The envelope of every metadata file: a header of 39 bytes, then one zstd frame (spec.md, "Metadata files").
+"""The envelope of every metadata file: a header of 39 bytes, then one zstd frame (spec.md,
+"Metadata files").
 
 Bytes in, payload out, and back: knows nothing of what a payload means, neither fetches nor logs.
 """
@@ -18,16 +19,17 @@ SNAPSHOT, CHUNK_MANIFEST, TRANSACTION_LOG = 1, 2, 4
 _FILE_TYPES = {1: "snapshot", 2: "chunk manifest", 3: "attributes", 4: "transaction log", 5: "chunk", 6: "repository info"}
 _SPEC_AT, _FILE_TYPE_AT, _COMPRESSION_AT = 36, 37, 38
 _UNCOMPRESSED, _ZSTD = 0, 1
-# The library's default first, then the others that a repository's configuration may name, but for the three that take hundreds of MiB.
+# The library's default first, then the others that a repository's configuration may name, but for
+# the three that take hundreds of MiB.
 _LEVELS = (3, 1, 2, *range(4, 20))
 
 
 class SpecVersionError(FormatError):
-    """A file of another spec version than 1. It is sound; this release does not read it."""
+    """A file of another spec version than 1. The file is sound, but this release does not read it."""
 
 
 def unwrap(where: str, raw: bytes, file_type: int) -> bytes:
-    """The decompressed payload. `where` names the object in errors.
+    """Returns the decompressed payload. `where` names the object in errors.
 
     Raises `FormatError` for bytes that are not one whole file of that type and spec version 1.
     """
@@ -59,9 +61,11 @@ def unwrap(where: str, raw: bytes, file_type: int) -> bytes:
 
 
 def rewrap(raw: bytes, payload: bytes) -> bytes:
-    """A whole file with another payload, under the header of `raw` and compressed as `raw` is.
+    """Returns a whole file with another payload, under the header of `raw` and compressed as `raw`
+    is.
 
-    The level is the one that makes `raw` of its own payload; where none does (another release of zstd wrote it), the library's default.
+    The level is the one that makes `raw` of its own payload. Where none does (another release of
+    zstd wrote it), it is the library's default.
     """
     header, body = raw[:HEADER_BYTES], raw[HEADER_BYTES:]
     if header[_COMPRESSION_AT] == _UNCOMPRESSED:
@@ -72,7 +76,7 @@ def rewrap(raw: bytes, payload: bytes) -> bytes:
 
 
 def _frame(payload: bytes, like: bytes, level: int) -> bytes:
-    """One zstd frame with the optional parts that the frame `like` has."""
+    """Returns one zstd frame with the optional parts that the frame `like` has."""
     settings = zstandard.get_frame_parameters(like)
     size = len(payload) if settings.content_size != zstandard.CONTENTSIZE_UNKNOWN else -1
     compressor = zstandard.ZstdCompressor(level, write_content_size=size >= 0, write_checksum=settings.has_checksum)

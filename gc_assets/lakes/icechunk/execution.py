@@ -1,6 +1,8 @@
-"""Makes the edits of history that a plan holds and the policy asks for now too: first parents, then refs.
+"""Makes the edits of history that a plan holds and the policy still asks for: first parents, then
+refs.
 
-In that order, because what the edits leave reachable decides whether a ref may go. A kill between any two leaves a valid repository.
+The order matters, because what the edits leave reachable decides whether a ref may go. A kill
+between any two edits leaves a valid repository.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ _SO_NOW = frozenset({"done", "absent"})
 
 
 def execute(actions: Sequence[ExpiryAction], asked: Asked, present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """One outcome for each of the approved `actions`: made are those that are `asked` for and stand as planned."""
+    """Yields one outcome for each of the approved `actions`. Only actions that are `asked` for and
+    stand as planned are made.
+    """
     parents = dict(present.parents)
     deletions: list[ExpiryAction] = []
     for action in actions:
@@ -34,7 +38,9 @@ def execute(actions: Sequence[ExpiryAction], asked: Asked, present: Present, edi
 
 
 def _delete(deletions: Sequence[ExpiryAction], present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """Only refs go whose snapshot goes too: an edit that was not made may have left it on another ref's history."""
+    """Deletes only refs whose snapshot goes too. An edit that was not made may have left the
+    snapshot on another ref's history.
+    """
     going = {ref_of(action) for action in deletions}
     reached: set[str] = set()
     for ref, head in present.heads.items():

@@ -1,11 +1,15 @@
-"""Which edits of history a policy asks for, and what refs reach once they are made. Two semantics, by name:
+"""Which edits of history a policy asks for, and what refs reach once they are made. Two semantics,
+by name:
 
-* `seed`: the public text (icechunk `design-docs/007-basic-expiration.md`). For each ref the last snapshot on the walk from its tip that
-  is not expired gets the first snapshot of the history as parent; a ref whose tip is expired is left alone.
-* `icechunk-v1`: the library since 0.2.11 (its PR 870). The same, and an expired tip is given the first snapshot as parent.
+* `seed`: the public text (icechunk `design-docs/007-basic-expiration.md`). For each ref, take the
+  last snapshot on the walk from its tip that is not expired. It gets the first snapshot of the
+  history as parent. A ref whose tip is expired is left alone.
+* `icechunk-v1`: the library since 0.2.11 (its PR 870). The same, and an expired tip gets the first
+  snapshot as parent too.
 
-Pure and linear in snapshots, apart from rules that count snapshots. Positions are those of `Forest`. Unlike the text and the library,
-refs may have different cut-offs: an edit that would cut what another ref keeps is not made, so the order of refs changes nothing.
+Pure and linear in snapshots, apart from rules that count snapshots. Positions are those of
+`Forest`. Unlike the text and the library, refs may have different cut-offs: an edit that would cut
+what another ref keeps is not made, so the order of refs changes nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gc_assets.core.forest import NO_PARENT, Forest
 from gc_assets.core.units import Cutoff
-from gc_assets.lakes.iceberg.ancestry import NO_PARENT, Forest
 from gc_assets.lakes.protocol import Ref
 
 Semantics = Literal["seed", "icechunk-v1"]
@@ -23,14 +27,21 @@ Semantics = Literal["seed", "icechunk-v1"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A cut-off, the configuration path that gives it, and its moment on this run date (microseconds; null where age decides nothing)."""
+    """A cut-off, the configuration path that gives it, and its moment on this run date
+    (microseconds; null where age decides nothing).
+    """
 
     cutoff: Cutoff
     path: str
     moment: int | None
 
-    def __str__(self) -> str:
-        return f"{self.cutoff} ({self.path})"
+    @property
+    def within(self) -> str:
+        return f"{self.cutoff.within} ({self.path})"
+
+    @property
+    def beyond(self) -> str:
+        return f"{self.cutoff.beyond} ({self.path})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +59,11 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The snapshots with what every walk needs: times in microseconds, the first snapshot of each one's ancestry, and the distance to it.
+    """The snapshots with what every walk needs: times in microseconds, the first snapshot of each
+    one's ancestry, and the distance to it.
 
-    `first` is `NO_PARENT` where the ancestry cannot be told: it lacks a snapshot, or its parents form a cycle.
+    `first` is `NO_PARENT` where the ancestry cannot be told: it lacks a snapshot, or its parents
+    form a cycle.
     """
 
     forest: Forest
@@ -60,7 +73,9 @@ class History:
 
     @classmethod
     def of(cls, forest: Forest, stamps: Sequence[int], incomplete: Iterable[int]) -> History:
-        """`incomplete` holds the positions whose parent is named and not among the snapshots."""
+        """Builds the history. `incomplete` holds the positions of snapshots whose parent is named
+        and not among the snapshots.
+        """
         first, depth = [NO_PARENT] * len(forest.ids), [0] * len(forest.ids)
         lacking = set(incomplete)
         for index in reversed(forest.children_first):
@@ -72,7 +87,9 @@ class History:
         return cls(forest, stamps, first, depth)
 
     def moment_bounds(self, moment: int) -> tuple[Sequence[int], Sequence[int]]:
-        """For each snapshot the last on its walk that is not older than the moment, and the last that is; `NO_PARENT` for none."""
+        """Returns for each snapshot the last one on its walk that is not older than the moment, and
+        the last one that is; `NO_PARENT` for none.
+        """
         young, old = [NO_PARENT] * len(self.stamps), [NO_PARENT] * len(self.stamps)
         for index in reversed(self.forest.children_first):
             above = self.forest.parent[index]
@@ -85,7 +102,7 @@ class History:
         return young, old
 
     def ancestor(self, index: int, steps: int) -> int:
-        """`steps` parents up, or the first snapshot."""
+        """Returns the ancestor `steps` parents up, or the first snapshot."""
         for _ in range(min(steps, self.depth[index])):
             index = self.forest.parent[index]
         return index
@@ -93,9 +110,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What a ref's rule keeps of its own history: from the head to `last`, or nothing (`NO_PARENT`).
+    """What a ref's rule keeps of its own history: from the head to `last`, or nothing
+    (`NO_PARENT`).
 
-    Where clocks are wrong an expired head may have an ancestor that is not: `last` is then that ancestor.
+    With wrong clocks an expired head may have an ancestor that is not expired. `last` is then that
+    ancestor.
     """
 
     pointer: Pointer
@@ -105,7 +124,9 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A snapshot gets another parent because the walks of these refs end there; the first in the order of refs speaks for all."""
+    """A snapshot gets another parent because the walks of these refs end there. The first ref in
+    order speaks for all.
+    """
 
     snapshot: int
     new_parent: int
@@ -116,7 +137,8 @@ class Edit:
 class Expiration:
     """The outcome: edits, refs to delete, and for each snapshot the ref that keeps it afterwards.
 
-    `keepers[i]` is the walk whose rule holds snapshot i with the longest reach; `reached[i]` the first that reaches it after the edits.
+    `keepers[i]` is the walk whose rule holds snapshot i with the longest reach. `reached[i]` is the
+    first ref that reaches it after the edits.
     """
 
     edits: tuple[Edit, ...]
@@ -134,7 +156,7 @@ class Bounds:
         self._known: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
 
     def walk(self, pointer: Pointer) -> Walk:
-        """Where the ref's rule stops keeping. Incomplete histories are kept whole by the caller, not here."""
+        """Returns where the ref's rule stops keeping. The caller keeps incomplete histories whole."""
         history, cutoff = self._history, pointer.rule.cutoff
         if cutoff.forever:
             return Walk(pointer, history.first[pointer.head], head_expired=False)
@@ -149,7 +171,9 @@ class Bounds:
         return Walk(pointer, last, head_expired=cutoff.keep_last is None and old_head)
 
     def skewed(self, pointer: Pointer) -> bool:
-        """Whether the first snapshot is younger than the cut-off and one after it is older, on which the library panics."""
+        """Returns whether the first snapshot is younger than the cut-off and a later one is older.
+        The library panics on such a history.
+        """
         if pointer.rule.moment is None or pointer.rule.cutoff.forever:
             return False
         young, old = self._of(pointer.rule.moment)
@@ -162,10 +186,12 @@ class Bounds:
 
 
 def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Pointer], semantics: Semantics) -> Expiration:
-    """What the semantics do to the history of `pointers`, deleting those of `removable` whose head is expired and would go.
+    """Applies the semantics to the history of `pointers`, and deletes those of `removable` whose
+    head is expired and would go.
 
-    A removable ref whose head survives stays (issue 1534 of icechunk). The snapshot of a ref that goes is never edited: the library does,
-    which renews the object's age, so that its collector frees what the snapshot needs and spares the snapshot.
+    A removable ref whose head survives stays (issue 1534 of icechunk). The snapshot of a ref that
+    goes is never edited. The library does edit it, which renews the object's age, so that its
+    collector frees what the snapshot needs and spares the snapshot.
     """
     bounds = Bounds(history)
     walks = [bounds.walk(pointer) for pointer in pointers]
@@ -186,7 +212,9 @@ def expire(history: History, pointers: Sequence[Pointer], removable: Sequence[Po
 
 
 def _keepers(history: History, walks: Sequence[Walk]) -> dict[int, Walk]:
-    """For each snapshot that a rule keeps, the walk through it that keeps the most of what lies below."""
+    """Returns for each snapshot that a rule keeps the walk through it that keeps the most of what
+    lies below.
+    """
     keepers: dict[int, Walk] = {}
 
     def offer(index: int, walk: Walk) -> None:
@@ -220,7 +248,9 @@ def _edits(history: History, walks: Sequence[Walk], keepers: Mapping[int, Walk],
 
 
 def _reached(history: History, walks: Sequence[Walk], new_parents: Mapping[int, int]) -> dict[int, Walk]:
-    """Every snapshot that a ref reaches after the edits, with the first that does. Cycles end where they close."""
+    """Returns every snapshot that a ref reaches after the edits, with the first ref that does.
+    Cycles end where they close.
+    """
     reached: dict[int, Walk] = {}
     for walk in walks:
         index = walk.pointer.head

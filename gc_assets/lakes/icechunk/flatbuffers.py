@@ -1,6 +1,8 @@
-"""Reading tables of a flatbuffer with every offset checked against the buffer (flatbuffers.dev, "FlatBuffer Internals").
+"""Reading tables of a flatbuffer with every offset checked against the buffer (flatbuffers.dev,
+"FlatBuffer Internals").
 
-Scalar access for the few fields of a file's head; rows are read with numpy by who knows them. Knows no schema.
+Scalar access for the few fields of a file's head; rows are read with numpy by who knows them. Knows
+no schema.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ ABSENT = 0
 
 @dataclass(frozen=True, slots=True)
 class VTable:
-    """Where a table's fields are: `fields[i]` is the distance of field i from the table's start, `ABSENT` for the default value."""
+    """The places of a table's fields. `fields[i]` is the distance of field i from the table's
+    start, `ABSENT` for the default value.
+    """
 
     fields: tuple[int, ...]
     table_bytes: int
@@ -37,9 +41,10 @@ class FlatBuffer:
         return Table(self, position, self.vtable(vtable, position, known_fields))
 
     def vtable(self, at: int, table: int, known_fields: int) -> VTable:
-        """The layout at `at` for tables up to position `table`.
+        """Returns the layout at `at` for tables up to position `table`.
 
-        A field that the schema does not know raises: it may name objects that would then be taken for garbage.
+        A field that the schema does not know raises: it may name objects that would then be taken
+        for garbage.
         """
         size, table_bytes = self._number(_U16, at), self._number(_U16, at + 2)
         if size < 4 or size % 2 or at + size > len(self.data) or table_bytes < 4 or table + table_bytes > len(self.data):
@@ -55,7 +60,9 @@ class FlatBuffer:
         return VTable((*fields[:known_fields], *(ABSENT,) * (known_fields - len(fields))), table_bytes)
 
     def vector(self, field: int, item_bytes: int) -> tuple[int, int]:
-        """Start and number of items of the vector that the field at position `field` points at."""
+        """Returns start and number of items of the vector that the field at position `field` points
+        at.
+        """
         at = field + self._number(_U32, field)
         count = self._number(_U32, at)
         if at + 4 + count * item_bytes > len(self.data):
@@ -63,7 +70,7 @@ class FlatBuffer:
         return at + 4, count
 
     def indirect(self, position: int) -> int:
-        """Where the offset stored at `position` points."""
+        """Returns where the offset stored at `position` points."""
         return position + self._number(_U32, position)
 
     def unsigned64(self, position: int) -> int:
@@ -96,7 +103,7 @@ class Table:
         return self.layout.fields[field] != ABSENT
 
     def at(self, field: int, name: str) -> int:
-        """Position of a field that must be there."""
+        """Returns the position of a field that must be there."""
         if not self.has(field):
             raise FormatError(f"{self.buffer.where}: expected the field {name!r}, found none; restore the file from a backup")
         return self.position + self.layout.fields[field]

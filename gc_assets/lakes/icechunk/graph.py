@@ -1,4 +1,6 @@
-"""A repository's commit graph as positions: snapshots, refs with their rules, and what is missing or damaged. Pure."""
+"""A repository's commit graph as positions: snapshots, refs with their rules, and what is missing
+or damaged. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.iceberg.ancestry import Reach, forest_of, refs_reaching
+from gc_assets.core.forest import Reach, forest_of, refs_reaching
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule
 from gc_assets.lakes.protocol import Commit, FrozenRefs
-from gc_assets.schemas import COMMIT_GRAPH, TIMESTAMP
+from gc_assets.state.schemas import COMMIT_GRAPH, TIMESTAMP
 
 # Key of a commit's summary: why its snapshot object could not be read.
 UNREADABLE = "unreadable"
@@ -24,7 +26,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """The snapshots, the parents that are named and missing, the refs (tags first, by name), and which refs reach what now."""
+    """The snapshots, the parents that are named and missing, the refs (tags first, by name), and
+    which refs reach which snapshots now.
+    """
 
     history: History
     missing_parent: Mapping[int, str]
@@ -46,7 +50,7 @@ def moment_micros(moment: datetime | None) -> int | None:
 
 
 def commit_table(commits: Iterable[Commit]) -> pa.Table:
-    """The columns of `commit_graph` that `read_graph` needs."""
+    """Returns the columns of `commit_graph` that `read_graph` needs."""
     names = ("commit_id", "parents", "committed_at", "summary")
     rows = [(commit.commit_id, commit.parents, commit.committed_at, list(commit.summary.items())) for commit in commits]
     columns = zip(*rows, strict=True) if rows else ((),) * len(names)
@@ -55,7 +59,9 @@ def commit_table(commits: Iterable[Commit]) -> pa.Table:
 
 
 def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: IcechunkLakeConfig) -> Graph:
-    """The graph in the rows of `commits`. Raises `LakeUnreadable` for a ref whose head is not among them."""
+    """Returns the graph in the rows of `commits`. Raises `LakeUnreadable` for a ref whose head is
+    not among them.
+    """
     ids = commits["commit_id"].to_pylist()
     parents = [next(iter(named or ()), None) for named in commits["parents"].to_pylist()]
     forest = forest_of(ids, parents)
@@ -80,5 +86,5 @@ def read_graph(refs: FrozenRefs, commits: pa.Table, as_of: datetime, config: Ice
 
 
 def shared_names(pointers: Sequence[Pointer]) -> frozenset[str]:
-    """Names that a branch and a tag both have."""
+    """Returns the names that a branch and a tag both have."""
     return frozenset(name for name, count in Counter(pointer.ref.ref_name for pointer in pointers).items() if count > 1)

@@ -1,6 +1,8 @@
-"""Object ids of Icechunk: 12 random bytes, spelled as 20 characters of Crockford's base32 (spec.md, "Object Ids").
+"""Object ids of Icechunk: 12 random bytes, spelled as 20 characters of Crockford's base32 (spec.md,
+"Object Ids").
 
-Pure: knows neither files nor addresses. Many ids at a time are arrays of shape (n, 12) of unsigned bytes.
+Pure: knows neither files nor addresses. Many ids at a time are arrays of shape (n, 12) of unsigned
+bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from numpy.typing import NDArray
 ID_BYTES = 12
 ID_CHARS = 20
 _ALPHABET = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-# 96 bits fill 19 characters and one bit; the four bits appended on the right are zero, so the last character is 0 or G.
+# 96 bits fill 19 characters and one bit; the four bits appended on the right are zero, so the last
+# character is 0 or G.
 _SPELLED = re.compile("[0-9A-HJKMNP-TV-Z]{19}[0G]")
 # Both encodings cut the bits alike and differ in their letters.
 _RFC_4648 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -27,12 +30,12 @@ Ids = NDArray[np.uint8]
 
 
 def is_object_id(name: str) -> bool:
-    """Whether a name is the spelling that a writer gives an id."""
+    """Decides whether a name is the spelling that a writer gives an id."""
     return _SPELLED.fullmatch(name) is not None
 
 
 def spell(ids: Ids) -> Ids:
-    """The ids as ASCII characters, shape (n, 20)."""
+    """Returns the ids as ASCII characters, shape (n, 20)."""
     high, low = _halves(ids)
     pairs = np.empty((len(ids), ID_CHARS // 2), "<u2")
     for column in range(6):
@@ -49,14 +52,14 @@ def spell_one(object_id: bytes) -> str:
 
 
 def unspell_one(name: str) -> bytes:
-    """The bytes of a spelled id. Raises `ValueError` for a name that is none."""
+    """Returns the bytes of a spelled id. Raises `ValueError` for a name that is none."""
     if not is_object_id(name):
         raise ValueError(f"expected an object id of {ID_CHARS} characters, found {name!r}")
     return base64.b32decode(name.encode().translate(_TO_RFC_4648) + b"====")
 
 
 def distinct(ids: Ids) -> Ids:
-    """Each id once, in the order of first appearance."""
+    """Returns each id once, in the order of first appearance."""
     high, low = _halves(ids)
     ordered = np.sort(high)
     if not np.any(ordered[1:] == ordered[:-1]):
@@ -69,7 +72,7 @@ def distinct(ids: Ids) -> Ids:
 
 
 def _halves(ids: Ids) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The first 8 and the last 4 bytes of each id as numbers, most significant byte first."""
+    """Returns the first 8 and the last 4 bytes of each id as numbers, most significant byte first."""
     words = np.ascontiguousarray(ids).view(">u4")
     high = (words[:, 0].astype(np.uint64) << np.uint64(32)) | words[:, 1].astype(np.uint64)
     return high, words[:, 2].astype(np.uint64)

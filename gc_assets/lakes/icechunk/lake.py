@@ -1,7 +1,8 @@
 """The Icechunk lake kind: one repository of spec v1, behind `lakes.protocol.Lake`.
 
-A commit is a snapshot, its content root the snapshot object itself. All snapshots below `snapshots/` are commits, whether a ref
-reaches them or not: they are listed and read side by side, never by following parents one request at a time.
+A commit is a snapshot, and its content root is the snapshot object itself. All snapshots below
+`snapshots/` are commits, whether a ref reaches them or not. They are listed and read side by side,
+never by following parents one request at a time.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
+from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.icechunk import entries
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.envelope import SpecVersionError
 from gc_assets.lakes.icechunk.execution import execute
@@ -32,7 +34,6 @@ from gc_assets.lakes.protocol import (
     CommitSource,
     Container,
     ContentRoot,
-    EditableObjects,
     ExpiryAction,
     ExpiryOutcome,
     FrozenRefs,
@@ -40,11 +41,13 @@ from gc_assets.lakes.protocol import (
     Retention,
 )
 
-# Every shard lists the whole folder, so a shard must read many times what it lists: at 47,000 snapshots twelve shards.
+# Every shard lists the whole folder, so a shard must read many times what it lists: at 47,000
+# snapshots twelve shards.
 SNAPSHOTS_A_SHARD = 4096
 # Reads wait for the store and not for the processor.
 _READERS = 16
-# Handing a read to a thread costs more than parsing what it brings, so that a reader takes a handful at a time.
+# Handing a read to a thread costs more than parsing what it brings, so that a reader takes a
+# handful at a time.
 _HANDFULS_A_READER = 8
 
 
@@ -60,17 +63,20 @@ class IcechunkLake:
         self._repository = config.location.rstrip("/")
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; Icechunk's refs carry no time of their own
-        """Every branch and tag; deleted tags are no refs, but their files stay.
+        """Returns every branch and tag. Deleted tags are no refs, but their files stay.
 
-        Raises `LakeUnreadable` for a ref that cannot be read, a repository without refs, and one of spec version 2.
+        Raises `LakeUnreadable` for a ref that cannot be read, a repository without refs, and one of
+        spec version 2.
         """
         return self._frozen()
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """The snapshots whose name falls to the source's shard. A name that is no object id is no snapshot: nothing can refer to it.
+        """Yields the snapshots whose name falls to the source's shard.
 
-        A damaged snapshot is a commit that says so in its summary, because only `retain` can tell whether anything needs it.
-        Raises `LakeUnreadable` where the store does not answer, and for a snapshot under another one's name.
+        A name that is no object id is no snapshot: nothing can refer to it. A damaged snapshot is a
+        commit that says so in its summary, because only `retain` can tell whether anything needs
+        it. Raises `LakeUnreadable` where the store does not answer, and for a snapshot under
+        another one's name.
         """
         own = [
             item
@@ -83,15 +89,19 @@ class IcechunkLake:
                 yield from commits
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """The children of a snapshot or a chunk manifest. Raises `FormatError` naming it."""
+        """Returns the children of a snapshot or a chunk manifest. Raises `FormatError` naming it."""
         return entries.decode(container, raw)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """What the configured semantics and cut-offs keep at `as_of`, and the edits of history that they ask for."""
+        """Returns what the configured semantics and cut-offs keep at `as_of`, and the edits of
+        history that they ask for.
+        """
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def expire(self, actions: Sequence[ExpiryAction], as_of: datetime, grace_cutoff: datetime) -> Iterator[ExpiryOutcome]:
-        """As `ExpiringLake.expire` says. What cannot be read fails every action, because any of them may hang on it."""
+        """Makes the edits as `ExpiringLake.expire` says. Where anything cannot be read every action
+        fails, because any of them may depend on it.
+        """
         try:
             refs, commits = self._read_afresh()
             policy = self.retain(refs, commit_table(commits), as_of, grace_cutoff)
@@ -105,7 +115,9 @@ class IcechunkLake:
         yield from execute(actions, asked, Present.of(refs, commits), self._editor)
 
     def undo(self, actions: Sequence[ExpiryAction]) -> Iterator[ExpiryOutcome]:
-        """As `UndoingLake.undo` says: on condition that the repository is as the actions left it, and what they let go of still there."""
+        """Undoes the actions as `UndoingLake.undo` says, on condition that the repository is as
+        they left it and that what they let go of is still there.
+        """
         try:
             refs, commits = self._read_afresh()
         except (LakeUnreadable, StoreError) as error:

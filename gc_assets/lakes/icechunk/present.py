@@ -1,4 +1,4 @@
-"""A repository as it is now, and what that leaves of a plan. Pure: decides, and changes nothing."""
+"""A repository as it is now, and what this leaves of a plan. Pure: decides, and changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the policy asks for now. The ref that led to an edit is a witness and no part of it: another one may be found the next time."""
+    """What the policy asks for now. The ref that led to an edit is a witness and no part of the
+    edit: another ref may lead to it the next time.
+    """
 
     essences: frozenset[Essence]
     new_parents: Mapping[str, str | None]
@@ -40,7 +42,7 @@ class Asked:
         return cls(frozenset(map(_essence, actions)), edits)
 
     def refusal(self, action: ExpiryAction) -> str | None:
-        """Why an action that stands as planned is not asked for; null where it is."""
+        """Returns why an action that stands as planned is not asked for, or null where it is."""
         if _essence(action) in self.essences:
             return None
         why = "its refs, or the rules, changed"
@@ -50,21 +52,21 @@ class Asked:
 
 
 def _essence(action: ExpiryAction) -> Essence:
-    """Equal for actions that do the same."""
+    """Returns a value that is equal for actions that do the same."""
     if action.action == EDIT_PARENT:
         return (action.action, action.snapshot_id, action.old_parent_id, action.new_parent_id)
     return (action.action, action.snapshot_id, action.ref_type, action.ref_name)
 
 
 def ref_of(action: ExpiryAction) -> tuple[RefType, str]:
-    """The ref that a deletion names. Raises `ValueError` for a row that names none."""
+    """Returns the ref that a deletion names. Raises `ValueError` for a row that names none."""
     if action.ref_type is None or action.ref_name is None:
         raise ValueError("the plan does not say which ref is to be deleted (an earlier release wrote it); plan again")
     return action.ref_type, action.ref_name
 
 
 def parents_of(action: ExpiryAction) -> tuple[str, str]:
-    """The parent before and after an edit. Raises `ValueError` for a row that lacks one."""
+    """Returns the parent before and after an edit. Raises `ValueError` for a row that lacks one."""
     if action.old_parent_id is None or action.new_parent_id is None:
         raise ValueError("the plan does not say which parent is to be replaced by which (an earlier release wrote it); plan again")
     return action.old_parent_id, action.new_parent_id
@@ -75,7 +77,9 @@ def label(action: ExpiryAction) -> str:
 
 
 def standing(action: ExpiryAction, present: Present, asked: Asked) -> ExpiryOutcome | None:
-    """The outcome of an approved action that is not to be made; null for one that stands as planned and that is asked for."""
+    """Returns the outcome of an approved action that is not to be made, or null for one that stands
+    as planned and is asked for.
+    """
     if action.action not in _FINDINGS:
         found: Finding = "failed", f"Icechunk has no action {action.action!r}: a snapshot goes once nothing reaches it; plan again"
     else:
@@ -114,7 +118,9 @@ _FINDINGS = {EDIT_PARENT: _edit, DELETE_REF: _deletion}
 
 
 def extend(reached: set[str], head: str, parents: Mapping[str, str | None]) -> None:
-    """Adds the snapshots that a walk from `head` meets. Ends where a parent is missing, or was met before."""
+    """Adds the snapshots that a walk from `head` meets. The walk ends where a parent is missing, or
+    was met before.
+    """
     at: str | None = head
     while at is not None and at not in reached:
         reached.add(at)

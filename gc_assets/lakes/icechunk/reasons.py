@@ -1,11 +1,13 @@
-"""The sentence that says of each snapshot why it stays or goes, and until when its age keeps it. Decides nothing."""
+"""Words for each snapshot why it stays or goes, and says until when its age keeps it. Decides
+nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gc_assets.config import IcechunkLakeConfig
-from gc_assets.lakes.iceberg.ancestry import NO_PARENT
+from gc_assets.core.forest import NO_PARENT
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, History, Pointer
 from gc_assets.lakes.icechunk.graph import MICROSECOND, Graph
 
@@ -27,7 +29,7 @@ class Reasons:
         self._witness = _first_through(graph)
 
     def reached(self, index: int) -> str:
-        """Why a snapshot is kept that a ref reaches after expiry."""
+        """Returns why a snapshot is kept that a ref reaches after expiry."""
         history, walk = self._graph.history, self._chosen.reached[index]
         if index in self._heads and id(self._heads[index]) not in self._deleted:
             return f"kept: head of {self._heads[index].label}"
@@ -39,20 +41,20 @@ class Reasons:
         if history.first[index] == index:
             return f"kept: first snapshot of the history of {walk.pointer.label}, which never expires"
         if self._semantics == "seed" and walk.head_expired:
-            return f"kept: the head of {walk.pointer.label} is older than {walk.pointer.rule}, and `seed` then leaves its history alone"
-        return f"kept: the history of {walk.pointer.label} needs no edit to be within {walk.pointer.rule}"
+            return f"kept: the head of {walk.pointer.label} is {walk.pointer.rule.beyond}, and `seed` then leaves its history alone"
+        return f"kept: the history of {walk.pointer.label} needs no edit by {walk.pointer.rule.path} ({walk.pointer.rule.cutoff})"
 
     def lost(self, index: int) -> str:
-        """Why a snapshot is not kept."""
+        """Returns why a snapshot is not kept."""
         if not self._graph.reach[index].count:
             return "dangling: no ref reaches it, and it is older than retention.default and the grace period"
         pointer = self._witness[index]
         others = f" (and {self._graph.reach[index].count - 1:,} other refs)" if self._graph.reach[index].count > 1 else ""
         if id(pointer) in self._deleted:
-            return f"expired: {pointer.label}{others}, older than {pointer.rule}, is to be deleted"
+            return f"expired: {pointer.label}{others}, {pointer.rule.beyond}, is to be deleted"
         if id(pointer) not in self._honoured:
             return f"expired: only {pointer.label}{others} reaches it, and retention.tags is `ignore`"
-        return f"expired: older than {pointer.rule} on {pointer.label}{others}"
+        return f"expired: {pointer.rule.beyond} on {pointer.label}{others}"
 
 
 def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
@@ -60,14 +62,14 @@ def _kept_by_rule(history: History, pointer: Pointer, index: int) -> str:
     if cutoff.forever:
         return f"kept: {pointer.label} keeps its history for ever ({pointer.rule.path})"
     if moment is not None and history.stamps[index] >= moment:
-        return f"kept: within {pointer.rule} on {pointer.label}"
+        return f"kept: {pointer.rule.within} on {pointer.label}"
     if cutoff.keep_last is not None and history.depth[pointer.head] - history.depth[index] < cutoff.keep_last:
-        return f"kept: within {pointer.rule} on {pointer.label}"
-    return f"kept: {pointer.label} reaches a snapshot through it that is within {pointer.rule}"
+        return f"kept: {pointer.rule.within} on {pointer.label}"
+    return f"kept: {pointer.label} reaches a snapshot through it that is {pointer.rule.within}"
 
 
 def _first_through(graph: Graph) -> dict[int, Pointer]:
-    """For each snapshot one ref that reaches it now, a branch before a tag."""
+    """Returns for each snapshot one ref that reaches it now, a branch before a tag."""
     through: dict[int, Pointer] = {}
     for pointer in sorted(graph.pointers, key=lambda item: item.ref.ref_type != "branch"):
         index = pointer.head
@@ -78,7 +80,9 @@ def _first_through(graph: Graph) -> dict[int, Pointer]:
 
 
 def keep_until(graph: Graph, chosen: Expiration, index: int, reason: str) -> int | None:
-    """Only where a snapshot's own age within a rule's duration is what keeps it."""
+    """Returns until when a snapshot is kept, only where its own age within a rule's duration is
+    what keeps it.
+    """
     keeper = chosen.keepers.get(index)
     if keeper is None or not reason.startswith("kept: within"):
         return None

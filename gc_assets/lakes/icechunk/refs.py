@@ -1,7 +1,9 @@
-"""The refs of a spec v1 repository: one small JSON object per branch or tag, below `refs/` (spec.md, "References").
+"""The refs of a spec v1 repository: one small JSON object per branch or tag, below `refs/`
+(spec.md, "References").
 
-Listing and reading are all that happens here. Whatever cannot be read raises: the official library takes a tag that it cannot read
-for a deleted one, and its collector then destroys the tag's data (reproduced with 1.1.21 for a truncated object, 403 and 503).
+This module only lists and reads. Whatever cannot be read raises. The official library takes a tag
+that it cannot read for a deleted one, and its collector then destroys the tag's data (reproduced
+with 1.1.21 for a truncated object, 403 and 503).
 """
 
 from __future__ import annotations
@@ -14,29 +16,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import Objects
 from gc_assets.lakes.icechunk.ids import is_object_id
-from gc_assets.lakes.protocol import ContentRoot, Kind, Objects, Ref, RefType
+from gc_assets.lakes.protocol import ContentRoot, Kind, Ref, RefType
 
 POINTER = "ref.json"
 TOMBSTONE = f"{POINTER}.deleted"
-# What a kill leaves of a branch whose making or removal was under way on a local disk. No object to the library either: it lists no name
-# that ends so. Tags are never removed, so a tag that has nothing else is a loss.
+# What a kill leaves of a branch whose making or removal was under way on a local disk. No object to
+# the library either: it lists no name that ends so. Tags are never removed, so a tag that has
+# nothing else is a loss.
 _STAGED = re.compile(rf"{re.escape(POINTER)}#[0-9]+")
 _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 
 @dataclass(frozen=True, slots=True)
 class RefsRead:
-    """The refs, tags before branches and by name, and the files that hold them, those of deleted tags too."""
+    """The refs, tags before branches and by name, and the files that hold them. The files of
+    deleted tags are among these.
+    """
 
     refs: tuple[Ref, ...]
     files: tuple[ContentRoot, ...]
 
 
 def read_refs(lake: str, objects: Objects, repository: str) -> RefsRead:
-    """Every ref below `<repository>/refs/`. Raises `LakeUnreadable` naming the object that could not be read or understood.
+    """Returns every ref below `<repository>/refs/`. Raises `LakeUnreadable` naming the object that
+    could not be read or understood.
 
-    A directory without objects is what deleting a branch leaves on a local disk, and no ref.
+    A directory without objects is no ref: deleting a branch leaves one on a local disk.
     """
     prefix = f"{repository}/refs/"
     try:
@@ -88,7 +95,7 @@ def _head(lake: str, objects: Objects, address: str, name: str) -> str:
 
 
 def parse_head(where: str, raw: bytes) -> str:
-    """The snapshot that a ref's object names. Raises `FormatError` naming `where`."""
+    """Returns the snapshot that a ref's object names. Raises `FormatError` naming `where`."""
     try:
         document: Any = json.loads(raw)
     except ValueError as error:
@@ -100,7 +107,7 @@ def parse_head(where: str, raw: bytes) -> str:
 
 
 def head_document(snapshot_id: str) -> bytes:
-    """A ref's object as the library writes it."""
+    """Returns a ref's object as the library writes it."""
     return json.dumps({"snapshot": snapshot_id}, separators=(",", ":")).encode()
 
 
@@ -109,11 +116,14 @@ def ref_address(repository: str, ref_type: RefType, ref_name: str) -> str:
 
 
 def tombstone_address(repository: str, tag_name: str) -> str:
-    """Where an empty object says that a tag is deleted. The tag's own object stays, and its name is never free again."""
+    """Returns where an empty object says that a tag is deleted. The tag's own object stays, and its
+    name is never free again.
+    """
     return f"{repository}/refs/tag.{tag_name}/{TOMBSTONE}"
 
 
 def _files(addresses: Iterable[str], sizes: Mapping[str, int]) -> Iterable[ContentRoot]:
-    # A branch that is deleted during the night takes its file along, and a ref's file may be rewritten at any moment.
+    # A branch that is deleted during the night takes its file along, and a ref's file may be
+    # rewritten at any moment.
     for address in addresses:
         yield ContentRoot(address, Kind.REF, is_container=False, size_bytes=sizes[address], must_exist=False)

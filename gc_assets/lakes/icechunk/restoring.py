@@ -1,7 +1,10 @@
-"""Puts history back as it was before the edits of a log, as far as the format allows: deleted branches, then old parents.
+"""Puts history back as it was before the edits of a log, as far as the format allows: deleted
+branches, then old parents.
 
-A snapshot is made reachable again only where it, its whole history and their chunk manifests are there: the library's collector fails
-for good on a ref whose history lacks one. Chunks are not looked at: the next mark counts what is missing of them.
+A snapshot is made reachable again only if it, its whole history and their chunk manifests are
+there: the library's collector fails for good on a ref whose history lacks one. Chunks are not
+looked at: the next mark counts what is missing of them. What a ref reaches now is taken to be
+whole.
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, ExpiryAction, Expi
 
 
 def restore(actions: Sequence[ExpiryAction], present: Present, editor: Editor) -> Iterator[ExpiryOutcome]:
-    """One outcome for each of `actions`, which were done once: `done` where the repository is again as it was before."""
+    """Yields one outcome for each of `actions`, which were done once. `done` says that the
+    repository is again as it was before.
+    """
     restoration = _Restoration(present, editor)
     for action in sorted(actions, key=lambda action: action.action != DELETE_REF):
         try:
@@ -27,7 +32,9 @@ def restore(actions: Sequence[ExpiryAction], present: Present, editor: Editor) -
 
 
 class _Restoration:
-    """What is known while it goes on: parents as put back so far, and the snapshots that are whole, with all of their history."""
+    """What is known during the restoration: the parents as put back so far, and the snapshots that
+    are whole, with all of their history.
+    """
 
     def __init__(self, present: Present, editor: Editor) -> None:
         self._heads = present.heads
@@ -73,7 +80,9 @@ class _Restoration:
         return self._editor.create_branch(action)
 
     def _require_history(self, head: str, below: str | None) -> None:
-        """Raises `FormatError` or `OSError` where something of the history from `head` on is missing, or it would run in a circle."""
+        """Raises `FormatError` or `OSError` where something of the history from `head` on is
+        missing, or where that history would run in a circle.
+        """
         history: dict[str, None] = {}
         at: str | None = head
         while at is not None:

@@ -1,7 +1,9 @@
-"""The policy over the commit graph of a repository: one verdict per snapshot, and the edits of history as plan rows.
+"""The policy over the commit graph of a repository: one verdict per snapshot, and the edits of
+history as plan rows.
 
-Pure: no objects, no clock. The simulation is in `expiration`; here are the rules around it: what protects whatever expiry does
-(the grace period, the lake's own cut-off for what no ref reaches, histories that cannot be told), and the words.
+Pure: no objects, no clock. `expiration` simulates the edits. This module holds the rules around
+them: it protects snapshots whatever expiry does (the grace period, the lake's own cut-off for what
+no ref reaches, histories that cannot be told), and it words the reasons.
 """
 
 from __future__ import annotations
@@ -12,24 +14,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.iceberg.ancestry import NO_PARENT
+from gc_assets.core.forest import NO_PARENT
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
 from gc_assets.lakes.icechunk.reasons import Reasons, keep_until
 from gc_assets.lakes.protocol import DANGLING, DELETE_REF, EXPIRED, RETAINED, FrozenRefs, Retention, State
-from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 # The library refuses to delete it, and so do we.
 DEFAULT_BRANCH = "main"
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: IcechunkLakeConfig) -> Retention:
-    """One row per commit of `commits`, in its order, and the rows of `expiry_plan` that lead there.
+    """Returns one row per commit of `commits`, in its order, and the rows of `expiry_plan` that
+    lead there.
 
-    Raises `LakeUnreadable` where a ref points at a snapshot that is not there, and for a damaged snapshot that a ref reaches or that is
-    too young to be given up.
+    Raises `LakeUnreadable` for a ref whose head is not among the commits, and for a damaged
+    snapshot that a ref reaches or that is protected.
     """
     graph = read_graph(refs, commits, as_of, config)
     honoured = [pointer for pointer in graph.pointers if _honoured(graph, pointer, config)]
@@ -54,7 +57,10 @@ _SEMANTICS: tuple[Semantics, ...] = ("seed", "icechunk-v1")
 
 
 def _honoured(graph: Graph, pointer: Pointer, config: IcechunkLakeConfig) -> bool:
-    """A ref protects; a tag that is to be ignored does where its history cannot be told."""
+    """Decides whether a ref protects.
+
+    An ignored tag protects nothing, unless the history behind it cannot be told.
+    """
     ignored = config.retention.tags == "ignore" and pointer.ref.ref_type == "tag"
     return not ignored or graph.history.first[pointer.head] == NO_PARENT
 
@@ -68,10 +74,12 @@ def _removable(pointer: Pointer, config: IcechunkLakeConfig) -> bool:
 def _protected(
     graph: Graph, chosen: Expiration, loose: set[int], grace_cutoff: int, lake_moment: int | None, config: IcechunkLakeConfig
 ) -> dict[int, str]:
-    """Snapshots that stay although no ref reaches them after expiry, with the reason.
+    """Returns the snapshots that stay although no ref reaches them after expiry, each with its
+    reason.
 
-    `loose` are those that a rule for what no ref reaches may keep. A young one stays whole, and with its ancestry: a tag made on it
-    tomorrow would otherwise break every later walk of the library.
+    Only snapshots in `loose` may be kept by the rule for what no ref reaches. A young snapshot
+    stays whole, with its ancestry: a tag made on it tomorrow would otherwise break every later walk
+    of the library.
     """
     protected = dict.fromkeys(graph.history.forest.cyclic, "kept: its parents form a cycle, so its history cannot be told")
     default = config.retention.default.as_cutoff()
@@ -97,7 +105,7 @@ def _protected(
 
 
 def _unreached(graph: Graph, honoured: Sequence[Pointer]) -> set[int]:
-    """What no ref that protects reaches now."""
+    """Returns the snapshots that no protecting ref reaches now."""
     reached: set[int] = set()
     for pointer in honoured:
         index = pointer.head
@@ -108,7 +116,10 @@ def _unreached(graph: Graph, honoured: Sequence[Pointer]) -> set[int]:
 
 
 def _let_go(graph: Graph, refs: FrozenRefs) -> set[int]:
-    """What edits of ours cut off: they had an age of their own by their ref's rule, and no second one begins."""
+    """Returns the snapshots that edits of ours cut off.
+
+    Their age already ran by the rule of their ref; a second age does not begin.
+    """
     parent, position = graph.history.forest.parent, graph.history.forest.position
     let_go: set[int] = set()
     for edit in refs.edits:
@@ -169,7 +180,7 @@ def _expiry(graph: Graph, chosen: Expiration, ambiguous: frozenset[str], config:
             "what lies between it and the first snapshot is abandoned",
         }
     for walk in chosen.deleted:
-        yield _deletion(ids[walk.pointer.head], walk.pointer, f"its head is older than {walk.pointer.rule} and no other ref reaches it")
+        yield _deletion(ids[walk.pointer.head], walk.pointer, f"its head is {walk.pointer.rule.beyond} and no other ref reaches it")
     if config.retention.tags == "ignore":
         for pointer in graph.pointers:
             lost = pointer.ref.ref_type == "tag" and pointer.head not in chosen.reached and pointer.ref.ref_name not in ambiguous

@@ -1,6 +1,8 @@
-"""Snapshot files of spec v1: who they are, their parent, their time and their chunk manifests (`snapshot.fbs`); and another parent.
+"""Snapshot files of spec v1 (`snapshot.fbs`): their id, parent, time and chunk manifests. It also
+writes a snapshot with another parent.
 
-Bytes in, values or bytes out. The nodes of a snapshot are not read: `manifest_files` lists every manifest they use.
+Bytes in, values or bytes out. The nodes of a snapshot are not read: `manifest_files` lists every
+manifest they use.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _END_OF_TIME_US = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(mic
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A chunk manifest as a snapshot lists it, with what it promises of it."""
+    """A chunk manifest as a snapshot lists it, with what the snapshot promises of it."""
 
     manifest_id: str
     size_bytes: int
@@ -46,7 +48,7 @@ class Snapshot:
 
 
 def parse_snapshot(where: str, raw: bytes) -> Snapshot:
-    """The snapshot in a file's bytes. Raises `FormatError` naming `where`."""
+    """Returns the snapshot in a file's bytes. Raises `FormatError` naming `where`."""
     buffer = FlatBuffer(where, envelope.unwrap(where, raw, envelope.SNAPSHOT))
     root = buffer.root(_FIELDS)
     parent = _parent_position(root)
@@ -73,10 +75,12 @@ def parse_snapshot(where: str, raw: bytes) -> Snapshot:
 
 
 def with_parent(where: str, raw: bytes, parent_id: str) -> bytes:
-    """The file with another parent: 12 bytes of the payload differ, header and codec settings are kept.
+    """Returns the file with another parent. 12 bytes of the payload differ; header and codec
+    settings are kept.
 
-    The library writes the same bytes when it expires a snapshot that it wrote itself (proved against 1.1.21). Raises `FormatError`
-    for a first snapshot, which has no place for a parent, and where the result does not read as the same snapshot with that parent.
+    The library writes the same bytes when it expires a snapshot that it wrote itself (proved
+    against 1.1.21). Raises `FormatError` for a first snapshot, which has no place for a parent, and
+    where the result does not read as the same snapshot with that parent.
     """
     payload = envelope.unwrap(where, raw, envelope.SNAPSHOT)
     at = _parent_position(FlatBuffer(where, payload).root(_FIELDS))
@@ -93,5 +97,7 @@ def with_parent(where: str, raw: bytes, parent_id: str) -> bytes:
 
 
 def _parent_position(root: Table) -> int | None:
-    """Where the 12 bytes of the parent's id are; null for the first snapshot of a history."""
+    """Returns the position of the 12 bytes of the parent's id, or null for the first snapshot of a
+    history.
+    """
     return root.at(_PARENT_ID, "parent_id") if root.has(_PARENT_ID) else None

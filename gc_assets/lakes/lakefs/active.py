@@ -1,11 +1,15 @@
-"""Which commits are active: lakeFS's rule of retention over the commit graph (`pkg/graveler/retention/active_commits.go`).
+"""Decides which commits are active: lakeFS's rule of retention over the commit graph
+(`pkg/graveler/retention/active_commits.go`).
 
-A walk starts at every branch head and follows first parents. The head is active; a commit's first parent is active if the commit is
-younger than the walk's cut-off, because then the parent was the head inside the window. Commits that are nobody's first parent (heads
-of deleted branches, what was merged) start walks of their own by the default rule, and must be younger than its cut-off themselves.
+A walk starts at every branch head and follows first parents. The head is active. A commit's first
+parent is active if the commit is younger than the walk's cut-off, because then the parent was the
+head inside the window. Commits that are nobody's first parent (heads of deleted branches, what was
+merged) start walks of their own by the default rule. They must be younger than its cut-off
+themselves.
 
-A commit that several walks reach carries the longest retention on. lakeFS stops there instead when the longer walk came first, and
-leaves commits out by the order of their ids (research/lakefs.md 12, H14); here the order decides nothing. Pure.
+A commit that several walks reach carries the longest retention on. lakeFS stops there instead when
+the longer walk came first, and so leaves commits out by the order of their ids (research/lakefs.md
+12, H14). Here the order decides nothing. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from gc_assets.core.units import Cutoff
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A head with the cut-off of its walk. `name` is what reasons call the rule; a dangling start must be young itself."""
+    """A head with the cut-off of its walk. Reasons call the rule by `name`. A dangling start must
+    be young itself.
+    """
 
     commit: int
     cutoff: Cutoff
@@ -32,7 +38,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """Per commit: whether it is active, the name of the longest walk that holds it, and until when by age (null: by no age)."""
+    """For each commit: whether it is active, the name of the longest walk that holds it, and until
+    when by age (null: by no age).
+    """
 
     active: Sequence[bool]
     held_by: Sequence[str | None]
@@ -41,7 +49,9 @@ class Activity:
 
 @dataclass(slots=True)
 class _Walk:
-    """The walk that goes on longest at a commit. `until` is null at a head and where nothing ends it."""
+    """The walk that goes on longest at a commit. `until` is null at a head and where nothing ends
+    the walk.
+    """
 
     cutoff: datetime | None
     max_age: timedelta | None
@@ -50,7 +60,7 @@ class _Walk:
 
 
 def dangling(graph: CommitGraph, heads: Sequence[int]) -> list[int]:
-    """Commits that are nobody's first parent and no head."""
+    """Returns the commits that are nobody's first parent and no head."""
     loose = np.ones(len(graph), np.bool_)
     loose[graph.first_parent[graph.first_parent >= 0]] = False
     loose[np.array(heads, np.int64)] = False
@@ -58,7 +68,7 @@ def dangling(graph: CommitGraph, heads: Sequence[int]) -> list[int]:
 
 
 def active_commits(graph: CommitGraph, committed_at: Sequence[datetime], starts: Sequence[Start], as_of: datetime) -> Activity:
-    """Every commit judged at `as_of`. The graph has no cycles and no missing parents."""
+    """Judges every commit at `as_of`. The graph has no cycles and no missing parents."""
     count = len(graph)
     walks: list[_Walk | None] = [None] * count
     left = [0] * count  # how many more commits a rule by count keeps, this one included
@@ -90,7 +100,9 @@ def active_commits(graph: CommitGraph, committed_at: Sequence[datetime], starts:
 
 
 def _end(moment: datetime, max_age: timedelta | None) -> datetime | None:
-    """When a moment is older than that; null for never, also where users dated a commit near the end of the calendar."""
+    """Returns when a moment is older than `max_age`, or null for never. A moment that users dated
+    near the end of the calendar never is.
+    """
     if max_age is None or moment > datetime.max.replace(tzinfo=UTC) - max_age:
         return None
     return moment + max_age

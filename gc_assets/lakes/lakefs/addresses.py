@@ -1,8 +1,10 @@
-"""Where the objects of a repository are: what an entry's address means (lakeFS `catalog.proto`, AddressType).
+"""Says where the objects of a repository are: what an entry's address means (lakeFS
+`catalog.proto`, AddressType).
 
-An address is relative to the repository's storage namespace, or full. One file may have both spellings, and a server names a local
-block store by the path where it is mounted there, which need not be where we see it; the REST listing even writes the store's root
-twice. So a full address gives every name that it may mean here: too many names keep garbage, one too few would lose data. Pure.
+An address is relative to the repository's storage namespace, or full. One file may have both
+spellings. A server names a local block store by the path where it is mounted there, which need not
+be where we see it. The REST listing even writes the store's root twice. So a full address gives
+every name that it may mean here: too many names keep garbage, one too few would lose data. Pure.
 """
 
 from __future__ import annotations
@@ -22,13 +24,15 @@ _LOCAL: Final = "local://"
 
 
 def is_full(addresses: pa.Array, types: pa.Array) -> pa.Array:
-    """Which addresses are full. The deprecated type tells by the text, as lakeFS does: what begins with a scheme is full."""
+    """Decides which addresses are full. The deprecated type decides by the text, as lakeFS does:
+    what begins with a scheme is full.
+    """
     by_text = pc.match_substring_regex(addresses, _SCHEME)
     return pc.if_else(pc.equal(types, BY_PREFIX), by_text, pc.equal(types, FULL))
 
 
 def within(location: str, relative: pa.Array) -> pa.Array:
-    """Relative addresses below the namespace's `location`, which ends in one `/`."""
+    """Returns relative addresses below the namespace's `location`, which ends in one `/`."""
     return pc.binary_join_element_wise(pa.scalar(location), relative, "")
 
 
@@ -44,7 +48,9 @@ class Roots:
 
     @classmethod
     def of(cls, location: str, storages: Iterable[str]) -> Roots:
-        """The namespace, every storage, and what holds the namespace within its storage: other repositories may lie beside it."""
+        """Returns the namespace, every storage, and the folder that holds the namespace within its
+        storage: other repositories may lie beside it.
+        """
         others: list[str] = []
         for storage in storages:
             others.append(storage)
@@ -54,7 +60,7 @@ class Roots:
         return cls(location, tuple(root for root in dict.fromkeys(others) if root != location))
 
     def below(self, end: str) -> Iterator[str]:
-        """The names of a path's end below each root."""
+        """Returns the names of a path's end below each root."""
         if end.startswith(DATA):
             yield self.location + end
         for root in self.others:
@@ -62,11 +68,13 @@ class Roots:
 
 
 def names_of(roots: Roots, address: str) -> Iterator[str]:
-    """Every name that a full address may have here, each once; the likeliest first: of the namespace's own data, or the address itself.
+    """Returns every name that a full address may have here, each once. The likeliest comes first:
+    the name in the namespace's own data, or the address itself.
 
-    `local://` is a path of the server's disk. Another server, or one in a container, sees the disk mounted elsewhere, so whatever the
-    path ends in may lie below any of the `roots`; and where the store's root was written in front of a full path, the path's end is
-    the full path. What lies below no root is in no storage, and protects nothing.
+    `local://` is a path of the server's disk. Another server, or one in a container, sees the disk
+    mounted elsewhere, so whatever the path ends in may lie below any of the `roots`. Where the
+    store's root was written in front of a full path, the path's end is the full path. What lies
+    below no root is in no storage, and protects nothing.
     """
     if not address.startswith(_LOCAL):
         yield address
@@ -76,7 +84,8 @@ def names_of(roots: Roots, address: str) -> Iterator[str]:
     ends = [end for end in ("/".join(steps[position:]) for position in range(len(steps))) if end]
     full = (f"file:///{end}" for end in ends if f"file:///{end}".startswith((roots.location, *roots.others)))
     names = dict.fromkeys((f"file:///{path}", *full, *(name for end in ends for name in roots.below(end))))
-    # The shortest of several: a server may well have its block store in a folder that is itself called data.
+    # The shortest of several: a server may well have its block store in a folder that is itself
+    # called data.
     likeliest = min((name for name in names if name.startswith(f"{roots.location}{DATA}")), key=len, default=next(iter(names)))
     yield likeliest
     yield from (name for name in names if name != likeliest)

@@ -1,7 +1,9 @@
-"""Key and value pairs of many SSTable blocks at once (RocksDB wiki, "Rocksdb BlockBasedTable Format", section Block).
+"""Key and value pairs of many SSTable blocks at once (RocksDB wiki, "Rocksdb BlockBasedTable
+Format", section Block).
 
-A block holds prefix-compressed entries between restart points, where the full key stands. Every interval between two restart points
-is independent, so the n-th entry of all intervals is decoded in one step: sixteen steps read a range, however long.
+A block holds prefix-compressed entries between restart points, where the full key stands. Every
+interval between two restart points is independent, so the n-th entry of all intervals is decoded in
+one step: sixteen steps read a range, however long.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import pyarrow as pa
 
 from gc_assets.lakes.lakefs.wire import Buffer, Bytes, Positions
 
-# An internal key is the user key, seven bytes of sequence number and one of kind (RocksDB `dbformat.h`).
+# An internal key is the user key, seven bytes of sequence number and one of kind (RocksDB
+# `dbformat.h`).
 _TRAILER_BYTES: Final = 8
 _SET: Final = 1
 # Keys of this many intervals are held as one matrix.
@@ -38,9 +41,10 @@ class Entries:
 
 
 def read_blocks(where: str, blocks: list[bytes]) -> Entries:
-    """All entries of decompressed data blocks, in order, keys without their trailer.
+    """Returns all entries of decompressed data blocks, in order, with keys without their trailer.
 
-    Raises `FormatError` for blocks that are not whole, and for entries that do anything but set a value.
+    Raises `FormatError` for blocks that are not whole, and for entries that do anything but set a
+    value.
     """
     buffer = Buffer.of(where, blocks)
     starts, ends = _intervals(buffer, blocks)
@@ -59,7 +63,7 @@ def read_blocks(where: str, blocks: list[bytes]) -> Entries:
 
 
 def _intervals(buffer: Buffer, blocks: list[bytes]) -> tuple[Positions, Positions]:
-    """Start and end of every interval, in positions of the joined buffer."""
+    """Returns start and end of every interval, in positions of the joined buffer."""
     starts: list[Positions] = [np.zeros(0, np.int64)]
     ends: list[Positions] = [np.zeros(0, np.int64)]
     base = 0
@@ -119,7 +123,9 @@ def _read_intervals(buffer: Buffer, starts: Positions, ends: Positions) -> Entri
 
 
 def _next_keys(data: Bytes, held: Bytes, shared: Positions, at: Positions, sizes: Positions) -> Bytes:
-    """The keys of this step as rows of bytes: the shared start of the key before, then the bytes at `at`."""
+    """Returns the keys of this step as rows of bytes: the shared start of the key before, then the
+    bytes at `at`.
+    """
     width = int(sizes.max())
     columns = np.arange(width)
     keys = np.zeros((len(sizes), width), np.uint8)

@@ -1,8 +1,9 @@
 """What a lakeFS server says of one repository, read through the official `lakefs-sdk`.
 
-Every list is read to its end, and a page that cannot be the next one stops the reading. The server is asked again on 429, 5xx and
-lost connections, with growing pauses; whatever then is not a whole answer raises `LakeUnreadable` naming what was asked. Credentials
-are sent and never shown: errors carry the server's status and message only.
+Every list is read to its end, and a page that cannot be the next one stops the reading. The server
+is asked again on 429, 5xx and lost connections, with growing pauses. If the answer is still not
+whole, `LakeUnreadable` names what was asked. Credentials are sent and never shown: errors carry the
+server's status and message only.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ _WHAT_TO_DO: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server is and how to sign in; `base_url` ends before `/api/v1`. `pause_seconds` is the first pause before asking again."""
+    """Where a server is and how to sign in; `base_url` ends before `/api/v1`. `pause_seconds` is
+    the first pause before asking again.
+    """
 
     base_url: str
     access_key_id: str
@@ -70,7 +73,9 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The server's garbage collection rules: days by branch, and for every other one; of a branch named twice the last counts."""
+    """The server's garbage collection rules: days by branch, and days for every other branch. Of a
+    branch named twice the last entry counts.
+    """
 
     default_days: int
     branch_days: dict[str, int]
@@ -87,7 +92,7 @@ class RefsDump:
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object as a reader of a ref sees it; `address` as the REST listing spells it."""
+    """An object as a reader of a ref sees it. `address` is as the REST listing spells it."""
 
     path: str
     address: str
@@ -96,7 +101,7 @@ class ListedObject:
 
 
 class RefGone(LakeUnreadable):
-    """A branch was deleted while it was read; whoever reads the whole repository reads it again."""
+    """A branch was deleted while it was read. A reader of the whole repository then reads it again."""
 
 
 class RepositoryClient:
@@ -122,30 +127,33 @@ class RepositoryClient:
         return Repository(answer.data.storage_namespace, bool(answer.data.read_only), parsedate_to_datetime(date))
 
     def namespaces(self) -> dict[str, str]:
-        """The storage namespace of every repository of the server."""
+        """Returns the storage namespace of every repository of the server."""
         api = RepositoriesApi(self._api)
         pages = self._pages("the list of repositories", lambda after: api.list_repositories(after=after, amount=PAGE, **_BOUNDED))
         return {item.id: item.storage_namespace for page in pages for item in page}
 
     def branches(self) -> dict[str, str]:
-        """Head commit by branch, hidden branches too."""
+        """Returns the head commit by branch, hidden branches too."""
         api = BranchesApi(self._api)
         ask = lambda after: api.list_branches(self._name, after=after, amount=PAGE, show_hidden=True, **_BOUNDED)  # noqa: E731
         return {item.id: item.commit_id for page in self._pages("the list of branches", ask) for item in page}
 
     def tags(self) -> dict[str, str]:
-        """Commit by tag."""
+        """Returns the commit by tag."""
         api = TagsApi(self._api)
         pages = self._pages("the list of tags", lambda after: api.list_tags(self._name, after=after, amount=PAGE, **_BOUNDED))
         return {item.id: item.commit_id for page in pages for item in page}
 
     def objects(self, ref: str) -> Iterator[ListedObject]:
-        """What a reader of a ref sees, in order of path. Raises `RefGone` where the ref is not there (any more)."""
+        """Yields what a reader of a ref sees, in order of path. Raises `RefGone` where the ref is
+        not there (any more).
+        """
         api, what = ObjectsApi(self._api), f"objects of {ref}"
 
         def ask(after: str) -> Any:
             try:
-                # The SDK's models cost ten times what the listing itself does; a page is its text here.
+                # The SDK's models cost ten times what the listing itself does; a page is its text
+                # here.
                 answer: Any = api.list_objects_with_http_info(
                     self._name, ref, after=after, amount=PAGE, presign=False, user_metadata=False, _preload_content=False, **_BOUNDED
                 )
@@ -157,8 +165,11 @@ class RepositoryClient:
             yield from page
 
     def rules(self) -> RetentionRules | None:
-        """The garbage collection rules; null where there are none. Ask for the repository first: a missing one has no rules either."""
-        # `get_gc_rules` refuses `"branches": null`, which the server answers where no branch has a rule: only the text is taken.
+        """Returns the garbage collection rules, or null where there are none. Ask for the
+        repository first: a missing one has no rules either.
+        """
+        # `get_gc_rules` refuses `"branches": null`, which the server answers where no branch has a
+        # rule: only the text is taken.
         api = RepositoriesApi(self._api)
 
         def ask() -> str | None:
@@ -184,14 +195,16 @@ class RepositoryClient:
         return RetentionRules(default, dict(named))
 
     def link_expiry(self) -> timedelta:
-        """How long an address that was handed out may still be linked."""
+        """Returns how long an address that was handed out may still be linked."""
         answer = self._ask("garbage collection config", lambda: InternalApi(self._api).get_garbage_collection_config(**_BOUNDED))
         if answer.grace_period is None or answer.grace_period < 0:
             raise self._unreadable("garbage collection config", f"expected a grace_period in seconds, found {answer.grace_period!r}")
         return timedelta(seconds=answer.grace_period)
 
     def dump(self) -> RefsDump:
-        """All refs and commits, dangling ones too, written to the namespace as they are from now on."""
+        """Lets the server write all refs and commits, dangling ones too, to the namespace as they
+        are from now on.
+        """
         api = RepositoriesApi(self._api)
         task = self._ask("refs dump", lambda: api.dump_submit(self._name, **_BOUNDED))
         until, pause = time.monotonic() + _DUMP_WITHIN.total_seconds(), self._server.pause_seconds / 50
@@ -210,10 +223,11 @@ class RepositoryClient:
         return RefsDump(status.refs.commits_meta_range_id, status.refs.branches_meta_range_id, status.refs.tags_meta_range_id)
 
     def prepare_uncommitted(self) -> Sequence[str]:
-        """Where the server wrote what it holds to be uncommitted, one location for each page that has some.
+        """Returns where the server wrote what it takes for uncommitted, one location for each page
+        that has some.
 
-        Raises `LakeUnreadable` for a token that was answered before: lakeFS gives one for ever where a page's time limit is shorter
-        than reading one branch (H18).
+        Raises `LakeUnreadable` for a token that was answered before. lakeFS gives one token for
+        ever where a page's time limit is shorter than reading one branch (H18).
         """
         api, what = InternalApi(self._api), "prepare_uncommited"
 
@@ -235,7 +249,9 @@ class RepositoryClient:
         raise self._unreadable(what, f"page {len(asked):,} leads back to an earlier one: the listing stands still; run again later")
 
     def _pages(self, what: str, ask: Callable[[str], Any], key: str = "id") -> Iterator[Sequence[Any]]:
-        """Every page of a list. Raises `LakeUnreadable` where one cannot be the next: a page lost here is data lost later."""
+        """Yields every page of a list. Raises `LakeUnreadable` where one cannot be the next: a page
+        lost here is data lost later.
+        """
         after = ""
         while True:
             page = self._ask(f"{what} after {after!r}" if after else what, partial(ask, after))
@@ -290,7 +306,7 @@ class _Page:
 
     @classmethod
     def of(cls, document: Any) -> _Page:
-        """Raises `ValueError` or `TypeError` for what is no such page."""
+        """Reads a page. Raises `ValueError` or `TypeError` for what is no such page."""
         try:
             rows = [
                 ListedObject(row["path"], row["physical_address"], row.get("size_bytes") or 0, row["mtime"]) for row in document["results"]
@@ -305,7 +321,7 @@ _BOUNDED: Final[dict[str, Any]] = {"_request_timeout": _TIMEOUT_SECONDS}
 
 
 def _message(error: ApiException) -> str:
-    """The server's own sentence, without headers."""
+    """Returns the server's own sentence, without headers."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
         document = json.loads(body)

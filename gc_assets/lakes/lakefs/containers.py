@@ -1,4 +1,6 @@
-"""Metaranges and ranges as containers: what a commit's metadata objects name, each verified against what its parent says."""
+"""Metaranges and ranges as containers: the objects that a commit's metadata objects name, each
+verified against what its parent says.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ KINDS = (Kind.METARANGE, Kind.RANGE)
 
 
 def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa.RecordBatch:
-    """The children of a metarange or range (columns `LOGICAL_ENTRY_SCHEMA`). Raises `FormatError` naming the container.
+    """Returns the children of a metarange or range (columns `LOGICAL_ENTRY_SCHEMA`). Raises
+    `FormatError` naming the container.
 
-    `storages` are the locations of the configured storages, among which an address of another mount point is looked for.
+    `storages` are the locations of the configured storages. An address of another mount point is
+    looked for in them.
     """
     where = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)

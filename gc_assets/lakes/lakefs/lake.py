@@ -1,11 +1,13 @@
 """The lakeFS lake kind: one repository of a server, behind `lakes.protocol.Lake`.
 
-The server is asked by `freeze` alone, in the driver. Commits, ranges and metaranges are read from the storage namespace, by ids that
-refs lead to; `_lakefs/` is never listed.
+Only `freeze` asks the server, in the driver. Commits, ranges and metaranges are read from the
+storage namespace, by ids to which refs lead. `_lakefs/` is never listed.
 
-Order of reading: staging, then the dump of refs and commits, then staging again, both readings kept. What a commit takes from staging
-between is thus in one of them. The storage is listed later by the common stages; what is written meanwhile is younger than the grace
-cut-off, which was taken before the first ref was read, so that listing first could show nothing more.
+The order of reading is staging, then the dump of refs and commits, then staging again. Both
+readings of staging are kept, so what a commit takes from staging between them is in one of them.
+The common stages list the storage later. What is written meanwhile is younger than the grace
+cut-off, which was taken before the first ref was read, so that listing first could show nothing
+more.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from typing import Any, Final
 import pyarrow as pa
 from pydantic import SecretStr
 
-from gc_assets.config import LakeFsLakeConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import Objects
 from gc_assets.core.paths import Location
 from gc_assets.core.units import format_duration
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, names_of
 from gc_assets.lakes.lakefs.client import RefGone, Repository, RepositoryClient, RetentionRules, Server
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.metaranges import RangeRef, read_metarange
 from gc_assets.lakes.lakefs.namespaces import namespace_location, overlapping_repositories
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
@@ -39,17 +42,19 @@ from gc_assets.lakes.protocol import (
     ContentRoot,
     FrozenRefs,
     Kind,
-    Objects,
     Ref,
     Retention,
     Uncommitted,
 )
 
-# A repository where a branch is deleted or committed to at every moment of its reading is read again this often.
+# A repository where a branch is deleted or committed to at every moment of its reading is read
+# again this often.
 ATTEMPTS: Final = 5
-# kopia refuses beyond this too: ages are compared across the server's clock, the store's and ours (reliability.md 2).
+# kopia refuses beyond this too: ages are compared across the server's clock, the store's and ours
+# (reliability.md 2).
 MAX_SKEW: Final = timedelta(minutes=5)
-# lakeFS's link expiry and its collector's minimum age are equal, which leaves no margin for clocks and slow requests.
+# lakeFS's link expiry and its collector's minimum age are equal, which leaves no margin for clocks
+# and slow requests.
 LINK_MARGIN: Final = timedelta(hours=1)
 _RECORDS: Final = "records"
 # The last second that a `datetime` has.
@@ -60,7 +65,9 @@ _HEXADECIMAL: Final = re.compile(r"[a-fA-F0-9]{1,64}")
 
 
 class LakeFsLake:
-    """One repository. Only `freeze` speaks to the server, in the driver; what is pickled for executors has no credentials."""
+    """One repository. Only `freeze` speaks to the server, in the driver. What is pickled for
+    executors has no credentials.
+    """
 
     kind = "lakefs"
 
@@ -76,9 +83,10 @@ class LakeFsLake:
         return {**self.__dict__, "_config": config}
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are read as they are now
-        """Every branch, hidden ones too, every tag, and every staged object.
+        """Returns every branch, hidden ones too, every tag, and every staged object.
 
-        Raises `LakeUnreadable` naming what could not be read, for clocks that differ, and for a second repository on the same storage.
+        Raises `LakeUnreadable` naming what could not be read, for clocks that differ, and for a
+        second repository on the same storage.
         """
         client = RepositoryClient(self._server(), self._config.repository)
         repository = client.repository()
@@ -102,7 +110,9 @@ class LakeFsLake:
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """The commits of one range of the dump. Raises `LakeUnreadable` where it cannot be read."""
+        """Yields the commits of one range of the dump. Raises `LakeUnreadable` where it cannot be
+        read.
+        """
         where = f"lake {self.name}: commits in {source.address}"
         try:
             location, _, object_id = source.address.rpartition(METADATA)
@@ -114,11 +124,11 @@ class LakeFsLake:
         yield from found
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """The children of a metarange or range. Raises `FormatError` naming it."""
+        """Returns the children of a metarange or range. Raises `FormatError` naming it."""
         return containers.decode(container, raw, self._storages)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """What the rules keep at `as_of`. History is never edited."""
+        """Returns what the rules keep at `as_of`. History is never edited."""
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def _server(self) -> Server:
@@ -146,7 +156,9 @@ class LakeFsLake:
     def _read(
         self, client: RepositoryClient, repository: Repository, location: str, rules: RetentionRules | None
     ) -> tuple[tuple[Ref, ...], tuple[CommitSource, ...], list[StagedObject]]:
-        """Refs, sources and staged objects that belong together. Raises `RefGone` where the repository changed under the reading."""
+        """Returns refs, sources and staged objects that belong together. Raises `RefGone` where the
+        repository changed while it was read.
+        """
         heads = client.branches()
         staged = staged_objects(client, heads)
         if not repository.read_only:
@@ -170,7 +182,8 @@ class LakeFsLake:
                 f"lake {self.name}: branch {min(unlisted)!r} is in the refs dump and not in the server's list of branches (hidden ones "
                 "included), so what is staged on it cannot be read; run again"
             )
-        # What was made or moved since the dump counts as it is now: its head is among the commits, and nobody else protects it.
+        # What was made or moved since the dump counts as it is now: its head is among the commits,
+        # and nobody else protects it.
         branches, tags = {**branches, **later}, {**tags, **later_tags}
         facts = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
         sources = tuple(
@@ -184,7 +197,10 @@ class LakeFsLake:
         return refs, sources, staged
 
     def _refuse_names_of_commits(self, branches: set[str], commit_ids: set[str]) -> None:
-        """The server takes a name for a commit where it is the beginning of one id, and shows that commit for the branch's staging area."""
+        """Raises `LakeUnreadable` for a branch whose name is the beginning of one commit id. The
+        server takes such a name for the commit, and shows that commit in place of the branch's
+        staging area.
+        """
         for name in sorted(branches):
             if _HEXADECIMAL.fullmatch(name) and sum(commit.startswith(name.lower()) for commit in commit_ids) == 1:
                 raise LakeUnreadable(
@@ -202,7 +218,7 @@ class LakeFsLake:
         return read_metarange(*self._raw(location, metarange_id, "metarange", entity), entity)
 
     def _raw(self, location: str, object_id: str, kind: str, entity: str) -> tuple[str, str, bytes]:
-        """What errors call an object of the dump, its id and its bytes."""
+        """Returns what errors call an object of the dump, its id and its bytes."""
         address = f"{location}{METADATA}{object_id}"
         where = f"lake {self.name}: {kind} of the {entity} dump {address}"
         try:
@@ -225,7 +241,9 @@ class LakeFsLake:
 
 
 def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Uncommitted, ...]:
-    """Each staged object of each path once; one that only the server's own list has, without branch and path."""
+    """Returns each staged object of each path once. An object that only the server's own list has
+    comes without branch and path.
+    """
     found: dict[tuple[str, str | None, str | None], Uncommitted] = {}
     for item in staged:
         address = _names(item.address, roots)[0]
@@ -236,7 +254,7 @@ def _uncommitted(staged: Iterable[StagedObject], roots: Roots) -> tuple[Uncommit
 
 
 def _pinned(staged: Iterable[StagedObject], roots: Roots) -> tuple[ContentRoot, ...]:
-    """The names that staged objects' addresses may have here, each once."""
+    """Returns the names that staged objects' addresses may have here, each once."""
     sizes: dict[str, int | None] = {}
     objects: set[str] = set()
     for item in staged:

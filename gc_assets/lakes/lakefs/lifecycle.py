@@ -1,8 +1,11 @@
-"""Which objects the lifecycle rules release: the rules over classes of branches, paths and ages. Pure, vectorised.
+"""Decides which objects the lifecycle rules release: the rules over classes of branches, paths and
+ages. Pure, vectorised.
 
-Branches that no rule names behave alike, so they are one class (`OTHERS`) and a thousand of them cost as one. An object is released
-where every branch that reaches it releases it. On a branch the rule speaks that has the longest matching prefix; of equal prefixes the
-branch's own row before the row for all, and of several such the longest retention. A disabled rule speaks and keeps.
+Branches that no rule names behave alike, so they are one class (`OTHERS`), and a thousand of them
+cost as one. An object is released where every branch that reaches it releases it. On each branch
+one rule speaks: the rule with the longest matching prefix. Of equal prefixes the branch's own row
+comes before the row for all, and of several such rows the one with the longest retention. A
+disabled rule speaks and keeps.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ _NO_LIMIT: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A row of `policy_table` about objects, with the bound that the newest finished deletion used (`last_deleted`)."""
+    """A row of `policy_table` about objects, with the bound that the newest finished deletion used
+    (`last_deleted`).
+    """
 
     rule_id: str
     prefix: str
@@ -41,12 +46,13 @@ class Rule:
 
 
 def class_of(rules: Iterable[Rule], branch: str) -> str:
-    """The branch itself where a rule names it, else `OTHERS`."""
+    """Returns the branch itself where a rule names it, else `OTHERS`."""
     return branch if any(rule.branch == branch for rule in rules) else OTHERS
 
 
 def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
-    """Minimum `last_deleted` of the rules for a branch, its own and those for all; null where no enabled rule speaks for it.
+    """Returns the minimum `last_deleted` of the rules for a branch, its own and those for all, or
+    null where no enabled rule speaks for it.
 
     A rule that no finished run carried out yet counts from the beginning.
     """
@@ -55,9 +61,11 @@ def branch_bound(rules: Sequence[Rule], branch: str) -> datetime | None:
 
 
 def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime | None:
-    """What a commit must be younger than to be potential: the latest bound of the branches that reach it.
+    """Returns what a commit must be younger than to be potential: the latest bound of the branches
+    that reach it.
 
-    Null: it is not potential, because no branch reaches it or no rule speaks for one that does.
+    Null means that the commit is not potential, because no branch reaches it, or no rule speaks for
+    one that does.
     """
     bounds = [branch_bound(rules, branch) for branch in branches]
     known = [bound for bound in bounds if bound is not None]
@@ -66,17 +74,20 @@ def commit_bound(rules: Sequence[Rule], branches: Collection[str]) -> datetime |
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Per (path, object): whether every branch that reaches it releases it, and by which rules (ids, each once)."""
+    """For each (path, object): whether every branch that reaches it releases it, and by which rules
+    (ids, each once).
+    """
 
     released: NDArray[np.bool_]
     rules: pa.Array
 
 
 def judge(rules: Sequence[Rule], paths: pa.Array, ages: pa.Array, reach: NDArray[np.int64], reaches: Sequence[Collection[str]]) -> Verdicts:
-    """What the rules say of objects under paths.
+    """Applies the rules to objects under paths.
 
-    `ages` are UTC timestamps, the younger of an entry's time and its first commit's. `reach` names for each row the set of `reaches`
-    that holds the classes of branches that reach it. What no branch reaches is not released here.
+    `ages` are UTC timestamps, the younger of an entry's time and its first commit's. `reach` names
+    for each row the set of `reaches` that holds the classes of branches that reach it. What no
+    branch reaches is not released here.
     """
     prefixes = sorted({rule.prefix for rule in rules}, key=len)
     deepest = np.full(len(paths), 0, np.int64)
@@ -106,7 +117,9 @@ def judge(rules: Sequence[Rule], paths: pa.Array, ages: pa.Array, reach: NDArray
 
 
 def _limit(rules: Sequence[Rule], prefixes: Collection[str], classes: Collection[str]) -> tuple[int, list[str]]:
-    """Strictly before this (microseconds) an object with those matching prefixes is released on all classes, and by whose word."""
+    """Returns the time (microseconds) strictly before which an object with those matching prefixes
+    is released on all classes, and the rules that say so.
+    """
     limit, speaking = _NO_LIMIT if classes else _KEPT, set[str]()
     for branch in classes:
         rule = _speaking(rules, prefixes, branch)
@@ -121,5 +134,6 @@ def _speaking(rules: Sequence[Rule], prefixes: Collection[str], branch: str) -> 
     mine = [rule for rule in rules if rule.prefix in prefixes and rule.branch in {branch or None, None}]
     if not mine:
         return None
-    # Longest prefix, then the branch's own row, then one that keeps, then the earliest date.
+    # The longest prefix speaks, then the branch's own row, then a row that keeps, then the earliest
+    # date.
     return min(mine, key=lambda rule: (-len(rule.prefix), rule.branch is None, rule.enabled, rule.date_to_be_deleted))

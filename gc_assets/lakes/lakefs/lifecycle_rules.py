@@ -1,7 +1,9 @@
-"""The lifecycle rules of a repository, as their owner writes them, and as rows with dates (lakeFS, *lifecycle policy Spark job*).
+"""The lifecycle rules of a repository, as their owner writes them, and as rows with dates (lakeFS,
+*lifecycle policy Spark job*).
 
-`{"<rule id>": {"prefix": str, "days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`. `days` speaks for all branches,
-`branch_days` for one; a rule without `days` speaks only for the branches it names. Text in, rows out.
+`{"<rule id>": {"prefix": str, "days": int?, "enabled": bool, "branch_days": {"<branch>": int}?}}`.
+`days` speaks for all branches, `branch_days` for one; a rule without `days` speaks only for the
+branches it names. Text in, rows out.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
@@ -28,7 +31,9 @@ Days = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=LONGEST.days)]
 
 
 class LifecycleRule(BaseModel):
-    """One rule. The prefix is text, as in the lifecycle rules of S3: `foo/bar` is the beginning of `foo/barn` too."""
+    """One rule. The prefix is text, as in the lifecycle rules of S3: `foo/bar` is the beginning of
+    `foo/barn` too.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -47,7 +52,9 @@ class _RepeatedKeyError(Exception):
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON lets the last of two equal keys win, silently."""
+    """Returns the object, and raises for a key that it has twice: JSON lets the last of two equal
+    keys win, silently.
+    """
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -63,8 +70,19 @@ def _refuse_repeated(text: str) -> None:
         return  # no JSON at all: pydantic says where
 
 
+def read_rules(path: str) -> Mapping[str, LifecycleRule]:
+    """Returns the rules in a lake's rules file, as they are now. Raises `UsageError` naming the
+    file and what is wrong with it.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"lifecycle rules in {path} cannot be read: {error}; correct `rules` of the lake") from error
+    return parse_rules(path, text)
+
+
 def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
-    """The rules by id. Raises `UsageError` naming the file and each wrong key by its path."""
+    """Returns the rules by id. Raises `UsageError` naming the file and each wrong key by its path."""
     try:
         _refuse_repeated(text)
         rules = _Rules.model_validate_json(text).root
@@ -84,10 +102,11 @@ def parse_rules(where: str, text: str) -> Mapping[str, LifecycleRule]:
 
 
 def rule_rows(rules: Mapping[str, LifecycleRule], as_of: datetime) -> list[dict[str, Any]]:
-    """One row for the default of each rule and for each branch it names (columns of `policy_table` but for the run's own).
+    """Returns one row for the default of each rule and for each branch that it names (columns of
+    `policy_table` without the run's own).
 
-    Days count back from `as_of`: on 20 January 1998, 10 days are the 10th, 5 the 15th and 8 the 12th. (The public text prints the 18th
-    for 8 days; that is a slip.)
+    Days count back from `as_of`: on 20 January 1998, 10 days are the 10th, 5 the 15th and 8 the
+    12th. (The public text prints the 18th for 8 days; that is a slip.)
     """
     rows: list[dict[str, Any]] = []
     for rule_id, rule in rules.items():

@@ -1,4 +1,6 @@
-"""Metaranges: the ranges of a commit, or of a part of the refs dump (lakeFS `committed.proto`, RangeData)."""
+"""Metaranges: the ranges of a commit, or of a part of the refs dump (lakeFS `committed.proto`,
+RangeData).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _FIELDS: Final = {_MIN_KEY: "min_key:bytes", _MAX_KEY: "max_key:bytes", _COUNT: 
 
 @dataclass(frozen=True, slots=True)
 class RangeRef:
-    """A range as a metarange lists it: `records` of it lie between `min_key` and `max_key`, both included."""
+    """A range as a metarange lists it. Its `records` records lie between `min_key` and `max_key`,
+    both included.
+    """
 
     range_id: str
     min_key: bytes
@@ -25,7 +29,9 @@ class RangeRef:
 
 
 def read_metarange(where: str, object_id: str, raw: bytes, entity: str | None = None) -> list[RangeRef]:
-    """The ranges in order of key. Raises `FormatError` naming `where`, also for ranges that overlap."""
+    """Returns the ranges in order of key. Raises `FormatError` naming `where`, also for ranges that
+    overlap.
+    """
     records = read_records(where, object_id, raw, METARANGES, entity)
     count, buffer = len(records), records.buffer
     fields = scan_messages(buffer, records.data_starts, records.data_sizes, _FIELDS)

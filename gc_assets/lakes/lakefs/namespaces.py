@@ -1,4 +1,6 @@
-"""Where a repository's storage namespace lies for us, and whether another repository lies there too. Pure."""
+"""Decides where a repository's storage namespace lies for us, and whether another repository lies
+there too. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ _LOCAL: Final = "local://"
 
 
 def namespace_location(lake: str, namespace: str, configured: str | None, storages: Sequence[str]) -> str:
-    """The location of a namespace, ending in one `/`: the configured one, else the storage that the server's word for it names.
+    """Returns the location of a namespace, ending in one `/`: the configured one, else the storage
+    that the server's word for it names.
 
-    `local://<folder>` and full local paths are matched to the one storage whose last folder has that name, because a local block
-    store is mounted wherever its server runs. Raises `LakeUnreadable` where no storage or several match.
+    `local://<folder>` and full local paths are matched to the one storage whose last folder has
+    that name, because a local block store is mounted wherever its server runs. Raises
+    `LakeUnreadable` where no storage or several match.
     """
     if configured is not None:
         return str(Location.parse(configured))
@@ -33,7 +37,9 @@ def namespace_location(lake: str, namespace: str, configured: str | None, storag
 
 
 def overlapping_repositories(lake: str, repository: str, own_namespace: str, namespaces: Mapping[str, str]) -> None:
-    """Raises `LakeUnreadable` where another repository of the server lies on, in or around the namespace: its files would look dead."""
+    """Raises `LakeUnreadable` where another repository of the server lies on, in or around the
+    namespace. Its files would look dead.
+    """
     own = _one_spelling(own_namespace)
     for name, namespace in sorted(namespaces.items()):
         other = _one_spelling(namespace)
@@ -45,7 +51,9 @@ def overlapping_repositories(lake: str, repository: str, own_namespace: str, nam
 
 
 def _one_spelling(namespace: str) -> str:
-    """The namespace, ending in one `/`. Servers keep it as it was typed; a local block store cleans its path (`block/local/adapter.go`)."""
+    """Returns the namespace, ending in one `/`. Servers keep it as it was typed; a local block
+    store cleans its path (`block/local/adapter.go`).
+    """
     if not namespace.startswith(_LOCAL):
         return f"{namespace.rstrip('/')}/"
     return f"{_LOCAL}{posixpath.normpath('/' + namespace.removeprefix(_LOCAL).lstrip('/')).rstrip('/')}/"

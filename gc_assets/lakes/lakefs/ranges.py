@@ -32,9 +32,8 @@ OBJECTS: Final = pa.schema(
 
 
 def read_range(where: str, object_id: str, raw: bytes) -> pa.RecordBatch:
-    """The objects of the range stored as `object_id` (columns `OBJECTS`), one row per entry, addresses as written.
-
-    Raises `FormatError` naming `where`.
+    """Returns the objects of the range stored as `object_id` (columns `OBJECTS`), one row per
+    entry, addresses as written. Raises `FormatError` naming `where`.
     """
     records = read_records(where, object_id, raw, RANGES)
     count, buffer = len(records), records.buffer
@@ -57,7 +56,9 @@ def read_range(where: str, object_id: str, raw: bytes) -> pa.RecordBatch:
 
 
 def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
-    """`google.protobuf.Timestamp` messages; times outside the years 1 to 9999 become the nearest inside."""
+    """Reads `google.protobuf.Timestamp` messages. Times outside the years 1 to 9999 become the
+    nearest inside.
+    """
     count = len(starts)
     fields = scan_messages(buffer, starts, sizes, {_SECONDS: "seconds", _NANOS: "nanos"})
     seconds = np.clip(fields[_SECONDS].numbers(count), _EARLIEST_SECOND, _LATEST_SECOND)
@@ -66,9 +67,11 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
 
 
 def entries_of(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
-    """The objects as rows of `LOGICAL_ENTRY_SCHEMA`: one for a relative address, one for every name that a full one may have.
+    """Returns the objects as rows of `LOGICAL_ENTRY_SCHEMA`: one for a relative address, one for
+    every name that a full address may have.
 
-    Of the names of a full address the likeliest is the object, the others only possible; none need exist.
+    Of the names of a full address the likeliest is the object, the others are only possible. None
+    need exist.
     """
     relative = objects.filter(pc.invert(objects.column("is_full")))
     own = _rows(relative, within(roots.location, relative.column("address")), must_exist=True)
@@ -100,7 +103,9 @@ def _rows(objects: pa.RecordBatch, addresses: pa.Array, *, must_exist: bool) -> 
 
 
 def _paths(records: Records) -> pa.Array:
-    """The keys as text; lakeFS does not insist on UTF-8, and a path only explains, so odd bytes are shown in hexadecimal."""
+    """Returns the keys as text. lakeFS does not insist on UTF-8, and a path only explains, so odd
+    bytes are shown in hexadecimal.
+    """
     try:
         return records.keys.cast(pa.string())
     except pa.ArrowInvalid:

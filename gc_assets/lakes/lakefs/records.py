@@ -1,7 +1,9 @@
-"""The records of a graveler table: a range, a metarange, or a part of the refs dump (lakeFS `pkg/graveler/committed/value.go`).
+"""The records of a graveler table: a range, a metarange, or a part of the refs dump (lakeFS
+`pkg/graveler/committed/value.go`).
 
-A value is an identity and data, each behind its length as a Go signed varint. Which records there are is verified against the
-table's own properties `type`, `entity`, `count`, `min_key` and `max_key`, and against its name.
+A value is an identity and data, each behind its length as a Go signed varint. Which records there
+are is verified against the table's own properties `type`, `entity`, `count`, `min_key` and
+`max_key`, and against its name.
 """
 
 from __future__ import annotations
@@ -37,9 +39,11 @@ class Records:
 
 
 def read_records(where: str, object_id: str, raw: bytes, table_type: str, entity: str | None = None) -> Records:
-    """The records of the table stored as `object_id`. `entity` is null for a commit's objects; a refs dump names branch, tag or commit.
+    """Returns the records of the table stored as `object_id`. `entity` is null for a commit's
+    objects; a refs dump names branch, tag or commit.
 
-    Raises `FormatError` naming `where` for another type, entity or content, and where the table holds more or less than it says.
+    Raises `FormatError` naming `where` for another type, entity or content, and where the table
+    holds more or less than it says.
     """
     table = read_sstable(where, raw)
     found = tuple(_text(table, name) for name in ("type", "entity"))
@@ -56,7 +60,7 @@ def read_records(where: str, object_id: str, raw: bytes, table_type: str, entity
 
 
 def _framed(buffer: Buffer, at: Positions, ends: Positions) -> tuple[Positions, Positions]:
-    """Start and length of the pieces at the given positions."""
+    """Returns start and length of the pieces at the given positions."""
     if np.any(at >= ends):
         raise buffer.damaged("a value that ends before its data")
     sizes, starts = buffer.uvarints(at)

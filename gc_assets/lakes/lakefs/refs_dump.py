@@ -1,7 +1,9 @@
-"""The refs dump: every branch, tag and commit, also those that no ref reaches (lakeFS `graveler.proto`; `POST …/dump`).
+"""The refs dump: every branch, tag and commit, also those that no ref reaches (lakeFS
+`graveler.proto`; `POST …/dump`).
 
-Tables like a commit's own, told apart by the property `entity`. The server writes commits first, then branches, then tags, so a
-dump is not one moment: a head may be younger than the commits beside it.
+Tables like a commit's own, told apart by the property `entity`. The server writes commits first,
+then branches, then tags, so a dump is not one moment: a head may be younger than the commits beside
+it.
 """
 
 from __future__ import annotations
@@ -35,12 +37,15 @@ _COMMIT_FIELDS: Final = {
     _PARENTS: "parents:bytes",
     _VERSION: "version",
 }
-# Before this version the last parent of a merge is the line that was merged into (graveler `CommitVersionParentSwitch`).
+# Before this version the last parent of a merge is the line that was merged into (graveler
+# `CommitVersionParentSwitch`).
 _PARENT_SWITCH: Final = 1
 
 
 def read_refs(where: str, object_id: str, raw: bytes, entity: str) -> dict[str, str]:
-    """Commit by name, of one range of branches or tags. Raises `FormatError` naming `where`."""
+    """Returns commit by name, of one range of branches or tags. Raises `FormatError` naming
+    `where`.
+    """
     records = read_records(where, object_id, raw, RANGES, entity)
     count = len(records)
     fields = scan_messages(records.buffer, records.data_starts, records.data_sizes, _REF_FIELDS)
@@ -54,13 +59,14 @@ def read_refs(where: str, object_id: str, raw: bytes, entity: str) -> dict[str, 
 
 
 def read_commit_ids(where: str, object_id: str, raw: bytes) -> list[str]:
-    """The ids of one range of commits. Raises `FormatError` naming `where`."""
+    """Returns the ids of one range of commits. Raises `FormatError` naming `where`."""
     records = read_records(where, object_id, raw, RANGES, COMMIT)
     return [key.decode(errors="backslashreplace") for key in records.keys.to_pylist()]
 
 
 def read_commits(where: str, object_id: str, raw: bytes, location: str) -> Iterator[Commit]:
-    """The commits of one range; the parent that was the line itself stands first. `location` is the namespace's, ending in `/`.
+    """Yields the commits of one range. The parent that was the line itself stands first. `location`
+    is the namespace's, ending in `/`.
 
     Raises `FormatError` naming `where`.
     """
@@ -86,7 +92,9 @@ def read_commits(where: str, object_id: str, raw: bytes, location: str) -> Itera
 
 
 def _parents(records: Records, rows: list[int], starts: list[int], sizes: list[int]) -> Mapping[int, list[str]]:
-    """Parents by row, in the order in which the commit names them: later ones of a message are met in later steps of the scan."""
+    """Returns the parents by row, in the order in which the commit names them: later ones of a
+    message are met in later steps of the scan.
+    """
     found: dict[int, list[str]] = {}
     data = records.buffer.data
     for row, start, size in zip(rows, starts, sizes, strict=True):

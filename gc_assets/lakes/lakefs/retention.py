@@ -1,7 +1,9 @@
-"""The policy over the commits of a repository: one verdict per commit, and the sentence that explains it. Pure.
+"""The policy over the commits of a repository: one verdict per commit, and the sentence that
+explains it. Pure.
 
-The server's rules (`source: server`) or the configuration's, with two stated differences from lakeFS: a tag protects the commit it
-points at, and a repository without rules keeps everything.
+The rules are the server's (`source: server`) or the configuration's. Two differences from lakeFS
+are intended: a tag protects the commit it points at, and a repository without rules keeps
+everything.
 """
 
 from __future__ import annotations
@@ -12,28 +14,31 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gc_assets.config import LakeFsLakeConfig
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.graph import CYCLE, MISSING_PARENT, CommitGraph
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.active import Start, active_commits, dangling
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Ref, Retention, State
-from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
 
-# Frozen facts: the days of a branch's own rule (a ref's property), and of the rule for every other one (a source's property).
+# Frozen facts: the days of a branch's own rule (a ref's property), and of the rule for every other
+# one (a source's property).
 RETENTION_DAYS: Final = "retention_days"
 DEFAULT_RETENTION_DAYS: Final = "default_retention_days"
 _FOREVER: Final = Cutoff(forever=True)
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: LakeFsLakeConfig) -> Retention:
-    """One row per commit of `commits`, in its order; lakeFS's history is never edited, so `expiry` is empty.
+    """Returns one row per commit of `commits`, in its order. lakeFS's history is never edited, so
+    `expiry` is empty.
 
-    Raises `LakeUnreadable` where a head or a parent is not among the commits: the dump was read in part.
+    Raises `LakeUnreadable` where a head or a parent is not among the commits: the dump was read in
+    part.
     """
     graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
     for problem in graph.problems:
-        if problem.kind in {MISSING_PARENT, CYCLE}:
+        if problem.what in {MISSING_PARENT, CYCLE}:
             raise LakeUnreadable(f"lake {refs.lake}: the commits of the refs dump contradict themselves: {problem}; run again")
     policy = _Policy(refs, config)
     committed_at: list[datetime] = commits["committed_at"].cast(TIMESTAMP).to_pylist()
@@ -72,7 +77,9 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
 
 
 class _Policy:
-    """The rules that hold for the refs of a run, from the server as frozen or from the configuration."""
+    """The rules that hold for the refs of a run, from the server as frozen or from the
+    configuration.
+    """
 
     def __init__(self, refs: FrozenRefs, config: LakeFsLakeConfig) -> None:
         self._refs = refs
@@ -87,7 +94,9 @@ class _Policy:
         return self._server and self._default_days is None
 
     def starts(self, graph: CommitGraph) -> Iterator[Start]:
-        """Walks from branch heads, from tags where a tag is like a branch, and from what is nobody's first parent."""
+        """Yields walks from branch heads, from tags where a tag is like a branch, and from what is
+        nobody's first parent.
+        """
         chosen = [ref for ref in self._refs.refs if ref.ref_type == "branch" or self._retention.tags == "policy"]
         heads = graph.index_of([ref.head_commit_id or "" for ref in chosen]).tolist()
         for ref, head in zip(chosen, heads, strict=True):
@@ -130,5 +139,5 @@ class _Policy:
 
 
 def _spelled(ref: Ref, branches: Collection[str]) -> str:
-    """A ref's name; a tag that a branch shares its name with says that it is a tag."""
+    """Returns a ref's name. A tag that shares its name with a branch says that it is a tag."""
     return f"tag {ref.ref_name}" if ref.ref_type == "tag" and ref.ref_name in branches else ref.ref_name

@@ -1,7 +1,9 @@
-"""SSTables as lakeFS writes them: Pebble's, in RocksDB's block-based format version 2 (RocksDB wiki, "Rocksdb BlockBasedTable Format").
+"""SSTables as lakeFS writes them: Pebble's, in RocksDB's block-based format version 2 (RocksDB
+wiki, "Rocksdb BlockBasedTable Format").
 
-Bytes in, entries out; knows nothing of lakeFS. Every block's checksum is verified and every count that the format carries. What is
-unknown is refused by name: another magic, checksum, compression, index or entry kind could mean that entries are missed.
+Bytes in, entries out; knows nothing of lakeFS. Every block's checksum is verified and every count
+that the format carries. What is unknown is refused by name: another magic, checksum, compression,
+index or entry kind could mean that entries are missed.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ class SSTable:
 
 
 def read_sstable(where: str, raw: bytes) -> SSTable:
-    """The table in a file's bytes. Raises `FormatError` naming `where` for anything that is not a whole and known table."""
+    """Returns the table in a file's bytes. Raises `FormatError` naming `where` for anything that is
+    not a whole and known table.
+    """
     file = _File(where, raw)
     metaindex, index = file.footer()
     meta = dict(file.pairs(metaindex))
@@ -77,7 +81,7 @@ class _File:
         return FormatError(f"{self.where}: damaged, found {what}; restore the object from a backup")
 
     def footer(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The handles of the metaindex block and the index block."""
+        """Returns the handles of the metaindex block and the index block."""
         magic = self.raw[-len(MAGIC) :]
         if magic in _OTHER_MAGICS:
             raise FormatError(f"{self.where}: is {_OTHER_MAGICS[magic]}; expected one of RocksDB's block-based format")
@@ -108,13 +112,13 @@ class _File:
         raise self.damaged("a number that does not end")
 
     def handle(self, data: bytes, at: int = 0) -> tuple[int, int, int]:
-        """Offset and size of a block, and the position behind the handle."""
+        """Returns offset and size of a block, and the position behind the handle."""
         offset, at = self.uvarint(data, at)
         size, at = self.uvarint(data, at)
         return offset, size, at
 
     def block(self, handle: tuple[int, int]) -> bytes:
-        """A block's bytes, verified and decompressed."""
+        """Returns a block's bytes, verified and decompressed."""
         offset, size = handle
         trailer = offset + size
         if trailer + _TRAILER_BYTES > len(self.raw):
@@ -137,7 +141,9 @@ class _File:
             raise self.damaged(f"a block at {offset:,} that does not unpack ({error})") from error
 
     def pairs(self, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
-        """Keys and values of one of the few small blocks (index, properties), where a step for many at once would cost more."""
+        """Returns keys and values of one of the few small blocks (index, properties), where a step
+        for many at once would cost more.
+        """
         block, at, key = self.block(handle), 0, b""
         end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
         found: list[tuple[bytes, bytes]] = []
@@ -160,6 +166,6 @@ class _File:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """CRC32C as tables store it (LevelDB `crc32c.h`, Mask)."""
+    """Returns CRC32C as tables store it (LevelDB `crc32c.h`, Mask)."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

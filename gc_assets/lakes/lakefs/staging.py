@@ -1,7 +1,9 @@
-"""What is staged: the objects that a reader of a branch sees and its head commit does not hold.
+"""What is staged: the objects that a reader of a branch sees and the branch's head commit does not
+hold.
 
-Read from the two listings, which see what the server's own `prepare_uncommited` misses: a file uploaded again with identical bytes,
-and every full address (research/lakefs.md 12, H5). That list is read all the same and united with it.
+Staging is read from the two listings. They show what the server's own `prepare_uncommited` misses:
+a file uploaded again with identical bytes, and every full address (research/lakefs.md 12, H5). The
+server's list is read all the same and united with them.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.objects import Objects
 from gc_assets.lakes.lakefs.addresses import METADATA
 from gc_assets.lakes.lakefs.client import ListedObject, RefGone, RepositoryClient
-from gc_assets.lakes.protocol import Objects
 
 # Listing waits for the server and not for the processor.
 _LISTERS: Final = 8
@@ -26,7 +28,8 @@ _LISTERS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class StagedObject:
-    """An address that a branch's staging area names; full as a listing spells it, or relative where only the server's list has it.
+    """An address that a branch's staging area names. It is full as a listing spells it, or relative
+    where only the server's list has it.
 
     `branch` and `path` are null where the server's list does not say. `written_at` is in seconds.
     """
@@ -39,7 +42,8 @@ class StagedObject:
 
 
 def staged_objects(client: RepositoryClient, heads: Mapping[str, str]) -> list[StagedObject]:
-    """What all branches (head commit by name) have staged, by branch and path. A branch deleted meanwhile has nothing staged.
+    """Returns what all branches (head commit by name) have staged, by branch and path. A branch
+    deleted meanwhile has nothing staged.
 
     Raises `RefGone` for a branch that cannot be listed and is still there.
     """
@@ -71,7 +75,8 @@ def _staged_on(client: RepositoryClient, branch: str, head: str) -> Iterator[Sta
 
 
 def listed_by_server(lake: str, objects: Objects, location: str, where: Sequence[str]) -> list[StagedObject]:
-    """The addresses in the files that `prepare_uncommited` wrote, relative to the namespace at `location`.
+    """Returns the addresses in the files that `prepare_uncommited` wrote, relative to the namespace
+    at `location`.
 
     Raises `LakeUnreadable` for a page whose files are not there: what they protect would be lost.
     """

@@ -1,6 +1,8 @@
-"""Varints, protobuf fields and texts of very many messages at once, with numpy (protobuf.dev, "Encoding"; Go's `encoding/binary`).
+"""Varints, protobuf fields and texts of very many messages at once, with numpy (protobuf.dev,
+"Encoding"; Go's `encoding/binary`).
 
-Positions in, values out: one pass handles the same step of every message. Knows neither SSTables nor what a message means.
+Positions in, values out: one pass handles the same step of every message. Knows neither SSTables
+nor what a message means.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
 Numbers = NDArray[np.uint64]
 
-# A varint that starts at the last byte and never ends still reads inside the buffer: it is found to be too long or past its end.
+# A varint that starts at the last byte and never ends still reads inside the buffer: it is found to
+# be too long or past its end.
 PADDING: Final = 16
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT: Final = 10
@@ -45,7 +48,9 @@ class Buffer:
             raise self.damaged(f"{what} that runs past its end")
 
     def uvarints(self, at: Positions) -> tuple[Numbers, Positions]:
-        """The unsigned varint at each position, and the position behind it. Raises `FormatError` for one longer than 64 bits."""
+        """Returns the unsigned varint at each position, and the position behind it. Raises
+        `FormatError` for one longer than 64 bits.
+        """
         first = self.data[at]
         values = (first & 0x7F).astype(np.uint64)
         after = at + 1
@@ -62,7 +67,9 @@ class Buffer:
         return values, after
 
     def lengths(self, at: Positions, limits: Positions, what: str) -> tuple[Positions, Positions]:
-        """Lengths written as unsigned varints, none reaching past its limit, and the positions behind them."""
+        """Returns lengths written as unsigned varints, none reaching past its limit, and the
+        positions behind them.
+        """
         values, after = self.uvarints(at)
         # Compared as unsigned first: a length of 2^63 and more would be a negative int64.
         if np.any(values > np.uint64(len(self.data))):
@@ -72,7 +79,9 @@ class Buffer:
         return sizes, after
 
     def texts(self, starts: Positions, sizes: Positions) -> pa.BinaryArray:
-        """The pieces as one binary array. Raises `FormatError` where they hold more than 2 GiB together."""
+        """Returns the pieces as one binary array. Raises `FormatError` where they hold more than 2
+        GiB together.
+        """
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         if offsets[-1] > np.iinfo(np.int32).max:
             raise self.damaged(f"{int(offsets[-1]):,} bytes of text in one object")
@@ -82,7 +91,7 @@ class Buffer:
         )
 
     def strings(self, starts: Positions, sizes: Positions, what: str) -> pa.StringArray:
-        """The pieces as text. Raises `FormatError` where one is not UTF-8."""
+        """Returns the pieces as text. Raises `FormatError` where one is not UTF-8."""
         return as_utf8(self, self.texts(starts, sizes), what)
 
 
@@ -96,34 +105,39 @@ def as_utf8(buffer: Buffer, texts: pa.BinaryArray, what: str) -> pa.StringArray:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Occurrences of one field number, in order within each message: message, value or start of the bytes, length of the bytes."""
+    """Occurrences of one field number, in order within each message: message, value or start of the
+    bytes, length of the bytes.
+    """
 
     messages: Positions
     values: Numbers
     sizes: Positions
 
     def last(self, count: int) -> tuple[NDArray[np.bool_], Numbers, Positions]:
-        """Per message: whether the field is there, and its last occurrence, which is the one that counts."""
+        """Returns for each message whether the field is there, and its last occurrence, which is
+        the one that counts.
+        """
         present = np.zeros(count, np.bool_)
         values, sizes = np.zeros(count, np.uint64), np.zeros(count, np.int64)
         present[self.messages], values[self.messages], sizes[self.messages] = True, self.values, self.sizes
         return present, values, sizes
 
     def numbers(self, count: int) -> NDArray[np.int64]:
-        """The field as int64 per message; 0, protobuf's default, where it is absent."""
+        """Returns the field as int64 per message; 0, protobuf's default, where it is absent."""
         return self.last(count)[1].view(np.int64)
 
     def pieces(self, count: int) -> tuple[Positions, Positions]:
-        """Start and length of the field's bytes per message; empty where it is absent."""
+        """Returns start and length of the field's bytes per message; empty where it is absent."""
         _, values, sizes = self.last(count)
         return values.view(np.int64), sizes
 
 
 def scan_messages(buffer: Buffer, starts: Positions, sizes: Positions, wanted: Mapping[int, str]) -> dict[int, Field]:
-    """The wanted fields (number to name) of many protobuf messages; other fields are skipped.
+    """Returns the wanted fields (number to name) of many protobuf messages; other fields are
+    skipped.
 
-    Raises `FormatError` for a group, a field that runs past its message, and a wanted field of another wire type than
-    its name says (`name` is a varint, `name:bytes` is length-delimited).
+    Raises `FormatError` for a group, a field that runs past its message, and a wanted field of
+    another wire type than its name says (`name` is a varint, `name:bytes` is length-delimited).
     """
     hits: dict[int, list[tuple[Positions, Numbers, Positions]]] = {number: [] for number in wanted}
     messages = np.flatnonzero(sizes > 0)

@@ -1,7 +1,8 @@
 """The time in an object's name (lakeFS `pkg/upload/path_provider.go`, ResolvePathTime).
 
-The last part of a name up to a comma is an xid: 12 bytes as 20 characters of base32hex in lower case, the first four of which are
-the second when the upload began (github.com/rs/xid). Pure, vectorised.
+The last part of a name up to a comma is an xid: 12 bytes as 20 characters of base32hex in lower
+case, the first four of which are the second when the upload began (github.com/rs/xid). Pure,
+vectorised.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 def named_times(keys: pa.Array) -> pa.Array:
-    """When the upload of each object began, by its name; null for a name that tells none."""
+    """Returns when the upload of each object began, by its name, or null for a name that says
+    nothing.
+    """
     xids = pc.struct_field(pc.extract_regex(keys, _NAME), "xid")
     known = pc.is_valid(xids)
     texts = xids.filter(known).cast(pa.binary(_CHARS))

@@ -1,1 +1,3 @@
-"""The Nessie lake kind: every ref of one server, its history as the log of states that retention walks."""
+"""The Nessie lake kind: every ref of one server, its history as the log of states that retention
+walks.
+"""

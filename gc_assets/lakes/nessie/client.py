@@ -1,7 +1,9 @@
-"""The calls of Nessie's REST API v2 that a mark needs, on httpx: pages read to the end, passing failures tried again.
+"""The calls of Nessie's REST API v2 that a mark needs, on httpx. Lists are read to their end, and
+passing failures are tried again.
 
-The only module of this lake kind that talks to a server. Everything behind `@<hash>` is immutable: a ref that moves or
-goes while we read changes nothing. The token never stands in a message.
+This is the only module of this lake kind that talks to a server. Everything behind `@<hash>` is
+immutable: a ref that moves or goes while we read changes nothing. The token never stands in a
+message.
 """
 
 from __future__ import annotations
@@ -31,16 +33,18 @@ from gc_assets.lakes.nessie.models import (
     error_message,
 )
 
-# `TreeService.MAX_COMMIT_LOG_ENTRIES`: the server never gives more commits a page.
+# `TreeService.MAX_COMMIT_LOG_ENTRIES`: the server never puts more commits on a page.
 COMMITS_A_PAGE: Final = 250
 # The server knows no limit for entries, so one is always sent.
 ENTRIES_A_PAGE: Final = 1_000
-# About half a minute of trying: longer than a restart of the server takes, shorter than anybody's patience.
+# About half a minute of trying: longer than a restart of the server takes, shorter than anybody's
+# patience.
 ATTEMPTS: Final = 8
 LONGEST_WAIT_SECONDS: Final = 10.0
 # A deep history page of a busy server takes seconds, never a minute.
 TIMEOUT_SECONDS: Final = 60.0
-# What the server says of a ref or commit that it does not have; a wrong address answers 404 in other words.
+# The server's error code for a ref or commit that it does not have. A wrong address answers 404
+# with another code, or with none.
 NO_REFERENCE: Final = "REFERENCE_NOT_FOUND"
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -48,7 +52,9 @@ _Page = TypeVar("_Page", ReferencePage, EntryPage)
 
 
 class _PassingError(Exception):
-    """A failure that another attempt may not meet. `wait_seconds` is what the server asked for."""
+    """A failure that another attempt may not meet. `wait_seconds` is the pause that the server
+    asked for.
+    """
 
     def __init__(self, finding: str, wait_seconds: float | None = None) -> None:
         super().__init__(finding)
@@ -56,11 +62,13 @@ class _PassingError(Exception):
 
 
 class _AbsentError(LakeUnreadable):
-    """The server says itself that there is no such ref or commit."""
+    """The server itself says that the ref or commit does not exist."""
 
 
 class NessieClient:
-    """One server. Safe to use from threads; a context manager that closes its connections."""
+    """The connections to one server. Safe to use from threads. As a context manager it closes its
+    connections.
+    """
 
     def __init__(self, lake: str, uri: str, token: SecretStr | None = None, longest_wait: float = LONGEST_WAIT_SECONDS) -> None:
         self._lake = lake
@@ -79,31 +87,38 @@ class NessieClient:
         self._http.close()
 
     def config(self) -> ServerConfig:
-        """Raises `LakeUnreadable` also for a server without API v2."""
+        """Returns the server's settings. Raises `LakeUnreadable`, also for a server without API v2."""
         config = self._get("config", {}, ServerConfig)
         if config.newest_api < 2:
             raise self._unreadable("config", f"the server speaks API v{config.newest_api} at most, v2 is needed; upgrade it")
         return config
 
     def references(self) -> Iterator[Reference]:
-        """Every branch and tag, with how many commits its log has."""
+        """Yields every branch and tag that the server shows, with the number of commits in its log."""
         for page in self._pages("trees", {"fetch": "ALL", "max-records": str(ENTRIES_A_PAGE)}, ReferencePage):
             yield from page.items
 
     def log(self, head: str, commits: int = COMMITS_A_PAGE) -> LogPage:
-        """The newest commits of the log that ends in a hash, with operations; the log goes on at the last one's parent."""
+        """Returns the newest commits of the log that ends in a hash, with their operations.
+
+        The log goes on at the parent of the last commit.
+        """
         return self._get(f"trees/@{quote(head)}/history", {"fetch": "ALL", "max-records": str(commits)}, LogPage)
 
     def has_commit(self, commit: str) -> bool:
-        """False where the server says that it has no such commit; any other refusal is an error."""
+        """Returns False if the server says that it has no such commit. Any other refusal is an
+        error.
+        """
         return self._is_there(f"trees/@{quote(commit)}/history", {"max-records": "1"}, LogPage)
 
     def has_ref(self, name: str) -> bool:
-        """False where the server says that there is no such ref. One that it does not show to us is an error: it answers 403."""
+        """Returns False if the server says that it has no such ref. For a ref that it does not show
+        to us the server answers 403, which is an error.
+        """
         return self._is_there(f"trees/{quote(name, safe='')}", {}, NamedReference)
 
     def entries(self, head: str) -> Iterator[Entry]:
-        """Every key of the state at a hash, with its content, in the server's order."""
+        """Yields every key of the state at a hash with its content, in the server's order."""
         parameters = {"content": "true", "max-records": str(ENTRIES_A_PAGE)}
         for page in self._pages(f"trees/@{quote(head)}/entries", parameters, EntryPage):
             yield from page.items
@@ -165,7 +180,9 @@ class NessieClient:
 
 
 class _AsAsked(wait_base):
-    """The wait that the server asked for, else `otherwise`."""
+    """Waits as long as the server asked for, but at most `LONGEST_WAIT_SECONDS`. If it asked for
+    nothing, `otherwise` decides.
+    """
 
     def __init__(self, otherwise: wait_base) -> None:
         self._otherwise = otherwise
@@ -178,7 +195,7 @@ class _AsAsked(wait_base):
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Those of the system, read once a process."""
+    """Returns the certificates of the system, read once per process."""
     return ssl.create_default_context()
 
 
@@ -198,7 +215,7 @@ def _error_code(answer: httpx.Response) -> str | None:
 
 
 def _document(answer: httpx.Response) -> Any:
-    """The answer's JSON; null where it is none."""
+    """Returns the answer's JSON, or None if it is no JSON."""
     try:
         return answer.json()
     except ValueError:

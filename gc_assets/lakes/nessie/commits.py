@@ -1,7 +1,8 @@
-"""Reads the log behind every head once: pages of several refs at a time, shared history fetched by whichever ref comes first.
+"""Reads the log behind every head once. Pages of several refs are read at a time, and shared
+history is fetched by whichever ref comes first.
 
-Knows the client and the shape of the log, not what is kept of it. A head's log goes on at its last commit's parent, so where
-another walk was already nothing is asked again.
+Knows the client and the shape of the log, not what is kept of it. The log of a head goes on at the
+parent of the last commit read. A walk that meets another walk's commits asks nothing again.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ def read_commits(
     known: Collection[str] = frozenset(),
     former: Collection[str] = (),
 ) -> Iterator[Commit]:
-    """Every commit behind the heads once, but for those `known` and what lies behind them; the heads with the digest of their state as
-    the server lists it. Then those behind `former`, if the server still has it.
+    """Yields every commit behind the heads once, without the `known` commits and what lies behind
+    them. Then it yields the commits behind `former` that the server still has.
+
+    A head that is not `known` carries the digest of its state as the server lists it.
 
     Raises `LakeUnreadable` naming the call, or the head whose log does not hang together.
     """
@@ -54,7 +57,8 @@ def read_commits(
                 start = pages.pop(future)
                 page = future.result()
                 entries, onward = walk.take(start, page)
-                # A page that ends early is no end of history: only where the server has no such commit any more is it one.
+                # A page that ends early is no end of history: only where the server has no such
+                # commit any more is it one.
                 if onward is not None and not page.has_more and not client.has_commit(onward):
                     walk.ended_at(entries[-1])
                 elif onward is not None:
@@ -67,7 +71,7 @@ def read_commits(
 
 
 class _Walk:
-    """What was met so far, how a page continues it, and an entry of the log as a commit."""
+    """Remembers the commits met so far, follows pages, and makes commits of log entries."""
 
     def __init__(self, lake: str, no_ancestor: str, known: Collection[str]) -> None:
         self._lake = lake
@@ -80,7 +84,9 @@ class _Walk:
         return commit in self._seen or commit in self._known
 
     def take(self, start: str, page: LogPage) -> tuple[list[LogEntry], str | None]:
-        """The commits of the page that are new, and the hash to go on at; null where the log ends or is known from there."""
+        """Returns the new commits of the page, and the hash at which to go on. The hash is None
+        where the log ends or is known from there.
+        """
         expected, fresh = start, list[LogEntry]()
         for entry in page.items:
             if entry.meta.hash != expected:
@@ -100,11 +106,15 @@ class _Walk:
         return fresh, None if expected == self._no_ancestor or self.has(expected) else expected
 
     def ended_at(self, entry: LogEntry) -> None:
-        """The server no longer has what came before that commit."""
+        """Notes that the server no longer has what came before this commit."""
         self._ends.add(entry.meta.hash)
 
     def commit(self, client: NessieClient, entry: LogEntry, state: Mapping[str, str]) -> Commit:
-        """Where the log ends although the commit has a parent, the whole state stands in for the history that is gone."""
+        """Returns an entry of the log as a commit.
+
+        Where the log ends although the commit has a parent, the whole state stands in for the
+        history that is gone.
+        """
         operations = entry.operations or ()
         summary = {OPERATIONS: "\n".join(operation_lines(operations)), **state}
         puts = [(operation.key, operation.content) for operation in operations if operation.content is not None]

@@ -1,7 +1,9 @@
-"""What the live commits of a lake show: contents put by them, and the whole state where each ref's log is cut.
+"""Which contents the live commits of a lake show: the contents that they put, and the whole state
+where each ref's log is cut.
 
-Pure, over columns: an operation is a row, a state a selection of rows. Source: *Nessie GC internals*, "Identify live contents"
-(`gc-base/…/identify/IdentifyLiveContents.java`): a put of a live commit stays live although a later one drops the table (#5210).
+Pure, over columns: an operation is a row, a state is a selection of rows. Source: *Nessie GC
+internals*, "Identify live contents" (`gc-base/…/identify/IdentifyLiveContents.java`). A put of a
+live commit stays live although a later commit drops the table (#5210).
 """
 
 from __future__ import annotations
@@ -16,29 +18,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.chains import Ints
-from gc_assets.lakes.nessie.history import Bools, History
+from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 from gc_assets.lakes.nessie.operations import LISTED, operation_table
-from gc_assets.schemas import LIVE_CONTENTS
+from gc_assets.state.schemas import LIVE_CONTENTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operations:
-    """Every operation of every commit, ordered by key and then from old to new on any one log. `commit` and `key` are positions."""
+    """Every operation of every commit, ordered by key and then from old to new on any one log.
+
+    `commit` and `key` are positions.
+    """
 
     rows: pa.Table
     commit: Ints
     key: Ints
 
     @classmethod
-    def of(cls, history: History, texts: Sequence[str | None]) -> Self:
-        """`texts` are the operations of each commit as `operations.operation_lines` wrote them."""
+    def of(cls, history: LogForest, texts: Sequence[str | None]) -> Self:
+        """Reads the operations of each commit from `texts`, as `operations.operation_lines` wrote
+        them.
+        """
         rows, commit = operation_table(list(texts))
         key = rows.column("key").combine_chunks().dictionary_encode().indices.to_numpy() if rows.num_rows else np.zeros(0, np.int32)
         order = np.lexsort((np.arange(len(commit)), history.depth[commit], key))
         return cls(rows.take(pa.array(order)), commit[order], key[order])
 
-    def state(self, history: History, at: int) -> Ints:
-        """The rows that make the state at a commit: for each key its newest operation, where that is a put."""
+    def state(self, history: LogForest, at: int) -> Ints:
+        """Returns the rows that make the state at a commit: the newest operation of each key, if it
+        is a put.
+        """
         before = np.flatnonzero(history.log(at)[self.commit])
         keys = self.key[before]
         newest = before[np.append(keys[1:] != keys[:-1], np.ones(min(1, len(keys)), np.bool_))]
@@ -50,17 +59,17 @@ class Operations:
 
     @property
     def is_listed(self) -> Bools:
-        """Puts of types whose files can be listed."""
+        """True for puts of types whose files can be listed."""
         return pc.is_in(self.rows.column("type"), pa.array(LISTED)).to_numpy()
 
 
 def state_digest(lines: Iterable[str]) -> str:
-    """Of the lines of `operations.state_lines`: equal for equal states."""
+    """Returns the digest of the lines of `operations.state_lines`. Equal states have equal digests."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def live_contents(
-    history: History,
+    history: LogForest,
     operations: Operations,
     retained: Bools,
     oldest: Mapping[int, str],
@@ -70,17 +79,20 @@ def live_contents(
     branches: Collection[int] = (),
     unnamed: Iterable[int] = (),
 ) -> pa.Table:
-    """One row per distinct (content, metadata location, snapshot), columns of `LIVE_CONTENTS`, with one ref and commit that show it.
+    """Returns one row per distinct (content, metadata location, snapshot), columns of
+    `LIVE_CONTENTS`. Each row names one ref and one commit that show the content.
 
-    `oldest` are the last live commits of the logs and `heads` the heads, each with the name of a ref; `ref_of` names one
-    ref for each commit. `at_head` is true where some ref shows the content now, `on_branch` where one of `branches` does, the heads
-    of branches. At the commits `unnamed` the whole state is live too, and no ref shows it.
+    `oldest` are the last live commits of the logs and `heads` the heads, each with the name of a
+    ref. `ref_of` names one ref for each commit. `branches` are the heads of branches. `at_head` is
+    true where some ref shows the content now, `on_branch` where some branch does. At the commits
+    `unnamed` the whole state is live too, and no ref shows it.
     """
     listed = operations.is_listed
     put = np.flatnonzero(listed & retained[operations.commit]).astype(np.int32)
     refs = [ref_of[commit] for commit in operations.commit[put]]
     named = np.array([ref is not None for ref in refs], np.bool_)
-    # Of each part: rows of `operations`, the commit and ref that show them, whether that commit is a head. The best witness comes first.
+    # Each part holds rows of `operations`, the commit and the ref that show them, and whether that
+    # commit is a head. The best witness comes first.
     parts: list[tuple[Ints, Ints, Sequence[str | None], bool]] = [
         (put[named], operations.commit[put[named]], [ref for ref in refs if ref is not None], False)
     ]
@@ -113,7 +125,9 @@ def live_contents(
 
 
 def _distinct(rows: pa.Table) -> pa.Table:
-    """The first row of each content; whether a head shows it, of all its rows."""
+    """Returns the first row of each content. `at_head` and `on_branch` are true where they are true
+    in any of its rows.
+    """
     key, any_of = list(LIVE_CONTENTS.key), ("at_head", "on_branch")
     others = [name for name in LIVE_CONTENTS.schema.names if name not in {*key, *any_of}]
     how = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]

@@ -1,8 +1,11 @@
-"""How far back a ref's log is kept: the commits within its cut-off, and the one that was current when it began.
+"""How far back a ref's log is kept: the commits within its cut-off, and the commit that was current
+when the cut-off began.
 
-Pure. The rule is *Nessie GC*'s (`gc-base/…/identify/CutoffPolicy.java`): walk from the head, stop at the first commit that is cut,
-the head is never cut; number N keeps N, strictly older than T is cut. Beyond it the commit that was current at T stays too, so
-that every time t >= T is readable: Nessie itself answers `ref*t` with the newest commit that is not younger than t.
+Pure. The rule is *Nessie GC*'s (`gc-base/…/identify/CutoffPolicy.java`). The walk starts at the
+head and stops at the first commit that is cut. The head is never cut. Number N keeps N commits. A
+commit strictly older than T is cut. We go beyond this rule: the commit that was current at T stays
+too, so that every time t >= T is readable. Nessie itself answers `ref*t` with the newest commit
+that is not younger than t.
 """
 
 from __future__ import annotations
@@ -13,16 +16,16 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from gc_assets.core.units import Cutoff
-from gc_assets.lakes.nessie.history import Bools, History
+from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """What a cut-off keeps of one log: `commits`, of which `oldest` is the last; its whole state is live.
+    """What a cut-off keeps of one log. `oldest` is the last of `commits`; its whole state is live.
 
-    `at_cutoff` is the commit that only the state as of the cut-off keeps; null where there is none.
+    `at_cutoff` is the commit that only the state as of the cut-off keeps, or null.
     """
 
     commits: Bools
@@ -30,8 +33,8 @@ class Kept:
     at_cutoff: int | None
 
 
-def kept(history: History, head: int, cutoff: Cutoff, as_of: datetime, *, state_at_cutoff: bool) -> Kept:
-    """The part of the log behind `head` that stays readable at `as_of`."""
+def kept(history: LogForest, head: int, cutoff: Cutoff, as_of: datetime, *, state_at_cutoff: bool) -> Kept:
+    """Returns the part of the log behind `head` that stays readable at `as_of`."""
     log = history.log(head)
     back = history.depth[head] - history.depth
     within = np.full(len(history), cutoff.forever)
@@ -57,6 +60,6 @@ def micros(moment: datetime | None) -> int | None:
     return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-def _oldest(history: History, commits: Bools) -> int:
+def _oldest(history: LogForest, commits: Bools) -> int:
     rows = np.flatnonzero(commits)
     return int(rows[np.argmin(history.depth[rows])])

@@ -1,7 +1,9 @@
-"""The Nessie lake kind: one server and the Iceberg tables and views of all its refs, behind `lakes.protocol.Lake`.
+"""The Nessie lake kind: one server, and the Iceberg tables and views of all its refs, behind
+`lakes.protocol.Lake`.
 
-A commit is a commit of the server, its content roots the metadata files that it put. What is live follows from the kept commits
-and from whole states (`retention`); what lies below a metadata file is read as in Iceberg lakes.
+A commit is a commit of the server. Its content roots are the metadata files that it put. Kept
+commits and whole states decide what is live (`retention`). Files below a metadata file are read as
+in Iceberg lakes.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from gc_assets.config import NessieLakeConfig
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.commits import CONCURRENT_REQUESTS, read_commits
+from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.metadata_rows import table_rows, view_rows
 from gc_assets.lakes.nessie.models import Reference
 from gc_assets.lakes.nessie.retention import TOTAL_COMMITS, retain
@@ -30,7 +32,7 @@ _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 
 
 class NessieLake:
-    """One server. Connections are opened where they are used and closed there, so instances pickle."""
+    """One server. Connections are opened and closed where they are used, so instances pickle."""
 
     kind = "nessie"
 
@@ -39,7 +41,9 @@ class NessieLake:
         self._config = config
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are pinned as they are now
-        """Every branch and tag, pinned to its hash. Raises `LakeUnreadable` naming the call that failed."""
+        """Returns every branch and tag, pinned to its hash. Raises `LakeUnreadable` naming the call
+        that failed.
+        """
         with self._client() as client:
             server = client.config()
             references = sorted(client.references(), key=lambda reference: (reference.name != server.default_branch, reference.name))
@@ -57,7 +61,9 @@ class NessieLake:
         )
 
     def refuse_hidden(self, names: Collection[str]) -> None:
-        """Raises `LakeUnreadable` for a ref that the list lacks and that the server has, or will not speak of: it is hidden from us."""
+        """Raises `LakeUnreadable` for a ref that the list lacks and that the server has, or will
+        not speak of: that ref is hidden from us.
+        """
         with self._client() as client, ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
             ordered = sorted(names)
             for name, is_there in zip(ordered, pool.map(client.has_ref, ordered), strict=True):
@@ -68,20 +74,26 @@ class NessieLake:
                     )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
-        """Every commit behind the frozen heads. Raises `LakeUnreadable` naming the call or the commit."""
+        """Yields every commit behind the frozen heads. Raises `LakeUnreadable` naming the call or
+        the commit.
+        """
         yield from self.new_commits(source, frozenset())
 
     def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:
-        """The commits behind the frozen heads, and behind `former` where the server still has them, that are not `known`.
+        """Yields the commits behind the frozen heads that are not `known`, and those behind
+        `former` that the server still has.
 
-        Requests grow with the number of new commits only.
+        The walk follows the log, so it does not enter the other parents of a merge. Requests grow
+        with the number of new commits and of `former`.
         """
         heads, no_ancestor = json.loads(source.properties[_HEADS]), source.properties[_NO_ANCESTOR]
         with self._client() as client:
             yield from read_commits(self.name, client, heads, no_ancestor, known, former)
 
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
-        """The children of a metadata file, manifest list or manifest. Raises `FormatError` naming it."""
+        """Returns the children of a metadata file, manifest list or manifest. Raises `FormatError`
+        naming it.
+        """
         if container.kind == Kind.METADATA_JSON:
             return table_rows(container, raw, self._config.keep_listed_snapshots)
         if container.kind == Kind.VIEW_METADATA:
@@ -89,7 +101,9 @@ class NessieLake:
         return manifests.decode(container, raw)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
-        """What the configured cut-offs keep at `as_of`, and the contents that are live by it."""
+        """Returns what the configured cut-offs keep at `as_of`, and the contents that are live by
+        it.
+        """
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def _client(self) -> NessieClient:

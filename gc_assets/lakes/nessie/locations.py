@@ -1,4 +1,6 @@
-"""Which objects a content points at, and the place of one whose files nobody here can list. Pure."""
+"""Finds the objects that a content points at, and the folder of a content whose files cannot be
+listed. Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _METADATA_FOLDERS: Final = ("metadata", "_delta_log")
 
 
 def roots_of(lake: str, commit: str, puts: Iterable[tuple[Key, Content]]) -> tuple[ContentRoot, ...]:
-    """The metadata that the puts of a commit point at, each once; for types that cannot be listed the folders to leave alone.
+    """Returns the metadata that the puts of a commit point at, each file once. For types whose
+    files cannot be listed it returns the folders to leave alone.
 
     Raises `LakeUnreadable` for a table or view without a metadata location.
     """
@@ -47,7 +50,7 @@ def _roots(lake: str, commit: str, key: str, content: Content) -> Iterator[Conte
 
 
 def _addresses(value: JsonValue) -> Iterator[str]:
-    """Every text in a content that reads as an absolute address."""
+    """Yields every text in a content that reads as an absolute address."""
     if isinstance(value, str) and _ADDRESS.match(value):
         yield value
     elif isinstance(value, dict):

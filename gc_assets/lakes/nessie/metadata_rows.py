@@ -1,6 +1,8 @@
-"""The metadata file of a table or view as rows of `ENTRY_SCHEMA`: what it lists, where the table lies, which table it is.
+"""The metadata file of a table or view as rows of `ENTRY_SCHEMA`: the files it lists, the locations
+of the table, and the table's uuid.
 
-Pure: container and bytes in, rows out. A metadata file under Nessie is a container like a manifest list: it never changes.
+Pure: container and bytes in, rows out. A metadata file under Nessie is a container like a manifest
+list: it never changes.
 """
 
 from __future__ import annotations
@@ -19,16 +21,19 @@ KeepListed = Literal["all", "refs", "none"]
 
 
 def table_rows(container: Container, raw: bytes, keep_listed: KeepListed) -> pa.RecordBatch:
-    """Manifest lists and statistics of the current snapshot and of those that `keep_listed` adds, then locations and uuid.
+    """Returns manifest lists and statistics of the current snapshot and of the snapshots that
+    `keep_listed` adds, then locations and uuid.
 
-    Only the current snapshot's files must exist: collectors before us removed what metadata merely lists.
-    Raises `FormatError` naming the file.
+    Only the current snapshot's files must exist: collectors before us removed what metadata merely
+    lists. Raises `FormatError` naming the file.
     """
     return _batch(_table_rows(parse_metadata(container.address, raw), keep_listed))
 
 
 def view_rows(container: Container, raw: bytes) -> pa.RecordBatch:
-    """The location and uuid of a view: its metadata file is all it has. Raises `FormatError` naming the file."""
+    """Returns the location and uuid of a view, which has no file but its metadata file. Raises
+    `FormatError` naming the file.
+    """
     try:
         document = json.loads(raw)
         location, uuid = document["location"], document["view-uuid"]

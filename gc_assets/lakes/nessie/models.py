@@ -1,6 +1,8 @@
-"""What Nessie's REST API v2 answers, as far as this lake kind reads it (`api/model/…/META-INF/openapi.yaml`).
+"""The answers of Nessie's REST API v2, as far as this lake kind reads them
+(`api/model/…/META-INF/openapi.yaml`).
 
-Pure values. Unknown fields are ignored, so that newer servers can be read; a field that is needed and absent is an error.
+Pure values. Unknown fields are ignored, so that newer servers can be read. A needed field that is
+absent is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ class _Answer(BaseModel):
 
 
 class ServerConfig(_Answer):
-    """`GET config`. `no_ancestor` is the hash of the empty state: no commit, but the parent of every first one."""
+    """The answer of `GET config`. `no_ancestor` is the hash of the empty state. It is no commit,
+    but the parent of every first one.
+    """
 
     default_branch: str = Field(alias="defaultBranch")
     no_ancestor: str = Field(alias="noAncestorHash")
@@ -37,7 +41,7 @@ class Reference(_Answer):
 
 
 class NamedReference(_Answer):
-    """`GET trees/{name}`."""
+    """The answer of `GET trees/{name}`."""
 
     reference: Reference
 
@@ -47,7 +51,7 @@ class Key(_Answer):
 
 
 class Content(BaseModel):
-    """A content object of any type; what is not named here stays readable in `fields`."""
+    """A content object of any type. Fields that have no name here stay readable in `fields`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -77,7 +81,9 @@ class CommitMeta(_Answer):
 
 
 class LogEntry(_Answer):
-    """A commit of a ref's log. `parent` is the hash before it on that ref; merge parents stand in `meta.parents` only."""
+    """A commit of a ref's log. `parent` is the hash before it on that ref. Only `meta.parents`
+    holds the other parents of a merge.
+    """
 
     meta: CommitMeta = Field(alias="commitMeta")
     parent: str = Field(alias="parentCommitHash")
@@ -110,7 +116,7 @@ class EntryPage(_Page):
 
 
 def error_message(document: Any) -> str | None:
-    """What the server says went wrong; null where the answer is not Nessie's."""
+    """Returns what the server says went wrong, or None where the answer is not Nessie's."""
     if not isinstance(document, dict):
         return None
     code, message = document.get("errorCode"), document.get("message")

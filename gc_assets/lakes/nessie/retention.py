@@ -1,7 +1,8 @@
-"""The policy over the history of a server: a verdict for each commit, and the contents that the kept ones show.
+"""The policy over the history of a server: a verdict for each commit, and the contents that the
+kept commits show.
 
-Pure: no server, no clock. History itself is never edited: a metadata file of a catalog holds one snapshot, and the log of
-commits is the history that readers time travel by.
+Pure: no server, no clock. History itself is never edited: a metadata file of a catalog holds one
+snapshot, and readers time travel by the log of commits.
 """
 
 from __future__ import annotations
@@ -14,31 +15,34 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.config import NessieLakeConfig
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.units import Cutoff
+from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.contents import Operations, live_contents, state_digest
 from gc_assets.lakes.nessie.cutoffs import Kept, kept, micros
-from gc_assets.lakes.nessie.history import Bools, History
+from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 from gc_assets.lakes.nessie.operations import OPERATIONS, row_lines
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FormerRef, FrozenRefs, Ref, Retention
-from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
 
-# Keys of a commit's summary, beside its operations: the digest and number of entries of its state as the server lists it, and
-# whether the log ends there although it has a parent (`cut-history` of the server's admin tool).
+# Keys of a commit's summary, beside its operations: the digest and the number of entries of its
+# state as the server lists it, and whether the log ends there although the commit has a parent
+# (`cut-history` of the server's admin tool).
 STATE_DIGEST = "state_digest"
 STATE_ENTRIES = "state_entries"
 LOG_ENDS = "log_ends"
-# Key of a ref's properties: how many commits its log has, by the server's own count.
+# Key of a ref's properties: the number of commits in its log, by the server's own count.
 TOTAL_COMMITS = "total_commits"
-# A report names so many refs that went, and counts the rest.
+# A report names this many former refs, and counts the rest.
 MAX_NAMED = 5
 _Facts = Mapping[str, Sequence[str | None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Log:
-    """A ref, where its head is, its cut-off with the words for it, and what that keeps."""
+    """A ref with the position of its head, its cut-off, the rule that gives the cut-off, and what
+    the cut-off keeps.
+    """
 
     ref: Ref
     head: int
@@ -57,7 +61,9 @@ class _Log:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Former:
-    """A ref that an earlier night saw elsewhere, and what its cut-off keeps as if it were still there; null if its commits are unknown."""
+    """A ref that an earlier night saw elsewhere, and what its cut-off would keep if it were still
+    there. `kept` is null if its commits are unknown.
+    """
 
     was: FormerRef
     kept: Kept | None
@@ -73,17 +79,22 @@ def _label(ref: Ref) -> str:
 
 
 def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime, config: NessieLakeConfig) -> Retention:
-    """One row per commit of `commits`, in its order, no edits of history, and the live contents.
+    """Returns one row per commit of `commits`, in its order, no edits of history, and the live
+    contents.
 
-    A commit that no ref reaches is kept with the whole state behind it while it is young, and so is all that a ref kept which an earlier
-    night saw, until the grace period after the night that missed it: it can be made again where it was.
+    A young commit that no ref reaches is kept with the whole state behind it. A former ref keeps
+    what it kept as long as `refs.former` holds it, which is the grace period after the night that
+    missed it: somebody can make it again where it was.
 
-    Raises `LakeUnreadable` where a ref's head is not among the commits, and where the log or the state behind a head is not what
-    the server says of it elsewhere: a principal that may not see everything is shown less, without a word.
+    Raises `LakeUnreadable` where a ref's head is not among the commits. It also raises where the
+    number of commits behind a head is not the server's own count, and where the state that the log
+    makes at a head is not the state that the server lists. A principal that may not see everything
+    is shown less, without a word. The state is compared only where the commit's summary holds the
+    server's digest.
     """
     facts = {name: _summary(commits, name) for name in (OPERATIONS, STATE_DIGEST, STATE_ENTRIES, LOG_ENDS)}
     times = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).combine_chunks().to_numpy()
-    history = History.of(refs.lake, commits["commit_id"].combine_chunks(), commits["parents"].combine_chunks(), times)
+    history = LogForest.of(refs.lake, commits["commit_id"].combine_chunks(), commits["parents"].combine_chunks(), times)
     operations = Operations.of(history, facts[OPERATIONS])
     logs = _logs(refs, history, as_of, config)
     if config.empty_commits == "refuse":
@@ -131,8 +142,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     )
 
 
-def _logs(refs: FrozenRefs, history: History, as_of: datetime, config: NessieLakeConfig) -> list[_Log]:
-    """Every ref that has commits, by name."""
+def _logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> list[_Log]:
+    """Returns every ref that has commits, by name."""
     pointing = [(ref.ref_name, ref.head_commit_id, ref) for ref in refs.refs if ref.head_commit_id is not None]
     pointing.sort(key=lambda item: item[0])
     heads = history.graph.index_of([head for _, head, _ in pointing]).tolist()
@@ -142,12 +153,12 @@ def _logs(refs: FrozenRefs, history: History, as_of: datetime, config: NessieLak
         cutoff, rule = config.retention.cutoff_for(ref.ref_name)
         if (head, cutoff) not in known:
             known[head, cutoff] = kept(history, head, cutoff, as_of, state_at_cutoff=config.retention.state_at_cutoff)
-        logs.append(_Log(ref, head, cutoff, f"{cutoff} ({rule})", known[head, cutoff]))
+        logs.append(_Log(ref, head, cutoff, rule, known[head, cutoff]))
     return logs
 
 
-def _formers(refs: FrozenRefs, history: History, as_of: datetime, config: NessieLakeConfig) -> Iterator[_Former]:
-    """The former refs, but for those that only went on from where they were."""
+def _formers(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Iterator[_Former]:
+    """Yields the former refs, without those that only went on from where they were."""
     known = dict(zip(history.graph.commit_ids.to_pylist(), range(len(history)), strict=True)) if refs.former else {}
     for was in refs.former:
         head, moved_to = known.get(was.ref.head_commit_id), known.get(was.moved_to)
@@ -160,21 +171,23 @@ def _formers(refs: FrozenRefs, history: History, as_of: datetime, config: Nessie
         yield _Former(was, kept(history, head, cutoff, as_of, state_at_cutoff=config.retention.state_at_cutoff))
 
 
-def _any_of(history: History, several: Sequence[Kept]) -> Bools:
+def _any_of(history: LogForest, several: Sequence[Kept]) -> Bools:
     commits = np.zeros(len(history), np.bool_)
     for item in several:
         commits |= item.commits
     return commits
 
 
-def _beginnings(history: History, young: Bools) -> list[int]:
-    """The first of each run of young commits: its whole state, and what the others put, make the state at every one of them."""
+def _beginnings(history: LogForest, young: Bools) -> list[int]:
+    """Returns the first commit of each run of young commits. Its whole state, with what the others
+    put, makes the state at every one of them.
+    """
     parent = np.full(len(history), -1, np.int32)
     parent[history.graph.child] = history.graph.parent
     return np.flatnonzero(young & ((parent < 0) | ~young[parent])).tolist()
 
 
-def _refuse_empty_commits(lake: str, history: History, operations: Sequence[str | None]) -> None:
+def _refuse_empty_commits(lake: str, history: LogForest, operations: Sequence[str | None]) -> None:
     empty = [index for index, text in enumerate(operations) if not text]
     if empty:
         raise LakeUnreadable(
@@ -184,7 +197,7 @@ def _refuse_empty_commits(lake: str, history: History, operations: Sequence[str 
         )
 
 
-def _refuse_hidden_commits(lake: str, history: History, log: _Log, log_ends: Sequence[str | None]) -> None:
+def _refuse_hidden_commits(lake: str, history: LogForest, log: _Log, log_ends: Sequence[str | None]) -> None:
     total = log.ref.properties.get(TOTAL_COMMITS)
     found = int(history.depth[log.head]) + 1
     oldest = int(np.flatnonzero(history.log(log.head) & (history.depth == 0))[0])
@@ -195,7 +208,7 @@ def _refuse_hidden_commits(lake: str, history: History, log: _Log, log_ends: Seq
         )
 
 
-def _refuse_hidden_entries(lake: str, history: History, operations: Operations, log: _Log, facts: _Facts) -> None:
+def _refuse_hidden_entries(lake: str, history: LogForest, operations: Operations, log: _Log, facts: _Facts) -> None:
     listed = facts[STATE_DIGEST][log.head]
     if listed is None:
         return
@@ -208,15 +221,17 @@ def _refuse_hidden_entries(lake: str, history: History, operations: Operations, 
         )
 
 
-def _within_default(history: History, as_of: datetime, config: NessieLakeConfig) -> Bools:
-    """Whether the lake's own cut-off keeps a commit that no ref reaches (design 2, dangling)."""
+def _within_default(history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Bools:
+    """Returns True where the lake's own cut-off keeps a commit that no ref reaches (design 2,
+    dangling).
+    """
     default = config.retention.default.as_cutoff()
     moment = micros(default.moment(as_of))
     return np.full(len(history), default.forever) if moment is None else history.times >= moment
 
 
-def _keep_until(history: History, logs: Sequence[_Log], retained: Bools) -> pa.Array:
-    """Where age alone keeps a commit: the latest end of that over its refs."""
+def _keep_until(history: LogForest, logs: Sequence[_Log], retained: Bools) -> pa.Array:
+    """Returns for each commit that only age keeps the latest end of its age over its refs."""
     until = np.zeros(len(history), np.int64)
     otherwise = ~retained
     for log in logs:
@@ -230,7 +245,9 @@ def _keep_until(history: History, logs: Sequence[_Log], retained: Bools) -> pa.A
 
 
 def _reasons(logs: Sequence[_Log], formers: Sequence[_Former], retained: Bools, young: Bools, shown: Sequence[Sequence[str]]) -> pa.Array:
-    """One sentence for each commit; where several refs keep it, of the first by name."""
+    """Returns one sentence for each commit. Where several refs keep a commit, the first by name
+    speaks.
+    """
     texts = [
         "dangling: no ref reaches it, and it is older than retention.default and the grace period",
         "kept: no ref reaches it, and it is within retention.default or younger than the grace period",
@@ -238,7 +255,7 @@ def _reasons(logs: Sequence[_Log], formers: Sequence[_Former], retained: Bools, 
     said = np.where(young, 1, 0)
     number = {log.ref.ref_name: index for index, log in enumerate(logs)}
     lost = np.flatnonzero(~retained & ~young).tolist()
-    texts += [f"expired: beyond {log.rule} on {log.label}" for log in logs]
+    texts += [f"expired: {log.cutoff.beyond} ({log.rule}) on {log.label}" for log in logs]
     said[lost] = [2 + number[shown[index][0]] if shown[index] else 0 for index in lost]
     for former in formers:
         if former.kept is not None:
@@ -251,11 +268,11 @@ def _reasons(logs: Sequence[_Log], formers: Sequence[_Former], retained: Bools, 
 
 
 def _kept_because(logs: Sequence[_Log]) -> Iterator[tuple[str, Bools | int]]:
-    """Sentences with the commits they are about, the strongest last."""
+    """Yields sentences with the commits they speak about, the strongest last."""
     for log in reversed(logs):
-        yield f"kept: within {log.rule} on {log.label}", log.kept.commits
+        yield f"kept: {log.cutoff.within} ({log.rule}) on {log.label}", log.kept.commits
         if log.kept.at_cutoff is not None:
-            yield f"kept: current when {log.rule} begins on {log.label}", log.kept.at_cutoff
+            yield f"kept: current when {log.cutoff} ({log.rule}) begins on {log.label}", log.kept.at_cutoff
     for log in reversed(logs):
         yield f"kept: head of {log.label}", log.head
 
@@ -265,7 +282,7 @@ def _summary(commits: pa.Table, name: str) -> list[str | None]:
     return found.to_pylist()
 
 
-def _notes(refs: FrozenRefs, history: History, log_ends: Sequence[str | None], formers: Sequence[_Former]) -> Iterator[str]:
+def _notes(refs: FrozenRefs, history: LogForest, log_ends: Sequence[str | None], formers: Sequence[_Former]) -> Iterator[str]:
     for former in formers[:MAX_NAMED]:
         fate = "stays for the grace period after that" if former.kept is not None else "cannot be kept: its commits are not known any more"
         yield f"lake {refs.lake}: {former.sentence}; what it kept {fate}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.histories import graph
 

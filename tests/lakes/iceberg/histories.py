@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.config import IcebergRetention
+from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.retention import retain
 from gc_assets.lakes.protocol import CommitSource, FrozenRefs, Ref, Retention
-from gc_assets.schemas import COMMIT_GRAPH
+from gc_assets.state.schemas import COMMIT_GRAPH
 
 AS_OF = datetime(2026, 6, 1, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -17,7 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from benchmarks.iceberg_history import HistoryWriter, Snap
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
 from tests.lakes.iceberg.rest_server import RestServer, served

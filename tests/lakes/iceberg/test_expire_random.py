@@ -1,6 +1,6 @@
 """Random histories with random settings, expired for real, against the six steps as the stage tests' oracle has them.
 
-A whole plan over 300 of them, killed again and again, is in `tests/stages/test_expire_killed.py`.
+A whole plan over 300 of them, killed again and again, is in `tests/stages/delete/test_expire_killed.py`.
 """
 
 from __future__ import annotations

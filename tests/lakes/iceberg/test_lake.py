@@ -12,7 +12,7 @@ import pytest
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import Commit, CommitSource, Container, FrozenRefs, Kind, Lake
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,11 +55,15 @@ def files_below(builder: LakeBuilder, commit: Commit) -> Iterator[dict[str, Any]
                 pending.append(Container(row["address"], row["kind"], row["size_bytes"], row["expected_entries"], row["snapshot_id"]))
 
 
-def test_it_is_a_lake_and_pickles(builder: LakeBuilder) -> None:
+def test_it_is_a_lake_and_pickles_without_its_catalog(builder: LakeBuilder) -> None:
+    """An executor reads commits and containers, and never asks the catalog."""
     simple(builder)
     copy = pickle.loads(pickle.dumps(lake(builder)))  # noqa: S301 - made here
     assert isinstance(copy, Lake)
-    assert copy.freeze(START) == frozen(builder)
+    refs = frozen(builder)
+    assert {commit.commit_id: commit for source in refs.sources for commit in copy.commits(source)} == commits(builder)
+    with pytest.raises(LakeUnreadable, match="list of tables"):
+        copy.freeze(START)
 
 
 # What is frozen

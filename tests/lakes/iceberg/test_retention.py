@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 from tests.lakes.iceberg.histories import (
     AS_OF,
     DAY,

@@ -1,17 +1,22 @@
-"""Real Icechunk repositories for tests: the builder that the demo uses too, and random trees."""
+"""Real Icechunk repositories for tests: the demo's builder, and what only tests write with it.
+
+Virtual chunks, the expiration document's tree, and random trees.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Self
 
+import icechunk
+
+from gc_assets.demo import icechunk_builder
 from gc_assets.demo.icechunk_builder import (
-    DocumentTree,
-    RepositoryBuilder,
-    document_tree,
+    document_history,
     field_position,
     numbers,
     payload_of,
@@ -33,6 +38,50 @@ __all__ = [
     "set_value",
     "with_payload",
 ]
+
+
+class RepositoryBuilder(icechunk_builder.RepositoryBuilder):
+    @classmethod
+    def create(cls, path: Path, at: datetime, *, inline_below_bytes: int = 0, virtual_below: Path | None = None) -> Self:
+        """An empty repository whose first snapshot was written at `at`.
+
+        Chunks of at most `inline_below_bytes` lie in manifests; virtual references may point below
+        `virtual_below`.
+        """
+        config = icechunk.RepositoryConfig(inline_chunk_threshold_bytes=inline_below_bytes)
+        if virtual_below is None:
+            return cls._started(path, at, config)
+        prefix = f"file://{virtual_below}/"
+        config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, icechunk.local_filesystem_store(f"{virtual_below}/")))
+        return cls._started(path, at, config, {prefix: None})
+
+    @property
+    def location(self) -> str:
+        return f"file://{self.path}"
+
+    def reopen(self) -> icechunk.Repository:
+        """The repository as a new process sees it, without cached snapshots."""
+        return icechunk.Repository.open(icechunk.local_filesystem_storage(str(self.path)))
+
+
+@dataclass(frozen=True)
+class DocumentTree:
+    """The tree of the expiration document: `ids[n]` is its snapshot n; 1 to 7 are older than `cutoff`."""
+
+    builder: RepositoryBuilder
+    ids: Mapping[int, str]
+    cutoff: datetime
+
+    def named(self, snapshots: Sequence[str] | set[str]) -> set[int]:
+        """The document's numbers of snapshots."""
+        number = {snapshot: n for n, snapshot in self.ids.items()}
+        return {number[snapshot] for snapshot in snapshots}
+
+
+def document_tree(path: Path, start: datetime, step: timedelta = timedelta(days=1)) -> DocumentTree:
+    """A repository with the expiration document's history, snapshot n written at `start + n * step`."""
+    builder = RepositoryBuilder.create(path, start)
+    return DocumentTree(builder, document_history(builder, start, step), start + 8 * step)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Commit, Container, ContentRoot, ExpiryAction, ExpiryOutcome, FrozenRefs, Retention
-from gc_assets.schemas import COMMIT_GRAPH
-from gc_assets.stores.editing import EditableLocalObjects
+from gc_assets.state.schemas import COMMIT_GRAPH
+from gc_assets.stores.local.editing import EditableLocalObjects
 
 FAR_FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 
@@ -74,6 +74,23 @@ def planned(lake: IcechunkLake, as_of: datetime, grace_cutoff: datetime = FAR_FU
 def expire(lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction] | None = None) -> list[ExpiryOutcome]:
     """Plans where no plan is given, and makes it."""
     return list(lake.expire(planned(lake, as_of) if actions is None else actions, as_of, FAR_FUTURE))
+
+
+def undo(lake: IcechunkLake, actions: Sequence[ExpiryAction]) -> None:
+    for _ in lake.undo(actions):
+        pass
+
+
+def started(start, lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction]) -> None:
+    start.wait()
+    expire(lake, as_of, actions)
+
+
+def answering(start, answers, lake: IcechunkLake, as_of: datetime, actions: Sequence[ExpiryAction]) -> None:
+    """Puts the verdicts, in the order of the actions, into the queue."""
+    start.wait()
+    told = {outcome.action: outcome.verdict for outcome in lake.expire(actions, as_of, FAR_FUTURE)}
+    answers.put([told[action] for action in actions])
 
 
 def verdicts(outcomes: Iterable[ExpiryOutcome]) -> set[str]:

@@ -19,7 +19,7 @@ from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk import entries
 from gc_assets.lakes.icechunk.ids import distinct, is_object_id, spell, spell_one
 from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.builder import RepositoryBuilder, field_position, numbers, payload_of, set_value, with_payload
 from tests.lakes.icechunk.support import commits_of, container, lake_at
 

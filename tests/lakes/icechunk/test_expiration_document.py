@@ -9,8 +9,8 @@ from pathlib import Path
 import icechunk
 import pytest
 
+from gc_assets.core.forest import forest_of
 from gc_assets.core.units import Cutoff
-from gc_assets.lakes.iceberg.ancestry import forest_of
 from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule, expire
 from gc_assets.lakes.protocol import Ref
 from tests.lakes.icechunk.builder import DocumentTree, document_tree

@@ -17,7 +17,7 @@ import zarr
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.icechunk.snapshots import with_parent
 from gc_assets.lakes.protocol import ExpiringLake, ExpiryAction
-from gc_assets.stores.editing import EditableLocalObjects
+from gc_assets.stores.local.editing import EditableLocalObjects
 from tests.lakes.icechunk.builder import DocumentTree, RepositoryBuilder, document_tree, set_file_time, set_value
 from tests.lakes.icechunk.support import (
     FAR_FUTURE,

@@ -16,17 +16,19 @@ import pytest
 import zarr
 
 from gc_assets.lakes.icechunk.lake import IcechunkLake
-from tests.lakes.icechunk import killed
+from tests.killed import PROCESSES, exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
-from tests.lakes.icechunk.support import expire, files_of, lake_at, planned, verdicts
+from tests.lakes.icechunk.support import answering, expire, files_of, lake_at, planned, started, undo, verdicts
 from tests.stores.builders import in_memory
-from tests.stores.killed import PROCESSES
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
 LEFTOVER = re.compile(r".*/([0-9A-Z]{20}|ref\.json(\.deleted)?)#[0-9]+")
 # Fewer than this would mean that steps went uncounted: mode, two syncs, a rename and an unlink for each of four edits, and three refs.
 FEWEST_STEPS = 4 * 5 + 3 * 3
+
+
+STEPS = ("fchmod", "fsync", "rename", "link", "unlink")
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +70,13 @@ def test_an_expiry_killed_before_any_step_leaves_a_whole_repository_and_is_ended
         for step in count(1):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake = lake_over(path, tree)
-            child = PROCESSES.Process(target=killed.killed_before, args=(step, killed.expire, lake._config, plan, AS_OF))
-            child.start()
-            child.join(60)
-            assert child.exitcode in {0, -signal.SIGKILL}
+            code = exit_code(killed_before, step, STEPS, expire, lake, AS_OF, plan)
+            assert code in {0, -signal.SIGKILL}
             everything_reads(path)
             assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}
             assert without_leftovers(path) == without_leftovers(wanted), step
             shutil.rmtree(path)
-            if child.exitcode == 0:
+            if code == 0:
                 break
         assert step > FEWEST_STEPS
 
@@ -90,15 +90,13 @@ def test_an_undoing_killed_before_any_step_is_ended_by_the_next(tree: DocumentTr
         for step in count(1):
             path = Path(shutil.copytree(expired, base / "repo"))
             lake = lake_over(path, tree)
-            child = PROCESSES.Process(target=killed.killed_before, args=(step, killed.undo, lake._config, plan, AS_OF))
-            child.start()
-            child.join(60)
-            assert child.exitcode in {0, -signal.SIGKILL}
+            code = exit_code(killed_before, step, STEPS, undo, lake, plan)
+            assert code in {0, -signal.SIGKILL}
             everything_reads(path)
             assert verdicts(lake.undo(plan)) <= {"done", "absent"}
             assert without_leftovers(path) == without_leftovers(tree.builder.path), step
             shutil.rmtree(path)
-            if child.exitcode == 0:
+            if code == 0:
                 break
         assert step > FEWEST_STEPS // 2
 
@@ -110,7 +108,7 @@ def test_an_expiry_killed_at_a_random_moment_leaves_a_whole_repository_and_is_en
         for number in range(21):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake, start = lake_over(path, tree), PROCESSES.Barrier(2)
-            child = PROCESSES.Process(target=killed.started, args=(start, killed.expire, lake._config, plan, AS_OF))
+            child = PROCESSES.Process(target=started, args=(start, lake, AS_OF, plan))
             child.start()
             start.wait()
             began = time.perf_counter()
@@ -137,7 +135,7 @@ def test_of_two_expiries_at_once_each_edit_is_made_once_and_the_other_finds_it_m
         for _ in range(5):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake, start, answers = lake_over(path, tree), PROCESSES.Barrier(2), PROCESSES.Queue()
-            children = [PROCESSES.Process(target=killed.answering, args=(start, answers, lake._config, plan, AS_OF)) for _ in range(2)]
+            children = [PROCESSES.Process(target=answering, args=(start, answers, lake, AS_OF, plan)) for _ in range(2)]
             for child in children:
                 child.start()
             found = [answers.get(timeout=60) for _ in children]

@@ -14,7 +14,7 @@ import pytest
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.icechunk import lake as lake_module
 from gc_assets.lakes.protocol import Lake
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers, set_file_time, set_value
 from tests.lakes.icechunk.support import commits_of, in_state, lake_at, move_ref, retention_of, states
 

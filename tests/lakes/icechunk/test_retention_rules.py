@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gc_assets.config import IcechunkLakeConfig
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, ExpiryAction, FrozenRefs, Ref, Retention
-from gc_assets.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 from tests.lakes.icechunk.support import FAR_FUTURE, deleted_refs, edits, graph_of, in_state, states
 
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gc_assets.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.protocol import Commit, FrozenRefs, Ref
 from tests.lakes.icechunk.builder import RandomTree, random_tree

@@ -12,7 +12,7 @@ import pytest
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.icechunk import entries
 from gc_assets.lakes.protocol import Container, Kind
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, container, in_state, lake_at, retention_of
 
 WILD = Path(__file__).parents[4] / "shared" / "fixtures" / "icechunk-wild"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.config import LakeFsLakeConfig
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.protocol import Commit, FrozenRefs, Retention
-from gc_assets.schemas import COMMIT_GRAPH
-from gc_assets.stores.local import LocalObjects
+from gc_assets.state.schemas import COMMIT_GRAPH
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeRepository, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording

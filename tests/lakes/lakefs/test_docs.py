@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.config import LakeFsLakeConfig, LakeFsRetention
-from gc_assets.lakes.registry import NEVER_COMMITTED
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
+from gc_assets.lakes.lakefs.kind import KIND
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.support import served
 from tests.lakes.lakefs.test_lake import NOW
@@ -40,7 +40,7 @@ def test_every_option_of_the_lake_is_explained() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    assert options("What each reason means") == {"expired", "lifecycle", NEVER_COMMITTED["lakefs"]}
+    assert options("What each reason means") == {"expired", "lifecycle", KIND.never_committed}
 
 
 def test_every_call_that_is_made_has_its_permission_on_the_page(tmp_path: Path) -> None:

@@ -81,18 +81,18 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
         {
             "what was planned counts as done": [f"{STORES}/test_execution.py::test_every_row_has_one_outcome"],
             "an error of the disk counts as done": [
-                f"{STORES}/test_quarantine.py::test_a_full_disk_fails_and_leaves_the_source",
-                f"{STORES}/test_quarantine.py::test_a_permission_that_is_missing_is_denied",
+                f"{STORES}/local/test_quarantine.py::test_a_full_disk_fails_and_leaves_the_source",
+                f"{STORES}/local/test_quarantine.py::test_a_permission_that_is_missing_is_denied",
             ],
             "a refused key counts as done, or ends the batch": [
-                f"{STORES}/test_quarantine.py::test_one_bad_key_does_not_hold_up_the_others"
+                f"{STORES}/local/test_quarantine.py::test_one_bad_key_does_not_hold_up_the_others"
             ],
             "what failed is not tried again": [f"{STORES}/test_execution.py::test_what_failed_is_tried_again"],
             "figures that do not add up are published": [
                 f"{STORES}/test_execution.py::test_books_that_do_not_balance_stop_with_their_figures"
             ],
             "a plan of which a part failed is finished": [
-                f"{STAGES}/test_failed_expiry.py::test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_again"
+                f"{STAGES}/delete/test_failed_expiry.py::test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_again"
             ],
         },
     ),
@@ -102,9 +102,11 @@ HAZARDS: dict[str, tuple[str, dict[str, list[str]]]] = {
             "intents are written together with the outcomes": [
                 f"{STORES}/test_execution.py::test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after",
                 f"{STORES}/test_kill.py::test_a_run_killed_before_any_step_is_ended_by_the_next",
-                f"{STAGES}/test_kill.py::test_an_apply_that_was_killed_is_completed_by_applying_again",
+                f"{STAGES}/delete/test_kill.py::test_an_apply_that_was_killed_is_completed_by_applying_again",
             ],
-            "nothing is written before the end": [f"{STAGES}/test_kill.py::test_an_apply_that_was_killed_is_completed_by_applying_again"],
+            "nothing is written before the end": [
+                f"{STAGES}/delete/test_kill.py::test_an_apply_that_was_killed_is_completed_by_applying_again"
+            ],
         },
     ),
     "H11": (

@@ -16,7 +16,7 @@ import pytest
 
 from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.protocol import Commit, Container, FrozenRefs
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.lakefs.fake_server import Branch, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import NAMES, Recording

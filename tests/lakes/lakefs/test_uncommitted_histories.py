@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from gc_assets.lakes.lakefs.lake import LakeFsLake
 from gc_assets.lakes.protocol import Container
-from gc_assets.stores.local import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.support import commits_of, config_of, graph_of, retained
-from tests.stores.test_incremental_listing import Nights, listed, tick
+from tests.stores.local.test_incremental_listing import Nights, listed, tick
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEPS = st.lists(

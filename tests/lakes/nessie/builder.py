@@ -23,7 +23,7 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.metadata import TableMetadata
 
-from gc_assets.config import NessieLakeConfig
+from gc_assets.lakes.nessie.config import NessieLakeConfig
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.nessie.server import path_of
 

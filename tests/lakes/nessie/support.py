@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
-from gc_assets.config import NessieLakeConfig
 from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.protocol import FrozenRefs, Retention
-from gc_assets.stages.commit_graph import commit_rows
+from gc_assets.stages.mark.commit_graph import commit_rows
 
 # No commit is younger: what no ref reaches is judged by the policy alone.
 NO_GRACE = datetime(2100, 1, 1, tzinfo=UTC)

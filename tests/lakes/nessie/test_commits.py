@@ -12,17 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gc_assets.config import Config, StorageConfig
+from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
 from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake, WatchedLake
-from gc_assets.schemas import COMMIT_GRAPH
-from gc_assets.stages.commit_graph import tips
-from gc_assets.stages.doctor import FAIL, OK, Finding, doctor
+from gc_assets.stages.mark.commit_graph import tips
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
+from gc_assets.state.schemas import COMMIT_GRAPH
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.server import OLDEST, Server, running
 from tests.lakes.nessie.support import contents, graph_of, log_of, plain_rule, retention_of

@@ -1,0 +1,146 @@
+"""A box of the flow: the tables that one stage makes, as assets of Dagster.
+
+A box is data: what it is made from, the stage that makes it, its checks, and for each table the
+figures and the report that Dagster's page shows. `asset_of` makes the asset. Its body is the body
+of all boxes except `deletion_log`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import dagster as dg
+
+from gc_assets.assets.checks import RECEIPT, Check
+from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.results import Figures, Report, key_of, materialized
+from gc_assets.assets.step_log import lines_in
+from gc_assets.config.models import LakeConfig, StorageConfig
+from gc_assets.lakes.kinds import kind_of
+from gc_assets.resources.collector import Collector
+from gc_assets.stages.night import Night
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import Table
+from gc_assets.stores.store import open_store
+
+SPARK_POOL: Final = "spark_driver"
+OWNERS: Final = ("team:data-platform",)
+
+Owner = LakeConfig | StorageConfig
+RunDates = dg.DailyPartitionsDefinition
+# The arguments are Spark (None for a box without it), the night, and the name of the lake or
+# storage.
+Stage = Callable[[Any, Night, str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table of a box, and what Dagster's page shows of it."""
+
+    table: Table
+    figures: Callable[[Published], Figures]
+    report: Report | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One step of Dagster.
+
+    `made_from` are tables of the same lake or storage. A storage's box that names a table of lakes
+    is made from that table of every lake. `feeds` are tables of the common flow that are made from
+    this box too, for a box that only some lakes have.
+    """
+
+    shown: tuple[Shown, ...]
+    made_from: tuple[Table, ...]
+    stage: Stage
+    checks: tuple[Check, ...] = (RECEIPT,)
+    spark: bool = True
+    feeds: tuple[Table, ...] = ()
+
+
+def on_driver(stage: Callable[[Night, str], object]) -> Stage:
+    """Returns the stage of a box without Spark."""
+    return lambda _, night, name: stage(night, name)
+
+
+def asset_of(box: Box, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates) -> dg.AssetsDefinition:
+    """Returns the asset of one lake's or storage's box.
+
+    Tables of one step can be selected one by one. The stage then makes them all, and Dagster hears
+    of the selected ones.
+    """
+    there = [shown for shown in box.shown if has(owner, shown.table)]
+    specs = [spec_of(owner, shown.table, deps, run_dates, spark=box.spark) for shown in there]
+
+    @step(specs, box.checks, SPARK_POOL if box.spark else None)
+    def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
+        with plain_failures(), lines_in(context):
+            night = collector.night(context.partition_key)
+            box.stage(collector.spark() if box.spark else None, night, owner.name)
+            results = [materialized(night, owner.name, shown.table, box.checks, shown.figures, shown.report) for shown in there]
+        yield from (result for result in results if result.asset_key in context.selected_asset_keys)
+
+    return run
+
+
+def step(specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | None) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Returns one step of Dagster for `specs`, with every check of `checks` on each of them."""
+    return dg.multi_asset(
+        name="__".join(specs[0].key.path),
+        specs=specs,
+        check_specs=[
+            dg.AssetCheckSpec(check.name, asset=spec.key, description=check.danger, blocking=check.blocking)
+            for spec in specs
+            for check in checks
+        ],
+        can_subset=len(specs) > 1,
+        pool=pool,
+    )
+
+
+def spec_of(owner: Owner, table: Table, deps: Sequence[dg.AssetKey], run_dates: RunDates, *, spark: bool = True) -> dg.AssetSpec:
+    """Returns the spec of the asset `[<lake or storage>, <table>]`."""
+    return dg.AssetSpec(
+        key=key_of(owner.name, table),
+        deps=deps,
+        description=table.doc,
+        group_name=owner.name,
+        owners=OWNERS,
+        kinds={_kind(owner), "spark"} if spark else {_kind(owner)},
+        tags={"gc/scope": table.scope},
+        metadata={"dagster/column_schema": column_schema(table)},
+        partitions_def=run_dates,
+    )
+
+
+def keys_of(owner: Owner, tables: Collection[Table], lakes: Sequence[LakeConfig] = ()) -> list[dg.AssetKey]:
+    """Returns the assets of `tables` that the owner has. For a storage, a lake's table stands for
+    that table of each of `lakes` that has it.
+    """
+    owners = {"lake": [owner] if not isinstance(owner, StorageConfig) else lakes, "storage": [owner]}
+    return [key_of(each.name, table) for table in tables for each in owners[table.scope] if has(each, table)]
+
+
+def column_schema(table: Table) -> dg.TableSchema:
+    """Returns the columns with their sentences; key columns say so."""
+    columns = [
+        dg.TableColumn(
+            field.name,
+            str(field.type),
+            description=table.column_doc(field.name),
+            constraints=dg.TableColumnConstraints(other=["key"]) if field.name in table.key else None,
+        )
+        for field in table.schema
+    ]
+    return dg.TableSchema(columns=columns)
+
+
+def has(owner: Owner, table: Table) -> bool:
+    return isinstance(owner, StorageConfig) or kind_of(owner).has(table)
+
+
+def _kind(owner: Owner) -> str:
+    if isinstance(owner, StorageConfig):
+        return open_store(owner.location).scheme
+    return owner.kind

@@ -1,0 +1,83 @@
+"""The Markdown of a lake's history before and after its policy, table by table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.report.drawing import history_svg, standing_alone
+from gc_assets.report.lakes import histories
+from gc_assets.report.waterfall import data_uri
+from gc_assets.stages.night import Night
+from gc_assets.state.facts import ReachableSnapshotsFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
+
+# Dagster's page is slow with more; the tables that lose most come first.
+TABLES_SHOWN: Final = 20
+REASONS_SHOWN: Final = 10
+DRAWN: Final = 3
+
+
+def history_markdown(night: Night, published: Published) -> str:
+    """Returns the number of commits of each table before and after, from `reachable_snapshots`, and
+    how often each reason decided.
+    """
+    columns = ["table_name", "state", "reason"]
+    rows = read_parts(night.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
+    counts: dict[str, Counter[str]] = {}
+    for row in rows.group_by(["table_name", "state"]).aggregate([([], "count_all")]).to_pylist():
+        counts.setdefault(row["table_name"] or published.receipt.group, Counter())[row["state"]] += row["count_all"]
+    shown = sorted(counts.items(), key=lambda item: (-item[1][EXPIRED], item[0]))[:TABLES_SHOWN]
+    lines = [f"| {name} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |" for name, count in shown]
+    left_out = [f"\nand {len(counts) - len(shown):,} more tables"] if len(counts) > len(shown) else []
+    table = ["| history | commits before | retained after | expired | dangling |", "|---|--:|--:|--:|--:|", *lines, *left_out]
+    return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
+
+
+def drawings_markdown(night: Night, expiry: Published) -> str:
+    """Draws the newest commits of the histories that the policy would change, now and afterwards."""
+    lake = expiry.receipt.owner
+    refs, reachable = (night.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
+    changed = [history for history in histories(night, lake, refs, reachable, expiry) if history.changes]
+    drawn = [
+        f"**{history.name}** {when}\n\n![{history.name} {when}]({data_uri(standing_alone(history_svg(history, after=after)))})"
+        for history in changed[:DRAWN]
+        for when, after in (("now", False), ("after expiry", True))
+    ]
+    more = [f"and {len(changed) - DRAWN:,} more histories"] if len(changed) > DRAWN else []
+    return "\n\n".join([*drawn, *more])
+
+
+def expiry_markdown(night: Night, published: Published) -> str:
+    """Says how many edits of each kind the policy asks for, by table."""
+    columns = ["table_name", "action", "reason"]
+    rows = read_parts(night.state.files, published.paths(), EXPIRY_PLAN.schema, columns)
+    if rows.num_rows == 0:
+        return "The history stays as it is."
+    counted = rows.group_by(["table_name", "action"]).aggregate([([], "count_all")]).to_pylist()
+    shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:TABLES_SHOWN]
+    lines = [f"| {row['table_name'] or published.receipt.group} | {row['action']} | {row['count_all']:,} |" for row in shown]
+    return "\n".join(
+        ["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(night, published)]
+    )
+
+
+def _notes(published: Published) -> list[str]:
+    notes = published.facts(ReachableSnapshotsFacts).notes
+    return [f"- {note}" for note in notes[:TABLES_SHOWN]]
+
+
+def _reasons(rows: pa.Table) -> list[str]:
+    counts: list[dict[str, Any]] = pc.value_counts(rows.column("reason")).to_pylist()
+    often = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:REASONS_SHOWN]
+    return (
+        ["Why:", "", "| reason | commits |", "|---|--:|", *(f"| {item['values']} | {item['counts']:,} |" for item in often)]
+        if often
+        else []
+    )

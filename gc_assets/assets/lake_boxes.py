@@ -1,0 +1,169 @@
+"""The boxes that every lake has, in the order of the flow (design section 3)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import dagster as dg
+
+from gc_assets.assets.box import Box, LakeConfig, RunDates, Shown, asset_of, has, keys_of, on_driver, spec_of
+from gc_assets.assets.checks import COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, RECEIPT
+from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
+from gc_assets.assets.kind_boxes import kind_boxes
+from gc_assets.assets.results import Figures
+from gc_assets.assets.waterfalls import amounts_table
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.stages.mark.commit_graph import commit_graph
+from gc_assets.stages.mark.lake_refs import lake_refs
+from gc_assets.stages.mark.live_files import live_files
+from gc_assets.stages.mark.manifest_entries import manifest_entries
+from gc_assets.stages.mark.policy import current_rules, policy_table
+from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
+from gc_assets.stages.night import Night
+from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ManifestEntriesFacts, PolicyTableFacts, ReachableSnapshotsFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import (
+    COMMIT_GRAPH,
+    CURRENT_RULES,
+    EXPIRY_LOG,
+    EXPIRY_PLAN,
+    LAKE_REFS,
+    LIVE_CONTENTS,
+    LIVE_FILES,
+    MANIFEST_ENTRIES,
+    POLICY_TABLE,
+    REACHABLE_SNAPSHOTS,
+)
+
+
+def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
+    """Returns the assets of one lake. None of them knows the other files of a storage."""
+    own = kind_boxes(lake)
+    assets: list[dg.AssetsDefinition] = []
+    for box in [*LAKE_BOXES, *own]:
+        makes = {shown.table.name for shown in box.shown}
+        fed_by = [shown.table for other in own for shown in other.shown if makes & {table.name for table in other.feeds}]
+        assets.append(asset_of(box, lake, keys_of(lake, [*box.made_from, *fed_by]), run_dates))
+    return assets
+
+
+def logs_of(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetSpec]:
+    """Returns the tables that no step of its own writes: the edits of a lake's history, which
+    `deletion_log` makes and reports.
+    """
+    return [spec_of(lake, EXPIRY_LOG, keys_of(lake, [EXPIRY_PLAN]), run_dates, spark=False)] if has(lake, EXPIRY_LOG) else []
+
+
+def _policy(published: Published) -> Figures:
+    return {"rules": published.facts(PolicyTableFacts).rules}
+
+
+def _rules(published: Published) -> Figures:
+    return {"rules": published.receipt.rows}
+
+
+def _refs(published: Published) -> Figures:
+    facts = published.facts(LakeRefsFacts)
+    return {"refs": published.receipt.rows, "claimed_prefixes": facts.claims, "pinned_files": facts.pinned}
+
+
+def _frozen(_: Night, published: Published) -> str:
+    facts = published.facts(LakeRefsFacts)
+    lines = [f"Frozen at **{facts.frozen_at.isoformat()}**, as of {facts.as_of.isoformat()}, refs digest `{facts.refs_digest}`."]
+    if facts.historical:
+        lines.append("**Historical**: frozen on another day than its own. Its plan can be shown and never applied.")
+    if facts.rehearsal:
+        lines.append("**Rehearsal**: the clock was set by hand.")
+    return "\n\n".join(lines + [f"- {note}" for note in facts.notes])
+
+
+def _commits(published: Published) -> Figures:
+    return {"commits": published.receipt.rows}
+
+
+def _states(published: Published) -> Figures:
+    facts = published.facts(ReachableSnapshotsFacts)
+    return {f"{state}_commits": getattr(facts, state) for state in (RETAINED, EXPIRED, DANGLING)}
+
+
+def _edits(published: Published) -> Figures:
+    return {"expiry_actions": published.receipt.rows}
+
+
+def _contents(published: Published) -> Figures:
+    return {"live_contents": published.receipt.rows}
+
+
+def _decoded(published: Published) -> Figures:
+    facts = published.facts(ManifestEntriesFacts)
+    return {
+        "decoded_containers": facts.decoded,
+        "decoded_entries": facts.entries,
+        "unreadable_containers": facts.unreadable,
+        "cache_segments": facts.segments,
+    }
+
+
+def _live(published: Published) -> Figures:
+    facts = published.facts(LiveFilesFacts)
+    return {
+        "live_files": facts.files,
+        "live_bytes": facts.live_bytes,
+        "expired_files": facts.expired_files,
+        "dangling_files": facts.dangling_files,
+        "external_files": facts.external_files,
+    }
+
+
+def _by_kind(_: Night, published: Published) -> str:
+    facts = published.facts(LiveFilesFacts)
+    return "\n\n".join([amounts_table("Kind of file", facts.by_kind), *(f"- {note}" for note in facts.notes)])
+
+
+LAKE_BOXES: Final = (
+    Box(
+        shown=(Shown(POLICY_TABLE, _policy),),
+        made_from=(),
+        stage=on_driver(policy_table),
+        spark=False,
+    ),
+    Box(
+        shown=(Shown(CURRENT_RULES, _rules),),
+        made_from=(POLICY_TABLE,),
+        stage=on_driver(current_rules),
+        spark=False,
+    ),
+    Box(
+        shown=(Shown(LAKE_REFS, _refs, _frozen),),
+        made_from=(),
+        stage=on_driver(lake_refs),
+        spark=False,
+    ),
+    Box(
+        shown=(Shown(COMMIT_GRAPH, _commits),),
+        made_from=(LAKE_REFS,),
+        stage=commit_graph,
+    ),
+    Box(
+        shown=(
+            Shown(REACHABLE_SNAPSHOTS, _states, history_markdown),
+            Shown(EXPIRY_PLAN, _edits, expiry_markdown),
+            Shown(LIVE_CONTENTS, _contents),
+        ),
+        made_from=(COMMIT_GRAPH, CURRENT_RULES),
+        stage=reachable_snapshots,
+        checks=(RECEIPT, COMPLETE),
+    ),
+    Box(
+        shown=(Shown(MANIFEST_ENTRIES, _decoded),),
+        made_from=(REACHABLE_SNAPSHOTS, EXPIRY_PLAN, LIVE_CONTENTS),
+        stage=manifest_entries,
+        checks=(RECEIPT, EVERYTHING_DECODED),
+    ),
+    Box(
+        shown=(Shown(LIVE_FILES, _live, _by_kind),),
+        made_from=(REACHABLE_SNAPSHOTS, MANIFEST_ENTRIES, LIVE_CONTENTS),
+        stage=live_files,
+        checks=(RECEIPT, LIVE_WHILE_REFS),
+    ),
+)

@@ -1,0 +1,66 @@
+"""Shows what the command line did to a storage on Dagster's page, as the page shows what its own
+runs did.
+
+The events are those that `deletion_log` would have made: the same metadata, partition and checks.
+They belong to no run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import dagster as dg
+
+from gc_assets.assets.deletion_log import edits_told, log_told
+from gc_assets.assets.results import key_of
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.delete.apply import Applied
+from gc_assets.stages.night import Night
+from gc_assets.state.facts import DeletionLogFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import DELETION_LOG
+
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+
+
+def report_plan(night: Night, header: PlanHeader, applied: Applied) -> None:
+    """Reports that a plan was executed: its edits of history, and its log where files were to be
+    touched.
+    """
+    of_plan = replace(night, run_date=header.run_date)
+    edits = edits_told(of_plan, header.expiry_actions) if applied.edited else ()
+    log = _log_events(of_plan, header.storage, header.plan_id) if applied.published is not None else ()
+    _report([*edits, *log])
+
+
+def report_restore(night: Night, storage_name: str, log: Published) -> None:
+    """Reports that quarantined files were put back."""
+    _report(list(_log_events(night, storage_name, log.facts(DeletionLogFacts).plan_id)))
+
+
+def report_undone(night: Night, header: PlanHeader) -> None:
+    """Reports that a plan's edits of history were undone."""
+    _report(list(edits_told(replace(night, run_date=header.run_date), header.expiry_actions)))
+
+
+def _log_events(night: Night, storage_name: str, plan_id: str) -> Iterator[Event]:
+    told = log_told(night, storage_name, {"plan_id": plan_id})
+    key, partition = key_of(storage_name, DELETION_LOG), night.run_date.isoformat()
+    version = {"dagster/data_version": told.data_version.value} if told.data_version is not None else {}
+    yield dg.AssetMaterialization(key, metadata=told.metadata, partition=partition, tags=version)
+    for check in told.check_results or ():
+        yield dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=str(check.check_name),
+            passed=check.passed,
+            metadata=check.metadata,
+            severity=check.severity,
+            description=check.description,
+        )
+
+
+def _report(events: list[Event]) -> None:
+    with dg.DagsterInstance.get() as instance:
+        for event in events:
+            instance.report_runless_asset_event(event)

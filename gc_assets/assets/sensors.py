@@ -1,0 +1,58 @@
+"""The sensor that turns an approval into one run of `deletion_log`. It is off until somebody turns
+it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import dagster as dg
+
+from gc_assets.assets.deletion_log import ApplyPlan
+from gc_assets.assets.results import key_of
+from gc_assets.resources.collector import Collector
+from gc_assets.stages.books.plans import ListedPlan, plans
+from gc_assets.state.schemas import DELETION_LOG
+
+SENSOR: Final = "approved_plans"
+EVERY_SECONDS: Final = 60
+
+
+def approved_plans(apply: dg.UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Requests one run per approved plan id. The run key is the plan id, so a plan is requested
+    once however often the sensor sees it.
+    """
+
+    @dg.sensor(
+        name=SENSOR,
+        job=apply,
+        minimum_interval_seconds=EVERY_SECONDS,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description="One run of deletion_log for each plan that was approved, in storages whose mode is apply.",
+    )
+    def approved(collector: dg.ResourceParam[Collector]) -> Iterator[dg.RunRequest | dg.SkipReason]:
+        config, now = collector.platform.config, collector.platform.clock.now()
+        waiting = [plan for plan in plans(config) if plan.status_at(now) == "approved"]
+        idle = [plan for plan in waiting if config.storage(plan.header.storage).mode != "apply"]
+        for plan in waiting:
+            if plan not in idle:
+                yield _request(plan)
+        if idle:
+            names = ", ".join(f"{plan.header.plan_id[:12]} of {plan.header.storage}" for plan in idle)
+            yield dg.SkipReason(f"approved, but their storages are in mode plan: {names}")
+        elif not waiting:
+            yield dg.SkipReason("no plan is approved and waiting")
+
+    return approved
+
+
+def _request(plan: ListedPlan) -> dg.RunRequest:
+    header = plan.header
+    return dg.RunRequest(
+        run_key=header.plan_id,
+        partition_key=header.run_date.isoformat(),
+        asset_selection=[key_of(header.storage, DELETION_LOG)],
+        run_config=dg.RunConfig(ops={f"{header.storage}__{DELETION_LOG.name}": ApplyPlan(plan_id=header.plan_id)}),
+        tags={"gc/plan_id": header.plan_id, "gc/approved_by": plan.approval.by if plan.approval is not None else ""},
+    )

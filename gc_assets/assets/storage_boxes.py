@@ -1,0 +1,159 @@
+"""The boxes of a storage. They work out what the live sets of all lakes together mean for its
+files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import dagster as dg
+
+from gc_assets.assets.box import Box, LakeConfig, RunDates, Shown, asset_of, keys_of
+from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
+from gc_assets.assets.deletion_log import deletion_log
+from gc_assets.assets.results import Figures
+from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.plan import PlanHeader
+from gc_assets.core.units import format_bytes
+from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.night import Night
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.state.facts import LiveFilterFacts, OrphanFilesFacts, StorageInventoryFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
+
+
+def storage_assets(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates: RunDates) -> list[dg.AssetsDefinition]:
+    boxes = [asset_of(box, storage, keys_of(storage, box.made_from, lakes), run_dates) for box in STORAGE_BOXES]
+    return [*boxes, deletion_log(storage, lakes, run_dates)]
+
+
+def _filter(published: Published) -> Figures:
+    facts = published.facts(LiveFilterFacts)
+    return {
+        "live_keys": facts.keys,
+        "filter_slices": facts.slices,
+        "bits_per_key": facts.bits_per_key,
+        "false_positive_rate_measured": facts.false_positives_measured,
+    }
+
+
+def _stored(published: Published) -> Figures:
+    facts = published.facts(StorageInventoryFacts)
+    return {"stored_files": facts.objects, "stored_bytes": facts.bytes, "not_files": sum(facts.problems.values())}
+
+
+def _problems(_: Night, published: Published) -> str:
+    problems = published.facts(StorageInventoryFacts).problem_samples
+    if not problems:
+        return "Everything that was met is a plain file."
+    rows = [f"| `{item.key}` | {item.kind} | {item.detail} |" for item in problems]
+    return "\n".join(["Kept, never candidates:", "", "| where | what | found |", "|---|---|---|", *rows])
+
+
+def _orphans(published: Published) -> Figures:
+    steps = {step.label: step for step in steps_of(published.facts(OrphanFilesFacts))}
+    expired, garbage = steps["expired history"], steps["garbage"]
+    return {
+        "orphan_files": published.receipt.rows,
+        "orphan_bytes": expired.size_bytes + garbage.size_bytes,
+        "reclaimable_files": garbage.files,
+        "reclaimable_bytes": garbage.size_bytes,
+        "expired_files": expired.files,
+        "expired_bytes": expired.size_bytes,
+        "unowned_files": steps["unowned"].files,
+        "within_grace_files": steps["within the grace period"].files,
+    }
+
+
+def _waterfall(_: Night, published: Published) -> str:
+    facts = published.facts(OrphanFilesFacts)
+    return f"{waterfall_markdown(facts)}\n\nGrace cut-off: {facts.grace_cutoff.isoformat()}."
+
+
+def _planned(published: Published) -> Figures:
+    header = header_of(published)
+    figures = {
+        "planned_files": header.rows,
+        "planned_bytes": sum(amount.bytes for amount in header.totals.values()),
+        "after_expiry_files": header.after_expiry.files,
+        "after_expiry_bytes": header.after_expiry.bytes,
+        "held_for_expiry_files": header.held_for_expiry.files,
+        "held_for_expiry_bytes": header.held_for_expiry.bytes,
+        "waiting_in_quarantine_files": header.quarantined.files,
+        "expiry_actions": sum(header.expiry_actions.values()),
+        "live_files": header.live_files,
+        "live_bytes": header.live_bytes,
+        "gates_failed": len(header.failed_gates),
+    }
+    for action in (QUARANTINE, PURGE, RESTORE):
+        amount = header.totals.get(action)
+        figures |= {f"{action}_files": amount.files if amount else 0, f"{action}_bytes": amount.bytes if amount else 0}
+    return figures
+
+
+def _plan(_: Night, published: Published) -> str:
+    header = header_of(published)
+    amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
+    gates = [f"| {gate.name} | {'passed' if gate.passed else '**refused**'} | {gate.message} |" for gate in header.gates]
+    return "\n".join(
+        [
+            f"Plan `{header.plan_id}` for `{header.location}`",
+            "",
+            "| action | files | bytes |",
+            "|---|--:|--:|",
+            *(amounts or ["| nothing to do | 0 | 0 B |"]),
+            "",
+            _next_step(header),
+            "",
+            "| gate | verdict | numbers |",
+            "|---|---|---|",
+            *gates,
+        ]
+    )
+
+
+def _next_step(header: PlanHeader) -> str:
+    if header.historical:
+        return "**Historical**: this date was never frozen on its day. The plan can be shown and never applied."
+    if not header.has_work:
+        return "Nothing to approve."
+    return f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z: `gc-assets approve {header.plan_id[:12]} --by WHO`"
+
+
+STORAGE_BOXES: Final = (
+    # Any lake may point into the storage.
+    Box(
+        shown=(Shown(LIVE_FILTER, _filter),),
+        made_from=(LIVE_FILES,),
+        stage=live_filter,
+        checks=(RECEIPT, COMPLETE, HOLDS_LIVE_KEYS),
+    ),
+    # Files are listed after every lake's refs were frozen. The listing must hold what the refs
+    # name, and grace counts from the freezing.
+    Box(
+        shown=(Shown(STORAGE_INVENTORY, _stored, _problems),),
+        made_from=(LAKE_REFS,),
+        stage=storage_inventory,
+        checks=(RECEIPT, COMPLETE),
+    ),
+    # The refs bring the claims: only a claimed file can be a candidate.
+    Box(
+        shown=(Shown(ORPHAN_FILES, _orphans, _waterfall),),
+        made_from=(LIVE_FILTER, STORAGE_INVENTORY, LAKE_REFS),
+        stage=orphan_files,
+        checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE),
+    ),
+    # This box decides, and changes nothing.
+    Box(
+        shown=(Shown(DELETION_PLAN, _planned, _plan),),
+        made_from=(ORPHAN_FILES, EXPIRY_PLAN),
+        stage=deletion_plan,
+        checks=(RECEIPT, PLAN_INTACT, GATES),
+    ),
+)

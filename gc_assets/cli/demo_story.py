@@ -1,0 +1,160 @@
+"""One night on the demo lakes: runs it in plan mode and says, in figures and examples, what was
+found and what to do next.
+
+Reads published tables only, as any user could with `gc-assets show` and `gc-assets explain`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.cli.explain import lines
+from gc_assets.cli.run import print_step
+from gc_assets.core.plan import Amount, PlanHeader
+from gc_assets.core.units import format_bytes, format_duration
+from gc_assets.demo.sample import ensure_demo
+from gc_assets.lakes.kinds import undoing_titles
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
+from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
+from gc_assets.stages.night import Night
+from gc_assets.stages.read.explain import explain
+from gc_assets.stages.sweep.probe import UNOWNED, YOUNG
+from gc_assets.stages.tables import read_rows
+from gc_assets.state.facts import LiveFilesFacts, OrphanFilesFacts
+from gc_assets.state.schemas import COMMIT_GRAPH, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
+
+Echo = Callable[[str], None]
+STATE_MEANING = {
+    RETAINED: "the policy keeps it",
+    EXPIRED: "a ref reaches it, the policy no longer keeps it",
+    DANGLING: "no ref reaches it any more",
+}
+REASON_MEANING = {
+    "unreferenced": "no snapshot that may be read needs it",
+    "expired": "only expired snapshots need it",
+}
+MOST_REASONS = 4
+WAITS = "planned after the edits of history that let go of them"
+
+
+def run_demo(directory: Path, echo: Echo = click.echo, *, verbose: bool = False) -> None:
+    """Makes the demo lakes if there are none, plans today's night on them, and tells its figures.
+    Deletes nothing.
+    """
+    # This import loads Dagster, which a user who only builds the lakes does not need.
+    from gc_assets.cli.night import run_night
+
+    path = ensure_demo(directory)
+    echo(f"The demo's lakes are real ones, in {path.parent}; {path.name} beside them is their configuration.")
+    platform = load_platform(os.environ, str(path))
+    day = platform.clock.today()
+    echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
+    plans = run_night(platform, day, mode="plan", on_step=print_step, verbose=verbose)
+    night = platform.night(day)
+    for section in (_live(night), *(_storage(night, header) for header in plans), _next(platform, path, plans)):
+        for line in section:
+            echo(line)
+
+
+def _live(night: Night) -> Iterator[str]:
+    yield "\nWHAT IS LIVE, AND WHY"
+    for lake in night.config.lakes:
+        facts = night.table(LIVE_FILES, lake.name).facts(LiveFilesFacts)
+        kinds = ", ".join(f"{amount.files:,} {name}" for name, amount in facts.by_kind.items())
+        yield f"  lake {lake.name} ({lake.kind}): {facts.files:,} files, {format_bytes(facts.live_bytes)}: {kinds}"
+        reachable = read_rows(night.state, REACHABLE_SNAPSHOTS, night.table(REACHABLE_SNAPSHOTS, lake.name))
+        yield from _snapshots(reachable)
+    yield "  One live file and the way down to it:"
+    yield from _example(night, *_first_live(night))
+
+
+def _snapshots(reachable: pa.Table) -> Iterator[str]:
+    """Returns the number of snapshots by table and state, with the rules that decided."""
+    rows = reachable.select(["table_name", "state", "reason"]).to_pylist()
+    for table in sorted({row["table_name"] or "" for row in rows}):
+        yield f"    table {table}:" if table else "    snapshots:"
+        for state, meaning in STATE_MEANING.items():
+            reasons = Counter(row["reason"] for row in rows if (row["table_name"] or "") == table and row["state"] == state)
+            if reasons:
+                yield f"      {reasons.total():,} {state}: {meaning}"
+                yield from (f"        {count:,} x {reason}" for reason, count in reasons.most_common(MOST_REASONS))
+
+
+def _first_live(night: Night) -> tuple[str, str]:
+    """Returns the data file of the first lake whose commit is the oldest: readers would least
+    expect it to be kept.
+    """
+    lake, state = night.config.lakes[0].name, night.state
+    live = read_rows(state, LIVE_FILES, night.table(LIVE_FILES, lake))
+    graph = read_rows(state, COMMIT_GRAPH, night.table(COMMIT_GRAPH, lake))
+    committed_at = dict(zip(*(graph.column(name).to_pylist() for name in ("commit_id", "committed_at")), strict=True))
+    data = live.filter(pc.and_(pc.equal(live.column("kind"), Kind.DATA), pc.is_valid(live.column("commit_id"))))
+    oldest = min(data.to_pylist(), key=lambda row: (committed_at[row["commit_id"]], row["key"]))
+    return oldest["storage"], oldest["key"]
+
+
+def _storage(night: Night, header: PlanHeader) -> Iterator[str]:
+    published = night.table(ORPHAN_FILES, header.storage)
+    facts, orphans = published.facts(OrphanFilesFacts), read_rows(night.state, ORPHAN_FILES, published)
+    yield f"\nWHAT IS GARBAGE IN STORAGE {header.storage}, AND WHY"
+    for name, amount in facts.by_reason.items():
+        reason, _, lake = name.partition("/")
+        waits = f"; {WAITS}" if reason == "expired" else ""
+        yield f"  {reason}, lake {lake}: {amount.files:,} files, {format_bytes(amount.bytes)}: {REASON_MEANING[reason]}{waits}"
+        of_both = pc.and_(pc.equal(orphans.column("reason"), reason), pc.equal(orphans.column("lake"), lake))
+        yield from _example(night, header.storage, orphans.filter(of_both).column("key")[0].as_py())
+    yield "\nWHAT IS LEFT ALONE"
+    grace = format_duration(night.storage(header.storage).grace)
+    for name, why in ((YOUNG, f"younger than the grace period of {grace}: a writer may still commit it"), (UNOWNED, "no lake claims it")):
+        amount = facts.waterfall.get(name, Amount())
+        yield f"  {name}: {amount.files:,} files, {format_bytes(amount.bytes)}: {why}"
+    yield "\nTHE PLAN"
+    yield f"  {header.plan_id}"
+    for action, amount in header.totals.items():
+        yield f"  {action} {amount.files:,} files, {format_bytes(amount.bytes)}"
+    freed = header.after_expiry
+    for lake, edits in header.expiry_actions.items():
+        yield f"  expire: {edits:,} edits of the history of lake {lake}, made first"
+    yield f"  {freed.files:,} of the files, {format_bytes(freed.bytes)}, go only once a fresh mark finds that history has let go of them"
+    passed = sum(gate.passed for gate in header.gates)
+    yield f"  {passed} of {len(header.gates)} safety gates passed"
+    yield from (f"  refused by {gate.name}: {gate.message}" for gate in header.failed_gates)
+
+
+def _example(night: Night, storage: str, key: str) -> Iterator[str]:
+    for item in explain(night, key, storage):
+        yield from (f"      {line}" for line in lines(item))
+
+
+def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
+    command = f"gc-assets --config {_shown(path)}"
+    yield "\nWHAT TO TYPE NEXT"
+    yield f"  {command} report -o report.html      the night as one page"
+    for header in plans:
+        if not header.has_work:
+            yield f"  Nothing: storage {header.storage} has no file to plan."
+            continue
+        plan, quarantine_days = header.plan_id[:12], platform.config.storage(header.storage).quarantine_days
+        later = platform.clock.now().replace(microsecond=0) + timedelta(days=quarantine_days + 1)
+        yield f"  {command} approve {plan} --by YOUR_NAME"
+        yield f"  {command} apply {plan}      edits histories, then moves its files to quarantine, {_shown(path.parent)}/lake/.gc-assets/"
+        yield f"  {command} restore --plan {plan} --history      undo: every file is back, byte for byte, and {undoing_titles()}'s history"
+        yield f"  A restored plan is used up. To purge instead of restoring, let {quarantine_days + 1} days pass, or pretend they have:"
+        yield f"  export {NOW_VARIABLE}={later.isoformat()}"
+        yield f"  {command} run      the next night: its plan proposes to purge what is still dead"
+        yield f"  {command} approve PLAN_ID --by YOUR_NAME && {command} apply PLAN_ID"
+        yield f"  unset {NOW_VARIABLE}"
+
+
+def _shown(path: Path) -> str:
+    """Returns the path relative to where the user is, where that is shorter."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,57 @@
+"""Tells Dagster's page what a command did, where `DAGSTER_HOME` names an instance.
+
+Dagster is imported only then. If the page cannot be told, nothing is undone: the command says so
+and ends as it would have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from gc_assets.cli.output import say
+
+if TYPE_CHECKING:
+    from gc_assets.core.plan import PlanHeader
+    from gc_assets.stages.delete.apply import Applied
+    from gc_assets.stages.night import Night
+    from gc_assets.state.journal import Published
+
+
+def has_page() -> bool:
+    return bool(os.environ.get("DAGSTER_HOME"))
+
+
+def show_applied(night: Night, header: PlanHeader, applied: Applied) -> None:
+    """Shows what `apply` did, whatever phases it was asked for."""
+    if has_page():
+        with _said_if_not_told():
+            from gc_assets.assets.reported import report_plan
+
+            report_plan(night, header, applied)
+
+
+def show_restored(night: Night, storage_name: str, log: Published) -> None:
+    if has_page():
+        with _said_if_not_told():
+            from gc_assets.assets.reported import report_restore
+
+            report_restore(night, storage_name, log)
+
+
+def show_undone(night: Night, header: PlanHeader) -> None:
+    if has_page():
+        with _said_if_not_told():
+            from gc_assets.assets.reported import report_undone
+
+            report_undone(night, header)
+
+
+@contextmanager
+def _said_if_not_told() -> Generator[None]:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (the work is done and on record; whatever Dagster's store lacks must not hide that)
+        say(f"Dagster's page was not told of this: {type(error).__name__}: {error}")

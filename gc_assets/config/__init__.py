@@ -1,0 +1,1 @@
+"""`lakes.yaml`: its models, its text, and how the file is read."""

@@ -1,0 +1,76 @@
+"""Loads `lakes.yaml` as a `Config`. Wrong keys are named by their paths, and relative paths count
+from the file's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from gc_assets.config.anchor import Anchor
+from gc_assets.config.models import GRACE_FLOOR, Config, LakeConfig, StorageConfig
+from gc_assets.config.text import ConfigText, read_config_text
+from gc_assets.core.errors import UsageError
+from gc_assets.core.paths import FILE, Location
+from gc_assets.core.units import format_duration
+
+Unsupported = Callable[[StorageConfig], Iterable[tuple[str, str]]]
+
+
+def load_config(
+    path: Path,
+    environment: Mapping[str, str],
+    lake_kinds: Mapping[str, type[LakeConfig]],
+    grace_floor: timedelta = GRACE_FLOOR,
+    unsupported: Unsupported = lambda _: (),
+) -> Config:
+    """Returns the configuration at `path`. `${NAME}` is replaced from `environment`, and relative
+    paths are made absolute against the file's folder.
+
+    `lake_kinds` are the models of the lakes by the name that an entry's `kind` has. `unsupported`
+    returns the keys of a storage whose values no store of this release can do, each with what can
+    be written instead.
+
+    Raises `UsageError` naming each wrong key by its path, its value, and what is allowed.
+    """
+    text = read_config_text(path, environment)
+    try:
+        config = Config.of(text.document, lake_kinds)
+    except ValidationError as error:
+        raise UsageError(f"{path} is not valid:\n" + "\n".join(_explained(item, text) for item in error.errors())) from None
+    for index, storage in enumerate(config.storages):
+        if storage.grace < grace_floor:
+            raise UsageError(
+                f"{path}: storages[{index}].grace is {format_duration(storage.grace)}, the floor is {format_duration(grace_floor)}: "
+                "a shorter grace deletes files of writers that have not committed yet. "
+                "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR, and every plan will say so."
+            )
+    config = config.anchored(Anchor(path.resolve().parent))
+    if Location.parse(config.state).scheme != FILE:
+        raise UsageError(
+            f"{path}: state is {config.state!r}; this release keeps its tables on a local disk only, because publishing one takes a "
+            "conditional replace. Write a path, such as ./state."
+        )
+    wrong = [f"  storages[{index}].{key}: {why}" for index, storage in enumerate(config.storages) for key, why in unsupported(storage)]
+    if wrong:
+        raise UsageError(f"{path} is not valid:\n" + "\n".join(wrong))
+    return config
+
+
+def _explained(item: Any, text: ConfigText) -> str:
+    path, message, found = _path(item["loc"]), item["msg"].removeprefix("Value error, "), item.get("input")
+    if item["type"] == "extra_forbidden":
+        return f"  {path}: no such key"
+    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) and "secret" not in path else ""
+    return f"  {path or 'the document'}: {text.hidden(message + shown)}"
+
+
+def _path(steps: tuple[str | int, ...]) -> str:
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path

@@ -1,0 +1,211 @@
+"""`lakes.yaml` as pydantic models (design section 7). Unknown keys are refused, and an error names
+the key by its path.
+
+This module holds what all lakes and storages share. The model of a lake kind lies in its package
+(`lakes/<kind>/config.py`), and `Config.of` is told which models there are. Nothing here opens a
+file, a lake or a storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from gc_assets.config.anchor import Anchor
+from gc_assets.config.values import Bytes, Days, Duration, Model, Name, Share, number
+from gc_assets.core.errors import UsageError
+
+DEFAULT_GRACE = timedelta(hours=72)
+# 24 h is the shortest grace that survives a slow writer's night (reliability.md H3). Only
+# GC_ASSETS_UNSAFE_GRACE_FLOOR lowers it.
+GRACE_FLOOR = timedelta(hours=24)
+# The key of the validation context that holds the models of the lake kinds, by the name that an
+# entry's `kind` has.
+KINDS_KEY = "lake_kinds"
+
+
+class Gates(Model):
+    """Limits that a plan must not exceed. Shares are fractions of what the storage holds."""
+
+    max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files a plan may take.")
+    max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes a plan may take.")
+    max_live_drop: Share = Field(default=0.2, description="Largest drop of the live count against the last published night.")
+
+
+class Money(Model):
+    """The price of a byte, for the report. Without it the report shows no money."""
+
+    usd_per_gb_month: Annotated[float, BeforeValidator(number)] = Field(
+        gt=0, allow_inf_nan=False, description="Price of one GB (10^9 bytes) stored for a month."
+    )
+
+
+class StorageConfig(Model):
+    """One root location that is listed and swept."""
+
+    name: Name
+    location: str = Field(description="`file:///data/warehouse/`, or a path.")
+    quarantine: Literal["trash", "versioned", "deferred"] = "trash"
+    grace: Duration = Field(default=DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
+    quarantine_days: Days = Field(default=7, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
+    mode: Literal["plan", "apply"] = "plan"
+    gates: Gates = Field(default_factory=lambda: Gates())
+    money: Money | None = None
+
+
+class LakeConfig(Model):
+    """What every lake has, and what its kind decides about reading it and about its policy."""
+
+    name: Name
+    kind: str
+
+    @abstractmethod
+    def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
+        """Returns the lake's policy as rows of `policy_table`, without the run's columns. Ages
+        count back from `as_of`.
+        """
+
+    def policy(self) -> dict[str, Any]:
+        """Returns what enters the policy's digest, as JSON: everything but secrets and who asks."""
+        return self.model_dump(mode="json")
+
+    def place(self) -> dict[str, str] | None:
+        """Returns which lake it is, for the digest, where `policy` leaves that out; None where
+        `policy` does not.
+        """
+        return None
+
+    def anchored(self, anchor: Anchor) -> Self:
+        """Returns the same lake with its relative paths made absolute."""
+        del anchor
+        return self
+
+    def decoding(self) -> list[str]:
+        """Returns the settings that decide how its metadata is decoded. What was decoded under
+        other settings does not hold.
+        """
+        return []
+
+    def server(self) -> str:
+        """Returns the server that holds the lake's commits. Empty where commit ids alone tell which
+        commits they are.
+        """
+        return ""
+
+    @property
+    def tolerates_missing_history(self) -> bool:
+        """True if metadata of older live commits may be gone."""
+        return False
+
+    @property
+    def full_listing_every(self) -> timedelta | None:
+        """How often the directories that the lake claims are listed in full. Between full listings,
+        unchanged directories are carried over. Null: the directories are listed in full every
+        night.
+        """
+        return None
+
+    @property
+    def has_lifecycle(self) -> bool:
+        """True if rules over paths release files that its commits keep (`lifecycle_objects`)."""
+        return False
+
+    @property
+    def record_kept_for(self) -> timedelta | None:
+        """How long `snapshot_history` keeps the record of an expired snapshot. Null where the lake
+        has no such table.
+        """
+        return None
+
+
+def _of_its_kind(value: Any, info: ValidationInfo) -> Any:
+    """Reads an entry of `lakes` by the model of its kind."""
+    if isinstance(value, LakeConfig):
+        return value
+    kinds: Mapping[str, type[LakeConfig]] = (info.context or {}).get(KINDS_KEY, {})
+    if not isinstance(value, Mapping):
+        raise ValueError("write a mapping with the keys name and kind")  # noqa: TRY004  (pydantic reports ValueErrors only)
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        unknown = PydanticCustomError("lake_kind", "this release knows {known}", {"known": ", ".join(kinds)})
+        raise ValidationError.from_exception_data("lake", [InitErrorDetails(type=unknown, loc=("kind",), input=kind)])
+    return kinds[kind].model_validate(value)
+
+
+class SparkConfig(Model):
+    """Where Spark work runs."""
+
+    mode: Literal["session", "connect"] = "session"
+    master: str = Field(default="local[*]", description="For `session`: the Spark master.")
+    remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
+    conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
+
+
+class Config(Model):
+    """A whole `lakes.yaml`."""
+
+    state: str
+    storages: tuple[StorageConfig, ...]
+    lakes: tuple[Annotated[SerializeAsAny[LakeConfig], BeforeValidator(_of_its_kind)], ...]
+    spark: SparkConfig = Field(default_factory=lambda: SparkConfig())
+
+    @classmethod
+    def of(cls, document: Any, kinds: Mapping[str, type[LakeConfig]]) -> Config:
+        """Reads a document as a configuration, with the models of the lake kinds by name. Raises
+        pydantic's `ValidationError`.
+        """
+        return cls.model_validate(document, context={KINDS_KEY: kinds})
+
+    @model_validator(mode="after")
+    def _names(self) -> Config:
+        if not self.storages or not self.lakes:
+            raise ValueError("at least one storage and one lake are needed")
+        names = [group.name for group in (*self.storages, *self.lakes)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"every lake and storage needs a name of its own; used twice: {', '.join(twice)}")
+        return self
+
+    def storage(self, name: str) -> StorageConfig:
+        return _named(self.storages, name, "storage")
+
+    def lake(self, name: str) -> LakeConfig:
+        return _named(self.lakes, name, "lake")
+
+    def anchored(self, anchor: Anchor) -> Config:
+        """Returns the same configuration with relative paths made absolute."""
+        return self.model_copy(
+            update={
+                "state": anchor.absolute(self.state, "state"),
+                "storages": tuple(
+                    item.model_copy(update={"location": anchor.at(f"storages[{index}]").absolute(item.location, "location")})
+                    for index, item in enumerate(self.storages)
+                ),
+                "lakes": tuple(item.anchored(anchor.at(f"lakes[{index}]")) for index, item in enumerate(self.lakes)),
+            }
+        )
+
+    def policy_digest(self) -> str:
+        """Returns a digest that changes whenever a lake's retention or a storage's safety settings
+        change. Secrets and Spark settings leave it alone.
+        """
+        policy = {
+            "storages": [storage.model_dump(mode="json", exclude={"mode", "money"}) for storage in self.storages],
+            "lakes": [lake.policy() for lake in self.lakes],
+            "catalogs": [place for lake in self.lakes if (place := lake.place()) is not None],
+        }
+        return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
+
+
+def _named(items: Any, name: str, what: str) -> Any:
+    for item in items:
+        if item.name == name:
+            return item
+    raise UsageError(f"there is no {what} named {name!r}; the configuration has {', '.join(item.name for item in items)}")

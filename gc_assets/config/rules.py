@@ -1,0 +1,107 @@
+"""How much history a ref keeps. All kinds of lakes share these rules, as values and as rows of
+`policy_table`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, model_validator
+
+from gc_assets.config.values import Count, CutoffValue, Duration, Model, Pattern
+from gc_assets.core.units import Cutoff, parse_cutoff
+
+
+class RefRule(Model):
+    """A rule for the refs whose whole name the pattern matches. The first rule that matches
+    decides.
+
+    `keep` and `cutoff` mean the same. `max_age` and `keep_last` combine.
+    """
+
+    match: Pattern
+    keep: CutoffValue = None
+    cutoff: CutoffValue = None
+    max_age: Duration | None = None
+    keep_last: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> RefRule:
+        _cutoff_of(self.keep, self.cutoff, self.max_age, self.keep_last)
+        return self
+
+    def as_cutoff(self) -> Cutoff:
+        return _cutoff_of(self.keep, self.cutoff, self.max_age, self.keep_last)
+
+
+class DefaultRule(Model):
+    """The rule for every ref that no pattern names."""
+
+    keep: CutoffValue = None
+    max_age: Duration | None = None
+    keep_last: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> DefaultRule:
+        _cutoff_of(self.keep, None, self.max_age, self.keep_last)
+        return self
+
+    def as_cutoff(self) -> Cutoff:
+        return _cutoff_of(self.keep, None, self.max_age, self.keep_last)
+
+
+def _cutoff_of(keep: Any, cutoff: Any, max_age: timedelta | None, keep_last: int | None) -> Cutoff:
+    single = [value for value in (keep, cutoff) if value is not None]
+    if len(single) == 1 and max_age is None and keep_last is None:
+        return parse_cutoff(single[0])
+    if single or (max_age is None and keep_last is None):
+        raise ValueError("say either one cut-off (keep or cutoff), or max_age and/or keep_last")
+    return Cutoff(max_age=max_age, keep_last=keep_last)
+
+
+def _as_rule(value: Any) -> Any:
+    if isinstance(value, dict | DefaultRule):
+        return value
+    parse_cutoff(value)
+    return {"keep": value}
+
+
+class RefRetention(Model):
+    """How much history each ref keeps. Without a `default` it keeps everything."""
+
+    default: Annotated[DefaultRule, BeforeValidator(_as_rule)] = DefaultRule(keep="forever")
+    refs: tuple[RefRule, ...] = ()
+
+    def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:
+        """Returns the cut-off of a ref, and the configuration path of the rule that gives it."""
+        for index, rule in enumerate(self.refs):
+            if re.fullmatch(rule.match, ref_name):
+                return rule.as_cutoff(), f"retention.refs[{index}]"
+        return self.default.as_cutoff(), "retention.default"
+
+    def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
+        """Returns the rules as rows of `policy_table`, the default first."""
+        return [policy_row("retention.default", None, self.default.as_cutoff(), as_of), *ref_rows(self.refs, as_of)]
+
+
+def ref_rows(rules: Sequence[RefRule], as_of: datetime) -> list[dict[str, Any]]:
+    """Returns the rules of `retention.refs` as rows of `policy_table`."""
+    return [policy_row(f"retention.refs[{index}]", rule.match, rule.as_cutoff(), as_of) for index, rule in enumerate(rules)]
+
+
+def policy_row(rule_id: str, branch: str | None, cutoff: Cutoff, as_of: datetime) -> dict[str, Any]:
+    """Returns a rule over whole histories as a row of `policy_table`. Its age counts back from
+    `as_of`.
+    """
+    return {
+        "rule_id": rule_id,
+        "prefix": "",
+        "branch": branch,
+        "date_to_be_deleted": cutoff.moment(as_of),
+        "keep_last": cutoff.keep_last,
+        "scope": "snapshots",
+        "enabled": True,
+    }

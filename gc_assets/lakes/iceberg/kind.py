@@ -1,0 +1,42 @@
+"""What the collector knows of Iceberg lakes before it opens one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.lakes.kind import ForeignSign, KindBox, LakeKind, TableFound
+from gc_assets.lakes.protocol import Lake
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+
+
+def table_found(raw: bytes) -> TableFound:
+    """Returns the table or view to which the bytes of a metadata file belong."""
+    document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    uuid = document["table-uuid"] if "table-uuid" in document else document["view-uuid"]
+    return TableFound(uuid, max((item["timestamp-ms"] for item in document.get("snapshots", [])), default=0))
+
+
+def _open(config: IcebergLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
+    from gc_assets.lakes.iceberg.lake import IcebergLake
+
+    del storages
+    return IcebergLake(config, objects)
+
+
+KIND: Final = LakeKind(
+    name="iceberg",
+    title="Iceberg",
+    config=IcebergLakeConfig,
+    open=_open,
+    modules=("pyiceberg", "fastavro", "datafusion"),
+    edits_history=True,
+    edits_lose="what was removed from an Iceberg table stays on record in snapshot_history, and time travel to it is gone",
+    boxes=(KindBox(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), behind=EXPIRY_PLAN),),
+    foreign_signs=(ForeignSign(r"\.metadata\.json(\.gz)?$", table_found, noun="table metadata"),),
+)

@@ -1,0 +1,44 @@
+"""A lake of kind icechunk in `lakes.yaml`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from gc_assets.config.anchor import Anchor
+from gc_assets.config.models import LakeConfig
+from gc_assets.config.rules import RefRetention
+from gc_assets.config.values import Model, TagPolicy
+
+
+class IcechunkRetention(RefRetention):
+    """How much history an Icechunk repository keeps. Without a `default` it keeps everything."""
+
+    tags: TagPolicy = "keep"
+
+
+class IcechunkExpiry(Model):
+    """Which of the named semantics edits history (research/icechunk.md 2.1), and whether lapsed
+    refs go.
+    """
+
+    semantics: Literal["seed", "icechunk-v1"] = "seed"
+    delete_expired_tags: bool = False
+    delete_expired_branches: bool = False
+
+
+class IcechunkLakeConfig(LakeConfig):
+    """An Icechunk repository of spec v1."""
+
+    kind: Literal["icechunk"]  # pyright: ignore[reportIncompatibleVariableOverride]  (models are frozen)
+    location: str
+    retention: IcechunkRetention = Field(default_factory=lambda: IcechunkRetention())
+    expiry: IcechunkExpiry = Field(default_factory=lambda: IcechunkExpiry())
+
+    def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
+        return self.retention.policy_rows(as_of)
+
+    def anchored(self, anchor: Anchor) -> IcechunkLakeConfig:
+        return self.model_copy(update={"location": anchor.absolute(self.location, "location")})

@@ -1,0 +1,36 @@
+"""What the collector knows of Icechunk lakes before it opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.lakes.kind import ForeignSign, LakeKind
+from gc_assets.lakes.protocol import Lake
+
+MAGIC: Final = "ICE🧊CHUNK".encode()
+
+
+def _repository(raw: bytes) -> str | None:
+    return "an Icechunk repository of spec v2" if raw.startswith(MAGIC) else None
+
+
+def _open(config: IcechunkLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
+    from gc_assets.lakes.icechunk.lake import IcechunkLake
+
+    del storages
+    return IcechunkLake(config, objects)
+
+
+KIND: Final = LakeKind(
+    name="icechunk",
+    title="Icechunk",
+    config=IcechunkLakeConfig,
+    open=_open,
+    modules=("zstandard",),
+    edits_history=True,
+    undoes_edits=True,
+    foreign_signs=(ForeignSign(r"(^|/)repo$", _repository), ForeignSign(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
+)

@@ -1,0 +1,44 @@
+"""What the collector knows of lakeFS lakes before it opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gc_assets.config.models import LakeConfig
+from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.kind import ForeignSign, KindBox, LakeKind
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
+from gc_assets.lakes.lakefs.xids import named_times
+from gc_assets.lakes.protocol import Lake
+from gc_assets.state.schemas import CURRENT_RULES, LAKE_REFS, MANIFEST_ENTRIES
+
+
+def _has_lifecycle(config: LakeConfig) -> bool:
+    return config.has_lifecycle
+
+
+def _open(config: LakeFsLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
+    from gc_assets.lakes.lakefs.lake import LakeFsLake
+
+    return LakeFsLake(config, objects, storages)
+
+
+KIND: Final = LakeKind(
+    name="lakefs",
+    title="lakeFS",
+    config=LakeFsLakeConfig,
+    open=_open,
+    modules=("lakefs_sdk", "google_crc32c"),
+    releases_by_rule=True,
+    boxes=(
+        KindBox(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),
+        KindBox(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_lifecycle, before_live=True),
+        KindBox(LIFECYCLE_OBJECTS, after=(POTENTIAL_COMMITS,), when=_has_lifecycle, before_live=True),
+    ),
+    never_committed="uncommitted",
+    foreign_signs=(ForeignSign(r"(^|/)_lakefs/"),),
+    uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
+    named_times=named_times,
+)

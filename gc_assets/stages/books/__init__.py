@@ -1,0 +1,1 @@
+"""What is on record: plans with their approvals, and the quarantine ledger."""

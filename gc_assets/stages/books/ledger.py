@@ -1,0 +1,131 @@
+"""The quarantine ledger: it says which copies of which keys are in quarantine, from the logs of
+everything that was ever done.
+
+One rule (`held`), read by Arrow for people and by Spark for stages. A *word* is a row of
+`deletion_log`. A word settles something if it is `done`, or if it is a purge of an absent object. A
+copy is named by its key and the plan that quarantined it. Its newest settled word counts. Words of
+one moment are in the order of their runs' ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.phases import ABSENT, DONE, PURGE, QUARANTINE
+from gc_assets.stages.tables import parallelism, spark_schema
+from gc_assets.state.files import Files
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import DELETION_LOG, STRING, TIMESTAMP
+
+# What is known of an object in quarantine. `source_plan_id` is the plan that quarantined it.
+COPY: Final = ("size_bytes", "etag", "version_id", "quarantine", "kind")
+WORDS: Final = pa.schema(
+    [DELETION_LOG.schema.field(name) for name in ("key", "phase", "outcome", "at", "plan_id", "run_id", "source_plan_id", *COPY)]
+)
+HELD: Final = pa.schema(
+    [("key", STRING), ("source_plan_id", STRING), ("quarantined_at", TIMESTAMP), *(DELETION_LOG.schema.field(name) for name in COPY)]
+)
+
+
+def settled(words: pa.Table) -> pa.Table:
+    """Returns the words that settle something, with the plan that quarantined the copy (`by`)."""
+    done = pc.equal(words.column("outcome"), DONE)
+    gone = pc.and_(pc.equal(words.column("phase"), PURGE), pc.equal(words.column("outcome"), ABSENT))
+    mine = words.filter(pc.or_(done, gone))
+    quarantined = pc.equal(mine.column("phase"), QUARANTINE)
+    return mine.append_column("by", pc.if_else(quarantined, mine.column("plan_id"), mine.column("source_plan_id")))
+
+
+def newest(words: pa.Table, of: Sequence[str]) -> pa.Table:
+    """Returns the last settled word for each combination of the columns `of`, oldest first."""
+    mine = settled(words)
+    run = pc.fill_null(mine.column("run_id"), "")
+    ordered = mine.set_column(mine.schema.get_field_index("run_id"), "run_id", run).sort_by([("at", "ascending"), ("run_id", "ascending")])
+    last = ordered.append_column("row", pa.array(np.arange(ordered.num_rows))).group_by(list(of)).aggregate([("row", "max")])
+    return ordered.take(last.sort_by("row_max").column("row_max"))
+
+
+def held(words: pa.Table) -> pa.Table:
+    """Returns the copies in quarantine (columns `HELD`). `words` must be all words about their
+    keys.
+    """
+    last = newest(words, ("key", "by"))
+    waiting = last.filter(pc.equal(last.column("phase"), QUARANTINE))
+    columns = {"source_plan_id": "by", "quarantined_at": "at"}
+    return pa.table({name: waiting.column(columns.get(name, name)) for name in HELD.names}).cast(HELD)
+
+
+def logged(files: Files, logs: Sequence[PastRun]) -> pa.Table:
+    """Returns all words of these logs (columns `WORDS`).
+
+    Logs of 0.2.0 do not name their runs in each row. Their receipts do.
+    """
+    tables = [_words(files, path, log.run_id) for log in logs for path in log.paths()]
+    return pa.concat_tables(tables) if tables else WORDS.empty_table()
+
+
+def quarantined(state: State, storage_name: str) -> pa.Table:
+    """Returns what is in quarantine in a storage (columns `HELD`), in memory."""
+    return held(logged(state.files, state.history(storage_name, DELETION_LOG.name)))
+
+
+def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, unpublished: Sequence[DataFrame] = ()) -> DataFrame:
+    """Returns what is in quarantine in a storage, columns `HELD`, one row per copy. Lazy: no job
+    runs here.
+
+    `unpublished` are rows of `deletion_log` that no log holds yet.
+    """
+    parts = [(path, log.run_id) for log in state.history(storage_name, DELETION_LOG.name) for path in log.paths()]
+    ddl = spark_schema(WORDS)
+    numbers = spark.range(0, len(parts), 1, max(1, min(len(parts), parallelism(spark))))
+    words = numbers.mapInArrow(_ReadWords(state.files, tuple(parts)), ddl)
+    for rows in unpublished:
+        words = words.unionByName(rows.select(*WORDS.names))
+    return words.repartition("key").mapInArrow(_held, spark_schema(HELD))
+
+
+def oldest_of_each_key(ledger: DataFrame) -> DataFrame:
+    """Returns one row per key.
+
+    Where a name was quarantined twice, it is the copy that waits longest. The other has its turn on
+    a later night.
+    """
+    others = [name for name in ledger.columns if name != "key"]
+    first = ledger.groupBy("key").agg(F.min_by(F.struct(*others), F.struct("quarantined_at", "source_plan_id")).alias("first"))
+    return first.select("key", *[f"first.{name}" for name in others])
+
+
+@dataclass(frozen=True)
+class _ReadWords:
+    """Takes numbers of parts and yields their settled words. Runs in executors."""
+
+    files: Files
+    parts: tuple[tuple[str, str], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                path, run_id = self.parts[number]
+                yield from settled(_words(self.files, path, run_id)).select(WORDS.names).to_batches()
+
+
+def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the copies in quarantine. All words about each key must be in one partition."""
+    words = [batch for batch in batches if batch.num_rows]
+    if words:
+        yield from held(pa.Table.from_batches(words).cast(WORDS)).to_batches()
+
+
+def _words(files: Files, path: str, run_id: str) -> pa.Table:
+    words = read_parts(files, [path], DELETION_LOG.schema, WORDS.names)
+    return words.set_column(words.schema.get_field_index("run_id"), WORDS.field("run_id"), pc.fill_null(words.column("run_id"), run_id))

@@ -1,0 +1,418 @@
+"""Finds plans by their ids, records a person's approval, and says whether a plan may be applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+
+from gc_assets.config.models import Config
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, StateError, UsageError
+from gc_assets.core.plan import Approval, PlanHeader, PlanSummary, is_intact
+from gc_assets.state.facts import DeletionPlanFacts, Planned
+from gc_assets.state.files import may_not_write
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import Published, State
+from gc_assets.state.schemas import DELETION_PLAN
+
+SPOILT: Final = "spoilt"
+APPROVALS: Final = "approvals"
+_RECORDS: Final = "_records.json"
+_FINISHED, _RESTORED = "finished.json", "restored.json"
+
+
+class _Restored(BaseModel):
+    """The record that `restore` makes of a plan whose files it put back."""
+
+    at: datetime
+
+
+class _Finished(BaseModel):
+    """The record that `apply` makes of a plan that it executed in full, as far as lists show it."""
+
+    at: datetime
+
+
+class _Record(RootModel[dict[str, Any]]):
+    """A JSON object."""
+
+
+class PlanRecord(BaseModel):
+    """What people and executions did with one plan."""
+
+    model_config = ConfigDict(frozen=True)
+
+    approval: Approval | None = None
+    finished_at: datetime | None = None
+    restored_at: datetime | None = None
+
+    def status_of(self, plan: PlanSummary, now: datetime) -> str:
+        if self.restored_at is not None:
+            return "restored"
+        if self.finished_at is not None:
+            return "applied"
+        status = plan.status_at(now)
+        if self.approval is not None and status in {"ready", "refused"}:
+            return "approved"
+        return "expired" if status == "ready" and now >= plan.approve_before else status
+
+
+class _Records(RootModel[dict[str, PlanRecord]]):
+    """Records by plan id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPlan:
+    """A plan as the index of plans knows it.
+
+    Its receipt was not read. Whoever approves or applies a plan gets it from `find_plan`.
+    """
+
+    header: PlanSummary
+    run: PastRun
+    record: PlanRecord
+
+    @property
+    def approval(self) -> Approval | None:
+        return self.record.approval
+
+    def status_at(self, now: datetime) -> str:
+        return self.record.status_of(self.header, now)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan in the state.
+
+    `finished` is the record that `record_finished` wrote. `restored_at` is when files of the plan
+    were put back.
+    """
+
+    header: PlanHeader
+    published: Published
+    approval: Approval | None
+    finished: dict[str, Any] | None
+    restored_at: datetime | None
+
+    def status_at(self, now: datetime) -> str:
+        finished_at = datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
+        record = PlanRecord(approval=self.approval, finished_at=finished_at, restored_at=self.restored_at)
+        return record.status_of(self.header.summary, now)
+
+
+def plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
+    """Yields every plan that has something to do, newest first within a storage.
+
+    With `empty` it yields the others too. A plan that was made twice is listed once. Costs a few
+    requests, however many plans there are.
+    """
+    state = State.at(config.state)
+    for storage in config.storages:
+        if storage_name in {None, storage.name}:
+            history = state.history(storage.name, DELETION_PLAN.name)
+            stored = {run.headline(Planned).plan.plan_id: run for run in history}
+            records = _records(state, storage.name) if stored else {}
+            for plan_id, run in sorted(stored.items(), key=lambda item: item[1].run_id, reverse=True):
+                plan = run.headline(Planned).plan
+                _refuse_copy(state, plan, run.group, run.path)
+                if empty or plan.has_work:
+                    yield ListedPlan(plan, run, records.get(plan_id, PlanRecord()))
+
+
+def load(state: State, published: Published) -> StoredPlan:
+    """Reads a plan with its approval and the record of its execution.
+
+    Raises `StateError` where one of them is not what was written.
+    """
+    header = _header(state, published)
+    restored = _read(state, f"{execution_directory(header)}/{_RESTORED}", _Restored)
+    finished = _read(state, f"{execution_directory(header)}/{_FINISHED}", _Record)
+    return StoredPlan(
+        header,
+        published,
+        _approval(state, header),
+        dict(finished.root) if finished is not None else None,
+        restored.at if restored is not None else None,
+    )
+
+
+def _header(state: State, published: Published) -> PlanHeader:
+    where, receipt = f"{state.files.root}/{published.path}", published.receipt
+    try:
+        facts = DeletionPlanFacts.model_validate(receipt.facts)
+    except ValidationError as error:
+        what = "; ".join(str(error).splitlines())
+        raise StateError(f"the plan in {where} is damaged ({what}); make a new one with `gc-assets run`") from error
+    header, named = facts.header, facts.plan_id
+    if not is_intact(header) or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
+        raise StateError(f"plan {header.plan_id} in {where} was changed after it was made; make a new one with `gc-assets run`")
+    _refuse_copy(state, header.summary, receipt.group, published.path)
+    return header
+
+
+def _refuse_copy(state: State, plan: PlanSummary, group: str, path: str) -> None:
+    if plan.storage != group or not path.startswith(f"{plan.storage}/"):
+        other, where = path.partition("/")[0], f"{state.files.root}/{path}"
+        raise StateError(f"plan {plan.plan_id} of storage {plan.storage} lies among those of {other} in {where}; remove that copy")
+
+
+def _approval(state: State, header: PlanHeader) -> Approval | None:
+    approval = _read(state, approval_path(header), Approval)
+    if approval is not None and approval.plan_id != header.plan_id:
+        raise StateError(
+            f"{state.files.root}/{approval_path(header)} approves plan {approval.plan_id}, not the one it is named for; "
+            "remove it and approve the plan again"
+        )
+    return approval
+
+
+def find_plan(config: Config, plan_id: str) -> StoredPlan:
+    """Returns the plan of an id or of its first characters (at least 8), every byte of its rows
+    verified.
+
+    Raises `UsageError` where none or several match, and `StateError` where its rows are not those
+    that were written.
+    """
+    if len(plan_id) < 8:
+        raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
+    found = [plan for plan in plans(config, empty=True) if plan.header.plan_id.startswith(plan_id)]
+    if len(found) != 1:
+        what = "no plan" if not found else f"{len(found)} plans"
+        raise UsageError(f"{what} with the id {plan_id}; `gc-assets plans` lists those there are")
+    state = State.at(config.state)
+    plan = load(state, state.open(found[0].run))
+    # A bit that flipped in a key would delete another file. So what is approved or applied is read
+    # in full first.
+    state.verify(plan.published)
+    return plan
+
+
+def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = ()) -> Approval:
+    """Records a person's yes.
+
+    Raises `GateRefused` for a plan that must not be approved, naming the gates and their way out.
+    Raises `UsageError` where the approval has no name or the plan has nothing to do.
+    """
+    plan, now = find_plan(config, plan_id), clock.now()
+    header = plan.header
+    if not by.strip():
+        raise UsageError("an approval needs a name: --by WHO")
+    if plan.finished is not None or plan.restored_at is not None:
+        raise GateRefused(f"plan {header.plan_id} is {plan.status_at(now)}; a plan is used once. Make a new one with `gc-assets run`.")
+    refuse_historical(header)
+    if not header.has_work:
+        raise UsageError(f"plan {header.plan_id} has nothing to do, so there is nothing to approve")
+    if now >= header.approve_before:
+        raise GateRefused(
+            f"plan {header.plan_id} could be approved until {header.approve_before.isoformat()}, now it is {now.isoformat()}; "
+            "make a new one with `gc-assets run`"
+        )
+    refuse_gates(header, overrides)
+    approval = Approval(plan_id=header.plan_id, by=by.strip(), at=now, overrides=tuple(sorted(set(overrides))))
+    _record_approval(State.at(config.state), header, approval)
+    return approval
+
+
+def refuse_historical(header: PlanHeader) -> None:
+    if header.historical:
+        raise GateRefused(
+            f"plan {header.plan_id} is an analysis of {header.run_date}, a date that was never frozen on its day: "
+            "it can be shown and never applied. Run today's date for a plan that can."
+        )
+
+
+def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
+    """Raises `GateRefused` with every failed gate that no override passes.
+
+    Raises `UsageError` for an override of no gate.
+    """
+    unknown = set(overrides) - {gate.name for gate in header.gates}
+    if unknown:
+        known = ", ".join(gate.name for gate in header.gates if gate.overridable)
+        raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate; those that can be overridden are {known}")
+    stopped = [gate for gate in header.failed_gates if not (gate.overridable and gate.name in overrides)]
+    if stopped:
+        lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in stopped)
+        raise GateRefused(f"plan {header.plan_id} of storage {header.storage} is refused by its gates:\n{lines}")
+
+
+def approval_path(header: PlanHeader) -> str:
+    return f"{header.storage}/{APPROVALS}/{header.plan_id}.json"
+
+
+def execution_directory(header: PlanHeader) -> str:
+    """Returns where the write-ahead log of a plan lives, relative to the state."""
+    return f"{header.storage}/apply/{header.plan_id}"
+
+
+def record_finished(state: State, header: PlanHeader, finished: Mapping[str, Any]) -> None:
+    """Records that the plan was executed in full. `finished` says when (`at`) and with which books."""
+    state.files.replace(f"{execution_directory(header)}/{_FINISHED}", json.dumps(finished, indent=1).encode())
+    _Book(state, header.storage).note_plan(header.plan_id, finished_at=_Finished.model_validate(finished).at)
+
+
+def record_restored(state: State, storage_name: str, plan_id: str, at: datetime, restore_id: str) -> None:
+    """Records that files of the plan were put back, so that it no longer counts as finished.
+
+    The list of plans must not learn it later than the plan's own record.
+    """
+    _Book(state, storage_name).note_plan(plan_id, restored_at=at)
+    record = {"at": at.isoformat(), "restore": restore_id}
+    state.files.replace(f"{storage_name}/apply/{plan_id}/{_RESTORED}", json.dumps(record).encode())
+
+
+def unfinished(state: State, storage_name: str) -> list[str]:
+    """Returns the ids of plans whose execution began and did not end."""
+    records = _records(state, storage_name)
+    begun = state.files.directories(f"{storage_name}/apply")
+    ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
+    return [plan_id for plan_id in begun if plan_id not in ended]
+
+
+def _record_approval(state: State, header: PlanHeader, approval: Approval) -> None:
+    book = _Book(state, header.storage)
+    if header.plan_id in book.read():  # approved before: until the new approval is noted, the approval itself is read
+        book.note_plan(header.plan_id, approval=None)
+    state.files.replace(approval_path(header), approval.model_dump_json(indent=1).encode())
+    book.note_plan(header.plan_id, approval=approval)
+
+
+class _Spoilt(BaseModel):
+    """What an edit of a lake's history did besides what was approved."""
+
+    plan_id: str
+    lake: str
+    found: list[str]
+
+
+def record_spoilt(state: State, lake_name: str, plan_id: str, found: Sequence[str]) -> None:
+    """Records damage to a lake's history. It holds up every later plan until a person removes the
+    record.
+    """
+    record = _Spoilt(plan_id=plan_id, lake=lake_name, found=list(found))
+    state.files.replace(f"{lake_name}/{SPOILT}/{plan_id}.json", record.model_dump_json(indent=1).encode())
+
+
+def spoilt(state: State, lake_names: Sequence[str]) -> list[str]:
+    """Returns what edits of these lakes' histories spoilt and nobody has settled yet.
+
+    One sentence a record, with the way out.
+    """
+    paths = [f"{lake}/{SPOILT}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{SPOILT}")]
+    records = [(path, record) for path in paths if (record := _read(state, path, _Spoilt)) is not None]
+    return [
+        f"Lake {record.lake}, plan {record.plan_id[:12]}: {'; '.join(record.found)}. Mend it, then remove {state.files.root}/{path}."
+        for path, record in records
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Book:
+    """What is known of all plans of a storage, in one object.
+
+    Each record repeats what lies in a file of the plan's own.
+    """
+
+    state: State
+    storage: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.storage}/apply/{_RECORDS}"
+
+    def read(self) -> Mapping[str, PlanRecord]:
+        try:
+            return self._parsed(self.state.files.read(self.path))
+        except FileNotFoundError:
+            return {}
+
+    def note(self, change: Callable[[Mapping[str, PlanRecord]], Mapping[str, PlanRecord]]) -> None:
+        def noted(content: bytes | None) -> bytes:
+            records = change(self._parsed(content) if content is not None else {})
+            return _Records(dict(sorted(records.items()))).model_dump_json(indent=1, exclude_none=True).encode()
+
+        self.state.files.change(self.path, noted)
+
+    def note_plan(self, plan_id: str, **known: Any) -> None:
+        self.note(lambda records: {**records, plan_id: records.get(plan_id, PlanRecord()).model_copy(update=known)})
+
+    def _parsed(self, content: bytes) -> Mapping[str, PlanRecord]:
+        try:
+            return _Records.model_validate_json(content).root
+        except ValidationError as error:
+            where = f"{self.state.files.root}/{self.path}"
+            raise StateError(f"{where} is damaged ({error}); remove it, it is made again from the records beside it") from error
+
+
+def _records(state: State, storage_name: str) -> dict[str, PlanRecord]:
+    """Returns the records of all plans that were approved or begun.
+
+    An approval that somebody removed counts as none. What the book lacks is read from the plan's
+    own files and noted. Few plans began and did not end, so few files are read.
+    """
+    book = _Book(state, storage_name)
+    known = book.read()
+    approved = {item.name.removesuffix(".json") for item in state.files.list(f"{storage_name}/{APPROVALS}")}
+    begun = set(state.files.directories(f"{storage_name}/apply"))
+    found: dict[str, PlanRecord] = {}
+    for plan_id in approved | begun:
+        record = known.get(plan_id, PlanRecord())
+        if plan_id in approved and record.approval is None:
+            record = record.model_copy(update={"approval": _read(state, f"{storage_name}/{APPROVALS}/{plan_id}.json", Approval)})
+        if plan_id not in approved:
+            record = record.model_copy(update={"approval": None})
+        if plan_id in begun and record.finished_at is None and record.restored_at is None:
+            directory = f"{storage_name}/apply/{plan_id}"
+            finished, restored = _read(state, f"{directory}/{_FINISHED}", _Finished), _read(state, f"{directory}/{_RESTORED}", _Restored)
+            ended = {"finished_at": finished.at if finished else None, "restored_at": restored.at if restored else None}
+            record = record.model_copy(update=ended)
+        found[plan_id] = record
+    if any(_adds(record, known.get(plan_id)) for plan_id, record in found.items()):
+        _keep(book, found)
+    return found
+
+
+def _adds(record: PlanRecord, known: PlanRecord | None) -> bool:
+    """Says whether the record tells something that the known one does not."""
+    told = known or PlanRecord()
+    return any(getattr(told, name) is None and getattr(record, name) is not None for name in PlanRecord.model_fields)
+
+
+def _keep(book: _Book, found: Mapping[str, PlanRecord]) -> None:
+    """Notes what was read from the plans' own files.
+
+    Leaves alone what somebody noted meanwhile, and notes nothing where this process may not write.
+    """
+
+    def added(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
+        merged = dict(records)
+        for plan_id, record in found.items():
+            newer = merged.get(plan_id, PlanRecord())
+            unknown = {name: getattr(record, name) for name in PlanRecord.model_fields if getattr(newer, name) is None}
+            merged[plan_id] = newer.model_copy(update=unknown)
+        return merged
+
+    try:
+        book.note(added)
+    except OSError as error:
+        if not may_not_write(error):
+            raise
+
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+def _read(state: State, path: str, model: type[_M]) -> _M | None:
+    try:
+        content = state.files.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return model.model_validate_json(content)
+    except ValidationError as error:
+        raise StateError(f"{state.files.root}/{path} is damaged ({error}); remove it and repeat the command that wrote it") from error

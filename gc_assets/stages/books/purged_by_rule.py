@@ -1,0 +1,37 @@
+"""Names what the rules of lakeFS repositories let go for good.
+
+lakeFS keeps its commits, so a rule that is made longer makes live again what a shorter one had
+purged. The absence of such an object is no sign of a loss or of another spelling.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.stages.books.plans import plans
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import collect, read_paths
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
+
+RULES = ("expired", "lifecycle")
+
+
+def purged_by_rule(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+    """Returns key and lake of objects that plans of ours purged because a rule of their lake no
+    longer kept them, each once.
+
+    What was purged as never committed is not among them: a need for it by now would be news.
+    """
+    lakes = [lake.name for lake in night.config.lakes if night.kind(lake.name).releases_by_rule]
+    if not lakes:
+        return spark.createDataFrame([], "key string, lake string")
+    logs = [path for log in night.state.history(storage_name, DELETION_LOG.name) for path in log.paths()]
+    purged = read_paths(spark, night.state.files, DELETION_LOG.schema, logs).filter(
+        (F.col("phase") == "purge") & (F.col("outcome") == "done")
+    )
+    planned_by = {row["source_plan_id"] for row in collect(purged.select("source_plan_id").distinct())}
+    planned = [path for plan in plans(night.config, storage_name) if plan.header.plan_id in planned_by for path in plan.run.paths()]
+    rows = read_paths(spark, night.state.files, DELETION_PLAN.schema, planned)
+    by_rule = rows.filter((F.col("action") == "quarantine") & F.col("reason").isin(*RULES) & F.col("lake").isin(*lakes))
+    return by_rule.join(purged.select("key"), "key", "left_semi").select("key", "lake").distinct()

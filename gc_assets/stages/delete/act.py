@@ -1,0 +1,151 @@
+"""Executes the rows of a plan in executors: through the write-ahead log, in the order of reference,
+and never on a file that a lake needs.
+
+Knows no plan and no lake. Each row says whether somebody needs its file, and why. A file that names
+others goes before them and comes back after them. So wherever a run is killed, no snapshot stands
+whose own files are gone (a *husk*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, PURGE, QUARANTINE, RESTORE
+from gc_assets.lakes.protocol import LEAF_RANK, RANKS
+from gc_assets.stores.execution import execute, outcome_rows, planned_rows
+from gc_assets.stores.protocol import Lease, Planned, Quarantine, QuarantineMode, Result, Store
+from gc_assets.stores.write_ahead import WriteAheadLog
+
+# `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's
+# own expiry, which is not done yet.
+ACT_COLUMNS: Final = (
+    "key",
+    "action",
+    "size_bytes",
+    "etag",
+    "version_id",
+    "source_plan_id",
+    "quarantine",
+    "kind",
+    "needed",
+    "retry",
+    "in_quarantine",
+)
+
+
+def in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
+    """Returns rows of one action in the order in which they must be acted on.
+
+    That is by rising rank, for a restore by falling rank.
+    """
+    rank = F.coalesce(F.try_element_at(F.create_map(*[F.lit(item) for pair in RANKS.items() for item in pair]), "kind"), F.lit(LEAF_RANK))
+    return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
+
+
+def _turn(row: tuple[Planned, QuarantineMode]) -> tuple[int, QuarantineMode]:
+    """Returns the turn of a row.
+
+    Rows of different turns share no batch of the log: a batch is durable before the next one
+    begins.
+    """
+    planned, mode = row
+    rank = RANKS.get(planned.kind or "", LEAF_RANK)
+    return (-rank if planned.action == RESTORE else rank), mode
+
+
+@dataclass(frozen=True)
+class _OnlyInterrupted:
+    """Ends what a crash left in the middle, and begins nothing.
+
+    Stands in where the plan is past its time or made under another policy. What cannot be ended is
+    `denied`, so that the plan ends. The file stays where the store says it is, and a later plan may
+    name it.
+    """
+
+    inner: Quarantine
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        ended = map(_given_up, self.inner.act([planned for planned in batch if planned in resumed], resumed))
+        late = Result(DENIED, "the plan was out of date before this key was reached")
+        return [next(ended) if planned in resumed else late for planned in batch]
+
+
+def _given_up(result: Result) -> Result:
+    return result if result.verdict != FAILED else Result(DENIED, f"{result.error}; the plan is out of date, so this was the last attempt")
+
+
+@dataclass(frozen=True)
+class _PutBack:
+    """Puts back what an earlier run of the plan may have moved of keys that a lake needs, and
+    leaves all others alone.
+
+    A key of `retried` fails instead of being settled: it may go once the plan's expiry is done.
+    """
+
+    inner: Quarantine
+    plan_id: str
+    why: Mapping[str, str]
+    retried: Collection[str]
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        moved = [row for row in batch if row in resumed and row.action == QUARANTINE]
+        back = self.inner.act([replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in moved])
+        restored = dict(zip(moved, back, strict=True))
+        return [self._result(row, restored.get(row)) for row in batch]
+
+    def _result(self, row: Planned, restored: Result | None) -> Result:
+        if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
+            return Result(FAILED, f"{self.why[row.key]}, and putting it back failed: {restored.error}")
+        return Result(FAILED if row.key in self.retried else CHANGED, self.why[row.key])
+
+
+@dataclass(frozen=True)
+class Act:
+    """Executes the rows of a partition (columns `ACT_COLUMNS`) through the write-ahead log.
+
+    A row that the fresh mark needs is never quarantined or purged. A row that is no longer in
+    quarantine is not purged. Both get the outcome `changed`, or `failed` where `retry` is set, and
+    what a killed run may have moved of them is put back. What an earlier run settled stays on
+    record.
+
+    Within a batch of rows the ranks are kept in order. Across batches the caller sorts them. Runs
+    in executors.
+    """
+
+    store: Store
+    log: WriteAheadLog
+    lease: Lease
+    clock: Clock
+    plan_id: str
+    run_id: str | None = None
+    only_interrupted: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            spared = dict(self._spared(batch))
+            retried = {key for key, again in zip(*(batch.column(name).to_pylist() for name in ("key", "retry")), strict=True) if again}
+            rows = sorted(zip(planned_rows(batch), batch.column("quarantine").to_pylist(), strict=True), key=_turn)
+            for (_, mode), members in groupby(rows, key=_turn):
+                quarantine = self.store.quarantine(mode, self.plan_id)
+                mine = [row for row, _ in members]
+                doing = _OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
+                wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
+                back = _PutBack(quarantine, self.plan_id, spared, retried)
+                kept = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
+                yield outcome_rows([*wanted, *kept], self.plan_id, mode, self.run_id)
+
+    def _spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        columns = ("key", "action", "needed", "in_quarantine")
+        for key, action, why, in_quarantine in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+            if action != RESTORE and why is not None:
+                yield key, why
+            elif action == PURGE and not in_quarantine:
+                yield key, "no longer in quarantine"

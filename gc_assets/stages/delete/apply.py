@@ -1,0 +1,363 @@
+"""Executes one approved plan: lease, fresh mark, then restore, expire, quarantine and purge, with
+intents and outcomes on record.
+
+Acts and never decides: the rows are the plan's, less what the fresh mark shows to be live again.
+"""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core import gates
+from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.core.phases import EXPIRE, FAILED, PHASES, QUARANTINE, RESTORE
+from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
+from gc_assets.core.units import format_bytes
+from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.lakes.protocol import RANKS
+from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_finished, refuse_gates, refuse_historical
+from gc_assets.stages.delete.act import ACT_COLUMNS, Act, in_one_task
+from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
+from gc_assets.stages.mark.snapshot_history import snapshot_history
+from gc_assets.stages.mark.whole import mark
+from gc_assets.stages.night import RECHECK, Night
+from gc_assets.stages.progress import begin, doing, logged, reached
+from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
+from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
+from gc_assets.state.facts import DeletionLogFacts
+from gc_assets.state.journal import Published, State
+from gc_assets.state.receipts import Balance
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.stores.execution import balance
+from gc_assets.stores.protocol import Lease
+from gc_assets.stores.write_ahead import WriteAheadLog, open_log
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The published log and the books: outcomes to rows and bytes, per phase.
+
+    The log is null where no file was to be touched. The rows of phase `expire` are edits of
+    history. `nothing_to_do` says why, where nothing was to be done.
+    """
+
+    published: Published | None
+    books: dict[tuple[str, str], Totals]
+    nothing_to_do: str | None = None
+
+    @property
+    def edited(self) -> bool:
+        """Says whether edits of history were executed, whatever became of them."""
+        return any(phase == EXPIRE for phase, _ in self.books)
+
+
+@logged(DELETION_LOG, attrgetter("header.storage"))
+def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> Applied:
+    """Executes the plan's rows of the given phases, or resumes where an earlier run of it stopped.
+
+    Raises `GateRefused` where the plan is not approved, expired before it began, or is not of this
+    storage or policy, and where the fresh mark does not support it. Nothing is changed then. The
+    lakes are marked again after a restore and after edits of history. Those marks may refuse too,
+    and so does a lost lease: what was done by then stays done and on record.
+
+    A restore needs no approval.
+    """
+    header, state = plan.header, night.state
+    already = nothing_to_do(plan)
+    if already is not None:
+        return Applied(None, {}, already)
+    refuse_apply(night, plan, phases)
+    chosen = phases_of(header, phases)
+    stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
+    stale = stale or night.storage(header.storage).quarantine != header.quarantine
+    owner = plan.approval.by if plan.approval is not None else getpass.getuser()
+    lease = night.store(header.storage).acquire(header.plan_id, owner, night.clock)
+    recheck = f"{header.plan_id}-{lease.token}"
+    try:
+        doing(f"marking {len(night.config.lakes):,} lakes afresh")
+        needed = _needed(spark, night, plan, recheck, only_ending=stale)
+        lease.renew()  # the mark may have taken longer than a lease lasts
+        log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
+        rows = read_table(spark, state, DELETION_PLAN, plan.published)
+        _same_rows(rows, plan)
+        execution = _Execution(spark, night, plan, rows, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
+        for phase in chosen:
+            if phase == EXPIRE:
+                if execution.expire(recheck):
+                    needed = _needed(spark, night, plan, recheck, only_ending=stale)
+                execution.remember(recheck)
+                lease.renew()
+                continue
+            execution.act(phase, needed)
+            if phase == RESTORE and len(chosen) > 1:  # what came back may name files that nobody knew to be needed
+                needed = _needed(spark, night, plan, recheck, only_ending=stale)
+                lease.renew()
+        return execution.publish(chosen)
+    finally:
+        _forget(state, recheck)
+        lease.release()
+
+
+def nothing_to_do(plan: StoredPlan) -> str | None:
+    """Returns why applying this plan would change nothing; null for a plan that may still be
+    executed.
+    """
+    if plan.restored_at is not None:
+        return f"files of this plan were restored at {plan.restored_at.isoformat()}; make a new plan"
+    if plan.finished is not None:
+        return f"this plan was applied in full at {plan.finished['at']}; applying it again changes nothing"
+    return None
+
+
+def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
+    """Raises `GateRefused` where the configuration or the state forbids to execute the plan."""
+    header = plan.header
+    begun = any(item.name == "log.json" for item in night.state.files.list(execution_directory(header)))
+    too_late = night.clock.now() >= header.apply_before
+    storage = night.storage(header.storage)
+    refuse_historical(header)
+    if storage.mode != "apply":
+        raise GateRefused(
+            f"storage {storage.name} is in mode plan, so nothing in it is changed. "
+            "Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this once."
+        )
+    if header.rehearsal != night.clock.is_rehearsal:
+        made = "a rehearsal (GC_ASSETS_UNSAFE_NOW)" if header.rehearsal else "the real clock"
+        raise GateRefused(f"plan {header.plan_id} was made under {made}, and now the clock is another; make a new plan")
+    if storage.location != header.location or (storage.quarantine != header.quarantine and not begun):
+        raise GateRefused(
+            f"plan {header.plan_id} was made for {header.location} with quarantine {header.quarantine}; "
+            f"the configuration now says {storage.location} and {storage.quarantine}. Make a new plan."
+        )
+    if tuple(phases) == (RESTORE,):
+        return
+    if plan.approval is None:
+        raise GateRefused(f"plan {header.plan_id} is not approved; approve it with `gc-assets approve {header.plan_id[:12]} --by WHO`")
+    refuse_gates(header, plan.approval.overrides)
+    if header.policy_digest != night.config.policy_digest() and not begun:
+        raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
+    if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_over(night, plan):
+        raise GateRefused(
+            f"plan {header.plan_id} frees {header.after_expiry.files:,} files by editing history, which is not done yet; "
+            f"apply it whole, or `gc-assets apply {header.plan_id[:12]} --phase expire` first"
+        )
+    if too_late and not begun:
+        raise GateRefused(
+            f"plan {header.plan_id} could be applied until {header.apply_before.isoformat()}; make a new one with `gc-assets run`"
+        )
+
+
+def _same_rows(rows: DataFrame, plan: StoredPlan) -> None:
+    """Raises `StateError` unless these are the rows whose digest went into the plan's id."""
+    total = collect(rows.agg(F.sum(row_hash(rows.schema).cast("decimal(38,0)")).alias("digest")))[0]["digest"]
+    found = f"{int(total or 0) % 2**64:016x}"
+    if found != plan.header.rows_digest:
+        raise StateError(
+            f"plan {plan.header.plan_id}: its rows have the digest {found}, it was approved with {plan.header.rows_digest}; "
+            f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+        )
+
+
+def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
+    """Returns where the execution is logged.
+
+    A restore alone, which needs no approval, has its own place: it does not begin the plan.
+    """
+    return f"{header.storage}/restore/{header.plan_id}" if tuple(phases) == (RESTORE,) else execution_directory(header)
+
+
+def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
+    """Returns those of `phases` in which the plan has something to do, in the order of execution."""
+    return [phase for phase in PHASES if phase in phases and (header.expiry_actions if phase == EXPIRE else phase in header.totals)]
+
+
+def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
+    return replace(night, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
+
+
+def _needed(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> DataFrame:
+    """Returns the keys of the storage that a lake needs as of now (columns key, needed, is_live).
+
+    The refs are read under the lease. `is_live` is false for a key that only expired history needs.
+
+    Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
+    where one fails. A plan that is only brought to its end passes them.
+    """
+    header = plan.header
+    again = _again(night, plan, recheck)
+    tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
+    count = live_count(tables, header.storage)
+    checks = [
+        gates.live_set(count, 1),
+        gates.live_drop(count, header.live_files, night.storage(header.storage).gates.max_live_drop),
+        gates.storages_apart(night.overlapping_storages()),
+    ]
+    overrides = plan.approval.overrides if plan.approval is not None else ()
+    failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
+    if failed and not only_ending:
+        lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
+        raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
+    live = live_keys(spark, again, header.storage, tables).select("key", "lake", F.lit(True).alias("is_live"))
+    held = expired_keys(spark, again, header.storage, tables).select("key", "lake", F.lit(False).alias("is_live"))
+    once = live.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
+    live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
+    in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
+    return once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
+
+
+@dataclass
+class _Execution:
+    """One run of `apply`: what it did, phase by phase, and the log that it publishes."""
+
+    spark: SparkSession
+    night: Night
+    plan: StoredPlan
+    rows: DataFrame
+    log: WriteAheadLog
+    lease: Lease
+    only_interrupted: bool
+    books: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
+    written: list[Written] = field(default_factory=list[Written])
+    failed: frozenset[HistoryName] = frozenset()
+    not_made: frozenset[HistoryName] = frozenset()
+
+    def __post_init__(self) -> None:
+        header = self.plan.header
+        self.run = begin(self.night, header.storage, DELETION_LOG, header.run_date)
+
+    def act(self, phase: str, needed: DataFrame) -> None:
+        """Executes the plan's rows of a phase, in executors.
+
+        Metadata is one task, in the order of reference; of a hundred files one or two are metadata.
+        All else is many tasks. Metadata goes first, and comes back last.
+        """
+        header = self.plan.header
+        task = Act(
+            self.night.store(header.storage), self.log, self.lease, self.night.clock, header.plan_id, self.run.run_id, self.only_interrupted
+        )
+        share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
+        names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
+        there = {kind in RANKS for kind in header.by_kind.get(phase, [*RANKS, UNNAMED])}
+        doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
+        reached(lambda: f"{phase}: {self.log.batches():,} batches on record, of {header.totals[phase].files:,} files")
+        judged = self._judged(phase, needed)
+        if len(there) > 1:
+            judged.persist()  # the joins are made once
+        try:
+            for metadata in sorted(there, reverse=phase != RESTORE):
+                if metadata:
+                    rows = in_one_task(judged.filter(names_others), phase, share)
+                else:
+                    rows = judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
+                acted = rows.mapInArrow(task, spark_schema(DELETION_LOG.schema))
+                part = write_frame(acted, DELETION_LOG, self.run, self.night.state, ["phase", "outcome"])
+                for (_, outcome), total in part.totals.items():
+                    self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
+                self.written.append(part)
+        finally:
+            judged.unpersist()
+        balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
+
+    def _judged(self, phase: str, needed: DataFrame) -> DataFrame:
+        """Returns the plan's rows of a phase, each with who needs it by now (columns
+        `ACT_COLUMNS`).
+        """
+        header, state = self.plan.header, self.night.state
+        waiting = quarantine_ledger(self.spark, state, header.storage).select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
+        failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
+        uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
+        gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
+        unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
+        return (
+            self.rows.filter(F.col("action") == phase)
+            .join(needed, "key", "left")
+            .join(waiting, ["key", "source_plan_id"], "left")
+            .withColumn("retry", failed & ~F.coalesce("is_live", F.lit(False)))
+            .withColumn("needed", F.coalesce("needed", F.when(failed | not_made, uncertain), unheard))
+            .select(*ACT_COLUMNS)
+        )
+
+    def expire(self, recheck: str) -> bool:
+        """Makes the plan's edits of history.
+
+        Returns true where any was left to be settled: what was marked before is then out of date.
+        """
+        again = _again(self.night, self.plan, recheck)
+        expired = expire_lakes(self.spark, self.night, again, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
+        self.failed, self.not_made = expired.failed, expired.not_made
+        return expired.edited
+
+    def remember(self, recheck: str) -> None:
+        """Publishes the snapshot histories of the edited lakes anew, from the fresh mark."""
+        for lake in self.night.config.lakes:
+            if self.night.kind(lake.name).has(SNAPSHOT_HISTORY) and lake.name in self.plan.header.expiry_actions:
+                snapshot_history(self.spark, _again(self.night, self.plan, recheck), lake.name)
+
+    def publish(self, chosen: Sequence[str]) -> Applied:
+        """Publishes the log, with balanced books.
+
+        The plan is finished where this run executed every phase of it and nothing failed.
+        """
+        header, state, approval = self.plan.header, self.night.state, self.plan.approval
+        of_files = [phase for phase in chosen if phase != EXPIRE]
+        facts = DeletionLogFacts(
+            plan_id=header.plan_id,
+            phases=tuple(chosen),
+            approved_by=approval.by if approval is not None else None,
+            overrides=approval.overrides if approval is not None else (),
+            books=_amounts(self.books, of_files),
+            edits={verdict: total.rows for (phase, verdict), total in sorted(self.books.items()) if phase == EXPIRE},
+        )
+        published = None
+        if of_files:
+            together = Written(
+                tuple(item for part in self.written for item in part.parts), sum(part.digest for part in self.written) % 2**64
+            )
+            planned = sum(header.totals[phase].files for phase in of_files)
+            published = publish(
+                state,
+                self.run,
+                together,
+                self.night.clock,
+                inputs=[self.plan.published],
+                balances=[Balance(name="planned keys with an outcome", expected=planned, found=together.rows)],
+                facts=facts,
+                unsafe=self.night.unsafe,
+            )
+            _write_stats(state, header, self.books)
+        if not any(self._failed(phase) for phase in chosen) and list(chosen) == phases_of(header, PHASES):
+            finished = {"at": self.night.clock.now().isoformat(), "run_id": self.run.run_id, **facts.model_dump(mode="json")}
+            record_finished(state, header, finished)
+        return Applied(published, self.books)
+
+    def _failed(self, phase: str) -> int:
+        return self.books.get((phase, FAILED), Totals()).rows
+
+
+def _is_one_of(histories: Collection[HistoryName]) -> Column:
+    names = [F.lit("/".join(part for part in history if part is not None)) for history in sorted(histories, key=str)]
+    return F.array_contains(F.array(*names).cast("array<string>"), F.concat_ws("/", "held_by", "held_by_table"))
+
+
+def _amounts(books: dict[tuple[str, str], Totals], phases: Sequence[str]) -> dict[str, Amount]:
+    return {f"{phase}/{outcome}": total.amount for (phase, outcome), total in sorted(books.items()) if phase in phases}
+
+
+def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], Totals]) -> None:
+    lines = ["plan_id,phase,outcome,files,bytes"]
+    lines += [f"{header.plan_id},{phase},{outcome},{total.rows},{total.size_bytes}" for (phase, outcome), total in sorted(books.items())]
+    path = f"{header.storage}/{DELETION_LOG.name}/stats/{header.run_date.isoformat()}.csv"
+    state.files.replace(path, ("\n".join(lines) + "\n").encode())
+
+
+def _forget(state: State, recheck: str) -> None:
+    if recheck in state.files.directories(RECHECK):
+        state.files.delete_directory(f"{RECHECK}/{recheck}")

@@ -1,0 +1,366 @@
+"""Makes the plan of a night: what to quarantine, purge and restore, the gates' verdicts, and the
+digest to approve.
+
+Decides and never acts. The same inputs give the same plan id, so planning twice is planning once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core import gates
+from gc_assets.core.claims import Claims
+from gc_assets.core.hashing import digest as digest_rows
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, PlanHeader, sealed
+from gc_assets.stages.books.ledger import HELD, oldest_of_each_key, quarantine_ledger
+from gc_assets.stages.books.plans import spoilt, unfinished
+from gc_assets.stages.engine import once
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys, live_tables
+from gc_assets.stages.tables import (
+    ROUTE,
+    Totals,
+    Written,
+    collect,
+    merge_written,
+    paths_of,
+    publish,
+    put,
+    read_paths,
+    read_table,
+    report_parts,
+    spark_schema,
+    write_frame,
+)
+from gc_assets.state.facts import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts, Sweep
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import (
+    CLAIMS,
+    DELETION_LOG,
+    DELETION_PLAN,
+    EXPIRY_ACTIONS,
+    EXPIRY_PLAN,
+    LAKE_REFS,
+    ORPHAN_FILES,
+    STORAGE_INVENTORY,
+    STRING,
+)
+
+HEADER: Final = "_header.json"
+WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"
+OWNED: Final = pa.schema([*HELD, ("lake", STRING)])
+
+
+@logged(DELETION_PLAN)
+def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Published:
+    """Publishes `deletion_plan` of a run date.
+
+    Its header is in the receipt's facts and beside the table as `_header.json`. The plan holds the
+    edits of history that the policy asks for (`planned_actions`) and the files that these edits
+    free (`after_expiry`). It leaves out files held by history that this plan does not edit
+    (`held_for_expiry`): another plan edits that.
+    """
+    state = night.state
+    orphans = night.table(ORPHAN_FILES, storage_name)
+    inventory = night.table(STORAGE_INVENTORY, storage_name)
+    live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
+    run = begin(night, storage_name, DELETION_PLAN)
+    doing(f"{orphans.receipt.rows:,} orphan files")
+    expiry = _plan_expiry(spark, night, storage_name, refs, run)
+    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, run)
+    totals_by = ["action", "reason", "after_expiry", "kind"]
+    written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
+    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry)
+    written = replace(written, side={**written.side, **expiry.side})
+    header = _earlier_or(night, storage_name, header)
+    state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
+    facts = DeletionPlanFacts(plan_id=header.plan_id, header=header)
+    return publish(state, run, written, night.clock, inputs=[orphans, inventory, *live, *refs], facts=facts, unsafe=night.unsafe)
+
+
+def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: list[Published], run: Run) -> Written:
+    """Writes the edits of history of every table that claims a part of the storage.
+
+    `facts` count them per lake.
+    """
+    sources = [(table.receipt.group, night.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in refs]
+    copy = _CopyExpiry(
+        storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run
+    )
+    return merge_written(once(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources)))
+
+
+def planned_actions(state: State, plan: Published) -> pa.Table:
+    """Returns the plan's edits of history (columns `EXPIRY_ACTIONS`)."""
+    return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
+
+
+@dataclass(frozen=True)
+class _CopyExpiry:
+    """Copies rows of `expiry_plan` beside the plan, where nothing changes them any more.
+
+    `facts` count them by lake. Runs in one executor task.
+    """
+
+    storage: str
+    sources: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
+    files: Files
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            tables = [self._actions(*source) for source in self.sources]
+            rows = pa.concat_tables([EXPIRY_ACTIONS.empty_table(), *tables])
+            counts = {table.column("lake")[0].as_py(): table.num_rows for table in tables if table.num_rows}
+            yield report_parts(put(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), facts=counts)
+
+    def _actions(self, lake: str, plan: tuple[str, ...], claims: tuple[str, ...]) -> pa.Table:
+        rows = read_parts(self.files, list(plan), EXPIRY_PLAN.schema)
+        here = read_parts(self.files, list(claims), CLAIMS)
+        here = here.filter(pc.equal(here.column("storage"), self.storage))
+        mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(here.column("table_uuid"), "").unique()))
+        return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
+
+
+def header_of(published: Published) -> PlanHeader:
+    return published.facts(DeletionPlanFacts).header
+
+
+def _frozen_at(refs: list[Published]) -> datetime:
+    return min(table.facts(LakeRefsFacts).frozen_at for table in refs)
+
+
+def _rows(
+    spark: SparkSession,
+    night: Night,
+    storage_name: str,
+    orphans: Published,
+    live: list[Published],
+    inventory: Published,
+    refs: list[Published],
+    expiry: Written,
+    run: Run,
+) -> DataFrame:
+    """Returns the planned keys.
+
+    Three groups of keys are routed aside: those that wait in quarantine, those that wait for
+    another plan's edits, and those whose name was taken meanwhile.
+    """
+    state, storage = night.state, night.storage(storage_name)
+    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, paths_of(run, expiry, EXPIRY_SIDE)).select(
+        F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
+    )
+    found = (
+        read_table(spark, state, ORPHAN_FILES, orphans)
+        .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
+        .join(F.broadcast(histories.distinct()), "history", "left")
+    )
+    nothing = F.lit(None).cast("string")
+    fresh = found.select(
+        "key",
+        F.lit(QUARANTINE).alias("action"),
+        "size_bytes",
+        "etag",
+        "version_id",
+        "reason",
+        "lake",
+        "dangling_commits",
+        F.col("held_by").isNotNull().alias("after_expiry"),
+        "held_by",
+        "held_by_table",
+        nothing.alias("source_plan_id"),
+        F.lit(storage.quarantine).alias("quarantine"),
+        "kind",
+        F.when(F.col("held_by").isNull() | F.col("edited"), "").otherwise(HELD_SIDE).alias(ROUTE),
+    )
+    if not state.history(storage_name, DELETION_LOG.name):
+        return fresh
+    ledger = quarantine_ledger(spark, state, storage_name)
+    # Deferred quarantine moves nothing, so the sweep sees what waits there again each night.
+    # Another object of the same name is new garbage.
+    deferred = F.col("quarantine") == "deferred"
+    fresh = fresh.join(ledger.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
+    owned = oldest_of_each_key(ledger).mapInArrow(_Owned(claims_of(night, storage_name, [*refs, *live])), spark_schema(OWNED))
+    needed = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live"))
+    held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"))
+    needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"))
+    listed = read_table(spark, state, STORAGE_INVENTORY, inventory).select("key", F.col("etag").alias("listed_etag"))
+    judged = owned.join(needs, "key", "left").join(listed, "key", "left")
+    taken = F.when(deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
+    due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))
+    is_needed = F.col("is_live").isNotNull()  # live again, or in history that a ref reaches again
+    restore = is_needed & ~F.coalesce(taken, F.lit(False))
+    # A purge takes only what a lake still claims: a lake that left the configuration may need the
+    # rest by now. It takes nothing while live metadata that nobody ever read waits in quarantine.
+    # Once that is back, the next night knows what it needs.
+    purge = ~is_needed & due & F.col("lake").isNotNull() & F.lit(not _needs_unread_metadata(spark, night, live))
+    back = judged.select(
+        "key",
+        F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
+        "size_bytes",
+        "etag",
+        "version_id",
+        F.when(F.col("is_live"), "live again").when(is_needed, "in reachable history again").otherwise("still dead").alias("reason"),
+        "lake",
+        F.lit(None).cast("long").alias("dangling_commits"),
+        F.lit(False).alias("after_expiry"),
+        nothing.alias("held_by"),
+        nothing.alias("held_by_table"),
+        "source_plan_id",
+        "quarantine",
+        "kind",
+        F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
+    )
+    return fresh.unionByName(back)
+
+
+def _needs_unread_metadata(spark: SparkSession, night: Night, live: list[Published]) -> bool:
+    """Says whether quarantine holds a live metadata object that was never decoded."""
+    paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
+    if not paths:
+        return False
+    unknown = read_paths(spark, night.state.files, METADATA, paths)
+    quarantined = [
+        quarantine_ledger(spark, night.state, storage.name).join(unknown.filter(F.col("storage") == storage.name), "key", "left_semi")
+        for storage in night.config.storages
+    ]
+    return any(collect(found.select("key").limit(1)) for found in quarantined)
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """Adds the lake that claims each key tonight; null where no lake collects there any more."""
+
+    claims: Claims
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch.append_column("lake", self.claims.resolve(batch.column("key"))[0])
+
+
+def _header(
+    night: Night,
+    storage_name: str,
+    orphans: Published,
+    inventory: Published,
+    live: list[Published],
+    refs: list[Published],
+    written: Written,
+    expiry: Written,
+) -> PlanHeader:
+    storage, found = night.storage(storage_name), orphans.facts(OrphanFilesFacts)
+    totals: dict[str, Totals] = {}
+    reasons: dict[str, Totals] = {}
+    kinds: dict[str, dict[str, Totals]] = {}
+    freed = held = Totals()
+    for (action, reason, after_expiry, kind), amount in written.totals.items():
+        totals[action] = totals.get(action, Totals()) + amount
+        of_action = kinds.setdefault(action, {})
+        of_action[kind or UNNAMED] = of_action.get(kind or UNNAMED, Totals()) + amount
+        if action == QUARANTINE:
+            reasons[reason] = reasons.get(reason, Totals()) + amount
+        if after_expiry == "true":
+            freed += amount
+    if HELD_SIDE in written.side:
+        expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]
+        planned = reasons.get("expired", Totals())
+        held = sum(expired, Totals(-planned.rows, -planned.size_bytes))
+    return sealed(
+        storage=storage_name,
+        location=storage.location,
+        quarantine=storage.quarantine,
+        run_date=night.run_date,
+        as_of=min(table.facts(LakeRefsFacts).as_of for table in refs),
+        frozen_at=_frozen_at(refs),
+        grace_cutoff=found.grace_cutoff,
+        created_at=night.clock.now(),
+        historical=any(table.facts(LakeRefsFacts).historical for table in refs),
+        rehearsal=night.clock.is_rehearsal or any(table.facts(LakeRefsFacts).rehearsal for table in refs),
+        unsafe=tuple(sorted({*night.unsafe, *(text for table in refs for text in table.receipt.unsafe)})),
+        refs_digests={table.receipt.group: table.facts(LakeRefsFacts).refs_digest for table in refs},
+        policy_digest=night.config.policy_digest(),
+        live_files=live_count(live, storage_name),
+        live_bytes=found.waterfall.get("live", Amount()).bytes,
+        totals={name: _amount(amount) for name, amount in sorted(totals.items())},
+        by_reason={name: _amount(amount) for name, amount in sorted(reasons.items())},
+        by_kind={action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())} for action, amounts in sorted(kinds.items())},
+        after_expiry=_amount(freed),
+        held_for_expiry=_amount(held),
+        quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
+        expiry_actions=dict(sorted(expiry.facts.items())),
+        expiry_digest=f"{expiry.digest:016x}",
+        gates=tuple(_gates(night, storage_name, orphans, inventory, live, refs, _amount(totals.get(QUARANTINE, Totals())))),
+        rows=written.rows,
+        rows_digest=f"{written.digest:016x}",
+    )
+
+
+def _amount(total: Totals) -> Amount:
+    return Amount(files=total.rows, bytes=total.size_bytes)
+
+
+def _gates(
+    night: Night, storage_name: str, orphans: Published, inventory: Published, live: list[Published], refs: list[Published], planned: Amount
+) -> list[GateResult]:
+    found, limits = orphans.facts(OrphanFilesFacts), night.storage(storage_name).gates
+    before = _night_before(night, storage_name)
+    samples = found.stopped_samples
+    listed = inventory.facts(StorageInventoryFacts)
+    stored = Amount(files=listed.objects, bytes=listed.bytes)
+    return [
+        gates.live_set(live_count(live, storage_name), sum(table.receipt.rows for table in refs)),
+        gates.live_drop(
+            live_count(live, storage_name), before.facts(OrphanFilesFacts).live_keys if before is not None else None, limits.max_live_drop
+        ),
+        gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
+        gates.live_listed(live_count(live, storage_name), found.live_unlisted_count, found.live_unlisted),
+        gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
+        gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
+        gates.links(found.behind_links_count, found.behind_links),
+        gates.storages_apart(night.overlapping_storages()),
+        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata),
+        gates.unfinished_apply(unfinished(night.state, storage_name)),
+        gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
+        gates.delete_bytes(planned, limits.max_delete_bytes),
+        gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
+    ]
+
+
+def _night_before(night: Night, storage_name: str) -> Published | None:
+    """Returns the last published night that looked at its own day.
+
+    An analysis of a past date says nothing of what is normal.
+    """
+    runs = night.state.history(storage_name, ORPHAN_FILES.name)
+    days = {run.run_date for run in runs if run.run_date < night.run_date and not run.headline(Sweep).historical}
+    for day in sorted(days, reverse=True):
+        found = night.state.current(storage_name, ORPHAN_FILES.name, day)
+        if found is not None and not found.facts(OrphanFilesFacts).historical:
+            return found
+    return None
+
+
+def _earlier_or(night: Night, storage_name: str, header: PlanHeader) -> PlanHeader:
+    """Returns the header of the same plan made before, else this one.
+
+    The earlier time of creation stays, so making a plan again never prolongs it.
+    """
+    for run in night.state.history(storage_name, DELETION_PLAN.name):
+        if run.headline(Planned).plan.plan_id == header.plan_id:
+            return header_of(night.state.open(run))
+    return header

@@ -1,0 +1,50 @@
+"""Where a piece of a stage's work runs: in this process, or in an executor (design 11).
+
+A Spark job costs a tenth of a second, whatever it does. So little work is done here, and only much
+of it in executors. Both places run the same callable over the same files, so they publish the same
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from gc_assets.stages.tables import PARTS_DDL, collect
+
+# One batch in, rows of `PARTS_DDL` out, as `DataFrame.mapInArrow` takes it.
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+# A task that reads more rows of metadata than this runs in an executor, so that this process stays
+# small. This many take some 50 MB and less than a second.
+HERE_ROWS: Final = 100_000
+# One that reads more files than this would ask the state for them one by one.
+HERE_FILES: Final = 16
+# Pieces that read more bytes than this together are spread over executors.
+HERE_BYTES: Final = 4 * 2**20
+
+
+def once(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
+    """Runs a task that is called with one batch of one row, and returns what it reports (rows of
+    `PARTS_DDL`). The task reads so many rows of metadata from so many files of the state.
+    """
+    return _here(task, 1) if rows <= HERE_ROWS and files <= HERE_FILES else _in_executors(spark, task, 1)
+
+
+def spread(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
+    """Runs a task over the numbers of independent pieces (column `id`), and returns what it reports
+    (rows of `PARTS_DDL`). `size_bytes` is how much the pieces read together.
+    """
+    return _here(task, pieces) if size_bytes <= HERE_BYTES else _in_executors(spark, task, pieces)
+
+
+def _here(task: Task, pieces: int) -> Sequence[Any]:
+    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})
+    return [row for batch in task(iter([numbers])) for row in batch.to_pylist()]
+
+
+def _in_executors(spark: SparkSession, task: Task, pieces: int) -> Sequence[Any]:
+    return collect(spark.range(0, pieces, 1, pieces).mapInArrow(task, PARTS_DDL))

@@ -1,0 +1,1 @@
+"""What is live: refs, commit graph, retention, decoding, live files."""

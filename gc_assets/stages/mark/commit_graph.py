@@ -1,0 +1,187 @@
+"""Reads the commit graph in executors and stores it with generation numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets import __version__
+from gc_assets.core.graph import CommitGraph
+from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
+from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.tables import parallelism, publish, read_table, spark_schema, write_frame
+from gc_assets.state.facts import CommitGraphFacts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
+
+# A task hands rows on in batches of this many commits, so that a long history does not sit in a
+# worker twice.
+BATCH_COMMITS = 5_000
+
+
+@logged(COMMIT_GRAPH)
+def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """Publishes every commit behind the frozen refs' sources, dangling ones too, with topological
+    levels.
+
+    Where a lake's commits never change, those of earlier nights are taken over, also those of refs
+    that were dropped since. After an upgrade, or where a storage moved, all are read anew.
+
+    Commits that two sources share (a table registered twice) are one row with the union of their
+    content roots. Raises `LakeUnreadable` naming a source that could not be read.
+    """
+    state = night.state
+    refs = night.table(LAKE_REFS, lake_name)
+    run = begin(night, night.group(lake_name), COMMIT_GRAPH)
+    ddl = spark_schema(COMMIT_GRAPH.schema)
+    count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
+    numbers = spark.range(0, count, 1, max(1, min(count, parallelism(spark))))
+    lake, meaning = night.lake(lake_name), read_as(night, lake_name)
+    last = _last(night, lake_name) if growing(lake) is not None else None
+    earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
+    known = tuple(earlier.paths()) if earlier is not None else ()
+    forgotten = tuple(last.paths()) if last is not None and earlier is None else ()
+    read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known, forgotten)
+    doing(f"{count:,} histories to read, {earlier.receipt.rows if earlier is not None else 0:,} commits known")
+    commits = numbers.mapInArrow(read, ddl)
+    if earlier is not None:
+        commits = commits.unionByName(read_table(spark, state, COMMIT_GRAPH, earlier))
+    leveled = commits.repartition(1).mapInArrow(with_generations, ddl)
+    written = write_frame(leveled, COMMIT_GRAPH, run, state)
+    facts = CommitGraphFacts(commits=written.rows, known=earlier.receipt.rows if earlier is not None else 0, read_as=meaning)
+    return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
+
+
+def read_as(night: Night, lake_name: str) -> str:
+    """Returns a digest of what the rows of a graph depend on besides the commits.
+
+    That is the release, where the lake is, and the storages that its keys lie in.
+    """
+    places = sorted((storage.name, storage.location) for storage in night.config.storages)
+    server = night.config.lake(lake_name).server()
+    return hashlib.sha256(json.dumps([__version__, places, server]).encode()).hexdigest()
+
+
+def _last(night: Night, lake_name: str) -> Published | None:
+    """Returns the graph that was published last, however it was read."""
+    last = max(night.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
+    return night.state.open(last) if last is not None else None
+
+
+def tips(graph: pa.Table) -> list[str]:
+    """Returns the commits of a graph that are nobody's parent. All others lie behind them."""
+    ids = graph.column("commit_id")
+    return ids.filter(pc.invert(pc.is_in(ids, pc.list_flatten(graph.column("parents"))))).to_pylist()
+
+
+@dataclass(frozen=True)
+class _ReadCommits:
+    """Takes numbers of sources and yields their commits.
+
+    `known` is the graph of an earlier night that is taken over. `forgotten` is one that has to be
+    read anew. Runs in executors.
+    """
+
+    lake: Lake
+    resolver: KeyResolver
+    files: Files
+    sources: tuple[str, ...]
+    known: tuple[str, ...]
+    forgotten: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sources = read_parts(self.files, list(self.sources), SOURCES)
+        known = frozenset(read_parts(self.files, list(self.known), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id").to_pylist())
+        former = tips(read_parts(self.files, list(self.forgotten), COMMIT_GRAPH.schema, ["commit_id", "parents"]))
+        for batch in batches:
+            for row in sources.take(batch.column("id")).to_pylist(maps_as_pydicts="strict"):
+                pending: list[Commit] = []
+                source = CommitSource(**row)
+                grown = growing(self.lake)
+                for commit in grown.new_commits(source, known, former) if grown is not None else self.lake.commits(source):
+                    pending.append(commit)
+                    if len(pending) == BATCH_COMMITS:
+                        yield commit_rows(pending, self.resolver)
+                        pending = []
+                if pending:
+                    yield commit_rows(pending, self.resolver)
+
+
+def commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
+    """Returns commits as rows of `commit_graph`.
+
+    Their generation is still null. Their content roots have canonical keys.
+    """
+    addresses = [root.address for commit in commits for root in commit.content_roots]
+    storages, keys = (column.to_pylist() for column in resolver.resolve(pa.array(addresses, pa.string())))
+    place = iter(zip(storages, keys, strict=True))
+    rows: list[dict[str, Any]] = []
+    for commit in commits:
+        roots: list[dict[str, Any]] = []
+        for root in commit.content_roots:
+            storage, key = next(place)
+            roots.append(
+                {
+                    "address": root.address,
+                    "kind": root.kind,
+                    "is_container": root.is_container,
+                    "size_bytes": root.size_bytes,
+                    "must_exist": root.must_exist,
+                    "storage": storage,
+                    "key": key,
+                }
+            )
+        rows.append(
+            {
+                "table_uuid": commit.table_uuid,
+                "commit_id": commit.commit_id,
+                "parents": list(commit.parents),
+                "committed_at": commit.committed_at,
+                "generation": None,
+                "content_roots": roots,
+                "message": commit.message,
+                "table_name": commit.table_name,
+                "summary": list(commit.summary.items()),
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, schema=COMMIT_GRAPH.schema)
+
+
+def with_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Merges shared commits of the whole graph in one task, and numbers the levels of each table."""
+    held = list(batches)
+    if not held:
+        return
+    graph = merged_commits(pa.Table.from_batches(held))
+    for table_uuid in pc.unique(graph.column("table_uuid")):
+        same = pc.is_null(graph.column("table_uuid")) if not table_uuid.is_valid else pc.equal(graph.column("table_uuid"), table_uuid)
+        part = graph.filter(same).combine_chunks()
+        levels = CommitGraph.build(part.column("commit_id"), part.column("parents"), part.column("committed_at")).generation
+        generation = pa.array(levels, pa.int64(), mask=levels < 0)
+        index = part.schema.get_field_index("generation")
+        yield from part.set_column(index, part.schema.field(index), generation).to_batches(max_chunksize=BATCH_COMMITS)
+
+
+def merged_commits(rows: pa.Table) -> pa.Table:
+    """Returns one row per table and commit. The content roots of repeated rows are united."""
+    keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
+    if keys.num_rows == rows.num_rows:
+        return rows
+    merged: dict[tuple[str | None, str], dict[str, Any]] = {}
+    for row in rows.to_pylist(maps_as_pydicts="lossy"):
+        first = merged.setdefault((row["table_uuid"], row["commit_id"]), row)
+        known = {root["address"] for root in first["content_roots"]}
+        first["content_roots"] += [root for root in row["content_roots"] if root["address"] not in known]
+    return pa.Table.from_pylist([{**row, "summary": list(row["summary"].items())} for row in merged.values()], schema=rows.schema)

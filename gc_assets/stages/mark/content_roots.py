@@ -1,0 +1,214 @@
+"""Ranks the metadata objects that commits point at by what the policy makes of their commits, and
+finds all containers below them.
+
+Arrow in one executor task. Containers number thousands where files number millions, so a Spark join
+per level would cost more than the work. Nothing here runs in the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import StateError
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.stages.mark.lake_refs import PINNED_SIDE
+from gc_assets.stages.night import Night
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, PINNED, REACHABLE_SNAPSHOTS
+
+# Where several commits need one object, the lowest rank wins. REACHED: a ref reaches a retained
+# commit. SPARED: no ref reaches the retained commit, which is young or staged. HELD: history must
+# let go first (an expired commit, an unreferenced Iceberg snapshot that metadata still lists).
+# RELEASED: the commit expired in a lake whose history is never edited. DEAD: nothing names the
+# object any more. The first two are live.
+REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
+
+ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
+ROOTS: Final = pa.schema(
+    [
+        *CONTENT_ROOT,
+        pa.field("rank", pa.int8()),
+        pa.field("commit_id", pa.string()),
+        pa.field("table_uuid", pa.string()),
+        pa.field("parent", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RootTables:
+    """Where the tables that content roots come from were published. Pickles.
+
+    `contents` is null for lakes without `live_contents`. With `tolerant` only what a head shows
+    must exist.
+    """
+
+    files: Files
+    graph: tuple[str, ...]
+    reachable: tuple[str, ...]
+    expiry: tuple[str, ...]
+    pinned: tuple[str, ...]
+    edited: bool
+    contents: tuple[str, ...] | None = None
+    tolerant: bool = False
+
+
+def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
+    """Returns the published tables that the content roots of a lake come from, by asset name."""
+    tables = [LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN]
+    if night.kind(lake_name).shows_contents:
+        tables.append(LIVE_CONTENTS)
+    return {table.name: night.table(table, lake_name) for table in tables}
+
+
+def root_tables(night: Night, lake_name: str, inputs: dict[str, Published]) -> RootTables:
+    return RootTables(
+        night.state.files,
+        tuple(inputs[COMMIT_GRAPH.name].paths()),
+        tuple(inputs[REACHABLE_SNAPSHOTS.name].paths()),
+        tuple(inputs[EXPIRY_PLAN.name].paths()),
+        tuple(inputs[LAKE_REFS.name].paths(PINNED_SIDE)),
+        night.kind(lake_name).edits_history,
+        tuple(inputs[LIVE_CONTENTS.name].paths()) if LIVE_CONTENTS.name in inputs else None,
+        night.config.lake(lake_name).tolerates_missing_history,
+    )
+
+
+def content_roots(tables: RootTables) -> pa.Table:
+    """Returns one row per commit and object that it points at (columns `ROOTS`).
+
+    Files of the present state rank `REACHED` and name no commit.
+
+    Raises `StateError` for a commit of the graph without a known state. Without a rank its files
+    would look dead.
+    """
+    graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
+    reachable = read_parts(
+        tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]
+    )
+    expiry = read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"])
+    removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))
+
+    ids = _identity(graph, "commit_id")
+    at = pc.index_in(ids, _identity(reachable, "commit_id"))
+    state, refs = reachable.column("state").take(at), reachable.column("refs_count").take(at)
+    _refuse_unjudged(graph.filter(pc.invert(pc.is_in(state, pa.array([RETAINED, EXPIRED, DANGLING])))))
+    live = pc.if_else(pc.greater(refs, 0), REACHED, SPARED)
+    held = pc.or_(pc.equal(state, EXPIRED), pc.is_in(ids, _identity(removed, "snapshot_id")))
+    gone = pc.if_else(held, HELD if tables.edited else RELEASED, DEAD)
+    rank = pc.if_else(pc.equal(state, RETAINED), live, gone).cast(pa.int8())
+
+    lists = graph.column("content_roots").combine_chunks()
+    owner, roots = pc.list_parent_indices(lists), pc.list_flatten(lists)
+    of_commits = pa.table(
+        {name: pc.struct_field(roots, name) for name in ROOT_COLUMNS}
+        | {
+            "rank": rank.take(owner),
+            "commit_id": graph.column("commit_id").take(owner),
+            "table_uuid": graph.column("table_uuid").take(owner),
+            "parent": pa.nulls(len(roots), pa.string()),
+        }
+    )
+    if tables.contents is not None:
+        of_commits = _shown(of_commits, read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema), tolerant=tables.tolerant)
+    pinned = read_parts(tables.files, list(tables.pinned), PINNED)
+    nobody = pa.nulls(pinned.num_rows, pa.string())
+    of_now = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
+    for name in ("commit_id", "table_uuid", "parent"):
+        of_now = of_now.append_column(name, nobody)
+    return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), of_now.select(ROOTS.names).cast(ROOTS)])
+
+
+def _shown(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
+    """Ranks the roots of a lake with contents by what its live contents show.
+
+    An object is live if a live content shows it, whatever commit put it. It ranks `REACHED` if a
+    ref shows the content, else `SPARED`. Its witness is the content's commit. An object that no
+    live content shows ranks `RELEASED`, or `DEAD` if its commit does, and need not exist.
+
+    What a ref shows must exist. With `tolerant` only what a head shows must.
+    """
+    ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending")])
+    at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
+    live = pc.is_valid(at)
+    by_ref = pc.is_valid(ordered.column("ref_name").take(at))
+    must = pc.fill_null(ordered.column("at_head").take(at), False) if tolerant else by_ref
+    reached, spared, released = (pa.scalar(rank, pa.int8()) for rank in (REACHED, SPARED, RELEASED))
+    columns = {
+        "rank": pc.if_else(by_ref, reached, pc.if_else(live, spared, pc.max_element_wise(roots.column("rank"), released))),
+        "commit_id": pc.coalesce(ordered.column("commit_id").take(at), roots.column("commit_id")),
+        "must_exist": pc.and_(pc.and_(live, must), roots.column("must_exist")),
+    }
+    return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names})
+
+
+def _refuse_unjudged(commits: pa.Table) -> None:
+    if commits.num_rows:
+        raise StateError(
+            f"{commits.num_rows:,} commits of commit_graph have no state in reachable_snapshots that is retained, expired or dangling: "
+            f"{', '.join(commits.column('commit_id').slice(0, 5).to_pylist())}; run reachable_snapshots again"
+        )
+
+
+def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
+    """Returns every container below the roots once, with the strongest commit that needs it
+    (columns `ROOTS`).
+
+    `edges` has the columns of `schemas.EDGES`, one row per container inside a container. A
+    container is followed again only where a stronger commit reaches it, or an equally strong one
+    for which it must exist. So the walk ends even where a metadata object names itself. Below a
+    container that may be absent, everything may be absent.
+    """
+    found = _strongest(roots.filter(roots.column("is_container")))
+    frontier = found
+    while frontier.num_rows:
+        position = pc.index_in(edges.column("container"), frontier.column("address"))
+        inside = pc.is_valid(position)
+        below, above = edges.filter(inside), position.filter(inside)
+        children = pa.table(
+            {
+                **{name: below.column(name) for name in ("address", "kind", "size_bytes", "storage", "key")},
+                "must_exist": pc.and_(below.column("must_exist"), frontier.column("must_exist").take(above)),
+                "is_container": pa.array(np.ones(below.num_rows, bool)),
+                "rank": frontier.column("rank").take(above),
+                "commit_id": frontier.column("commit_id").take(above),
+                "table_uuid": frontier.column("table_uuid").take(above),
+                "parent": below.column("container"),
+            }
+        ).select(ROOTS.names)
+        candidates = _strongest(children.cast(ROOTS))
+        at = pc.index_in(candidates.column("address"), found.column("address"))
+        known, required = found.column("rank").take(at), found.column("must_exist").take(at)
+        no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))
+        frontier = candidates.filter(pc.fill_null(pc.or_(pc.less(candidates.column("rank"), known), no_less), True))
+        # A row as strong as the witness leads nowhere new. But it may know the size, or that the
+        # object must exist.
+        no_weaker = candidates.filter(pc.fill_null(pc.less_equal(candidates.column("rank"), known), True))
+        found = _strongest(pa.concat_tables([found, no_weaker]))
+    return found
+
+
+def _strongest(rows: pa.Table) -> pa.Table:
+    """Returns one row per address: its witness is the row of the lowest rank, then of the first
+    commit id.
+
+    The size is known if any row knows it. The object must exist if any row says so.
+    """
+    ordered = rows.sort_by([("rank", "ascending"), ("commit_id", "ascending")])
+    others = [name for name in ROOTS.names if name not in {"address", "size_bytes", "must_exist"}]
+    how = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]
+    grouped = ordered.group_by("address", use_threads=False).aggregate([*how, ("size_bytes", "max"), ("must_exist", "max")])
+    named = {f"{name}_first": name for name in others} | {"size_bytes_max": "size_bytes", "must_exist_max": "must_exist"}
+    return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(ROOTS.names).cast(ROOTS)
+
+
+def _identity(rows: pa.Table, commit: str) -> pa.ChunkedArray:
+    """Returns table uuid and commit id as one value. The uuid is empty for a lake without tables."""
+    return pc.binary_join_element_wise(pc.fill_null(rows.column("table_uuid"), ""), rows.column(commit), "\x1f")

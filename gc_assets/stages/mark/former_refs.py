@@ -1,0 +1,87 @@
+"""Compares the refs of earlier freezes with those of now.
+
+What a dropped ref kept is not garbage at once. A ref that the server hides from us looks dropped
+too, so the server is also asked for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+
+from gc_assets.lakes.protocol import FormerRef, Lake, Ref, watched
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import read_rows
+from gc_assets.state.facts import Freeze as Frozen
+from gc_assets.state.index import PastRun
+from gc_assets.state.schemas import LAKE_REFS
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """Every ref with a head, by name, as it was at one moment."""
+
+    at: datetime
+    refs: Mapping[str, Ref]
+
+
+def refuse_hidden(night: Night, lake_name: str, lake: Lake, now: Freeze) -> None:
+    """Raises `LakeUnreadable` where a ref of the last freeze before `now` still exists and was only
+    left out of the list.
+    """
+    asked = watched(lake)
+    if asked is not None and (before := _before(night, lake_name, now.at)):
+        asked.refuse_hidden(_read(night, before[-1]).refs.keys() - now.refs.keys())
+
+
+def former_refs(night: Night, lake_name: str, now: Freeze, since: datetime) -> tuple[FormerRef, ...]:
+    """Returns the refs that a freeze at `since` or later missed first or saw at another head.
+
+    `now` is the last of these freezes.
+    """
+    before = _before(night, lake_name, now.at)
+    recent = [index for index, published in enumerate(before) if _at(published) >= since]
+    # The last freeze before the period shows what the first one in it missed.
+    first = max(0, (recent[0] if recent else len(before)) - 1)
+    return tuple(missed([*(_read(night, published) for published in before[first:]), now]))
+
+
+def missed(freezes: Sequence[Freeze]) -> Iterator[FormerRef]:
+    """Yields what each freeze no longer shows of the one before it.
+
+    That is a ref that is gone, or one that is at another head. The latter may only have moved on.
+    """
+    for earlier, later in pairwise(freezes):
+        for name, ref in earlier.refs.items():
+            found = later.refs.get(name)
+            if found is None or found.head_commit_id != ref.head_commit_id:
+                yield FormerRef(ref, later.at, None if found is None else found.head_commit_id)
+
+
+def freeze_of(at: datetime, refs: Sequence[Ref]) -> Freeze:
+    return Freeze(at, {ref.ref_name: ref for ref in refs if ref.head_commit_id is not None})
+
+
+def _before(night: Night, lake_name: str, moment: datetime) -> list[PastRun]:
+    """Returns the freezes of all run dates before a moment, oldest first.
+
+    A rehearsal sees only rehearsals, any other run none of them: a rehearsal's clock says nothing
+    of other runs.
+    """
+    runs = [
+        run
+        for run in night.state.history(lake_name, LAKE_REFS.name)
+        if run.headline(Frozen).rehearsal == night.clock.is_rehearsal and _at(run) < moment
+    ]
+    return sorted(runs, key=_at)
+
+
+def _at(run: PastRun) -> datetime:
+    return run.headline(Frozen).frozen_at
+
+
+def _read(night: Night, run: PastRun) -> Freeze:
+    rows = read_rows(night.state, LAKE_REFS, night.state.open(run)).to_pylist(maps_as_pydicts="strict")
+    return freeze_of(_at(run), [Ref(**row) for row in rows])

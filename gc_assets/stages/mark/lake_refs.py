@@ -1,0 +1,141 @@
+"""Freezes what a run believes of a lake: refs, claims, pinned files, the policy and the clock
+reading of the grace cut-off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Ref
+from gc_assets.stages.mark.former_refs import freeze_of, refuse_hidden
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.tables import publish, read_rows, write_rows
+from gc_assets.state.facts import LakeRefsFacts, Verdicts
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import CLAIMS, EXPIRY_LOG, LAKE_REFS, PINNED, SOURCES, UNCOMMITTED
+
+SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE, UNCOMMITTED_SIDE = "_sources", "_claims", "_pinned", "_uncommitted"
+
+
+@logged(LAKE_REFS)
+def lake_refs(night: Night, lake_name: str) -> Published:
+    """Publishes the frozen refs of a run date, or returns what was frozen before: that is never
+    overwritten (design 3.6).
+
+    Three runs freeze anew beside it. A rehearsal ignores what other runs froze, and they ignore
+    what it froze. A fresh mark (`recheck`) always reads. Today's run reads again once a plan has
+    edited the lake's history: what was frozen before names commits that are gone.
+
+    The clock is read before the first ref. A date frozen on another day than its own is
+    `historical`: its plan can be shown and never applied. Raises `LakeUnreadable` naming what could
+    not be read, or a ref that the lake hides since the last night.
+    """
+    state = night.state
+    frozen = night.find(LAKE_REFS, lake_name)
+    if frozen is not None and _still_counts(night, lake_name, frozen):
+        return frozen
+    run = begin(night, night.group(lake_name), LAKE_REFS)
+    doing("reading refs")
+    frozen_at = night.clock.now()
+    lake = night.lake(lake_name)
+    refs = lake.freeze(night.as_of)
+    refuse_hidden(night, lake_name, lake, freeze_of(frozen_at, refs.refs))
+    resolver = night.resolver()
+    rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
+    side = {
+        SOURCES_SIDE: pa.Table.from_pylist(
+            [{**asdict(item), "properties": list(item.properties.items())} for item in refs.sources], SOURCES
+        ),
+        CLAIMS_SIDE: _resolved(pa.Table.from_pylist([asdict(item) for item in refs.claims], _unresolved(CLAIMS)), CLAIMS, resolver),
+        UNCOMMITTED_SIDE: _resolved(
+            pa.Table.from_pylist([asdict(item) for item in refs.uncommitted], _unresolved(UNCOMMITTED)), UNCOMMITTED, resolver
+        ),
+        PINNED_SIDE: _resolved(pa.Table.from_pylist([asdict(item) for item in refs.pinned], _unresolved(PINNED)), PINNED, resolver),
+    }
+    facts = LakeRefsFacts(
+        kind=refs.kind,
+        as_of=night.as_of,
+        frozen_at=frozen_at,
+        historical=night.run_date != night.clock.today(),
+        rehearsal=night.clock.is_rehearsal,
+        policy_digest=night.config.policy_digest(),
+        refs_digest=refs_digest(refs),
+        claims=len(refs.claims),
+        pinned=len(refs.pinned),
+        notes=refs.notes,
+        min_age_seconds=refs.min_age_seconds,
+    )
+    written = write_rows(rows, LAKE_REFS, run, state.files, side)
+    return publish(state, run, written, night.clock, facts=facts, unsafe=night.unsafe)
+
+
+def _still_counts(night: Night, lake_name: str, frozen: Published) -> bool:
+    if night.recheck is not None or frozen.facts(LakeRefsFacts).rehearsal != night.clock.is_rehearsal:
+        return False
+    if night.run_date != night.clock.today():
+        return True
+    logs = night.state.history(lake_name, EXPIRY_LOG.name)
+    return not any({"done", "undone"} & log.headline(Verdicts).books.keys() and log.run_id > frozen.receipt.run_id for log in logs)
+
+
+def refs_digest(refs: FrozenRefs) -> str:
+    """Returns a digest that changes when a ref is made, moved, removed or gets other settings, and
+    when a table has new metadata or other claims.
+
+    Order does not matter.
+    """
+    rows: list[Any] = [
+        [ref.table_uuid, ref.ref_name, ref.ref_type, ref.head_commit_id, sorted(ref.properties.items())] for ref in refs.refs
+    ]
+    rows += [[claim.table_uuid, claim.address, claim.collect] for claim in refs.claims]
+    rows += [[source.table_uuid, source.address] for source in refs.sources]
+    return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
+
+
+def frozen_refs(night: Night, lake_name: str, published: Published) -> FrozenRefs:
+    """Returns the value that `freeze` gave, read back from the published table.
+
+    Uncommitted objects are not read back: `uncommitted_objects` reads them.
+    """
+    state, kind = night.state, night.config.lake(lake_name).kind
+    table = read_rows(state, LAKE_REFS, published).to_pylist(maps_as_pydicts="strict")
+    return FrozenRefs(
+        lake=lake_name,
+        kind=kind,
+        refs=tuple(Ref(**row) for row in table),
+        sources=tuple(CommitSource(**row) for row in side_rows(night, published, SOURCES_SIDE, SOURCES)),
+        claims=tuple(Claim(**_without_place(row)) for row in side_rows(night, published, CLAIMS_SIDE, CLAIMS)),
+        pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(night, published, PINNED_SIDE, PINNED)),
+        notes=published.facts(LakeRefsFacts).notes,
+        min_age_seconds=published.facts(LakeRefsFacts).min_age_seconds,
+    )
+
+
+def side_rows(night: Night, published: Published, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
+    return read_parts(night.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
+
+
+def _without_place(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in {"storage", "key"}}
+
+
+def _ref_row(ref: Ref) -> dict[str, Any]:
+    return {**asdict(ref), "properties": list(ref.properties.items())}
+
+
+def _unresolved(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in {"storage", "key"}])
+
+
+def _resolved(rows: pa.Table, schema: pa.Schema, resolver: KeyResolver) -> pa.Table:
+    addresses = rows.column("address").combine_chunks()
+    storage, key = resolver.resolve(addresses)
+    return rows.append_column("storage", storage).append_column("key", key).select(schema.names).cast(schema)

@@ -1,0 +1,1 @@
+"""What only lakeFS has: staging areas, and lifecycle rules over objects."""

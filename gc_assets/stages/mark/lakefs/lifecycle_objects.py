@@ -1,0 +1,153 @@
+"""lakeFS: the objects that the lifecycle rules release, and those that another reference keeps.
+
+Every night looks at all references, from the cached entries of all ranges. So an object that
+becomes free later is released later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.plan import Amount
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.lakes.lakefs.lifecycle import Rule, judge
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE, side_rows
+from gc_assets.stages.mark.lakefs.potential_commits import RANGES, RANGES_SIDE
+from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
+from gc_assets.stages.mark.manifest_entries import segment_paths, segments
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, logged
+from gc_assets.stages.tables import publish, read_paths, read_table, spark_schema, write_frame
+from gc_assets.state.facts import LifecycleObjectsFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import CLAIMS, LAKE_REFS, MANIFEST_ENTRIES, PINNED, STRINGS
+
+MAX_PATHS: Final = 100
+# A character that no branch's name holds (git's rules for refs, which lakeFS follows).
+_BETWEEN: Final = "\x1f"
+JUDGED: Final = pa.schema(
+    [
+        ("storage", pa.string()),
+        ("key", pa.string()),
+        ("path", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("commits", pa.int64()),
+        ("potential", pa.bool_()),
+        ("released", pa.bool_()),
+        ("rules", STRINGS),
+    ]
+)
+
+
+@logged(LIFECYCLE_OBJECTS)
+def lifecycle_objects(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """Publishes `lifecycle_objects` of a run date: every object that the rules release tonight
+    under some path.
+
+    An object is `deduplicated`, and kept, where another path or branch of it is not released, where
+    a tag's commit holds it, or where it is staged. With `recheck_deduplicated: false` it is also
+    kept where it once was.
+    """
+    state, group = night.state, night.group(lake_name)
+    potential = night.table(POTENTIAL_COMMITS, lake_name)
+    refs = night.table(LAKE_REFS, lake_name)
+    entries = night.table(MANIFEST_ENTRIES, lake_name)
+    run = begin(night, group, LIFECYCLE_OBJECTS)
+    ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
+    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(segments(night, lake_name)))
+    judged = _references(rows, ranges, _claimed(night, refs)).mapInArrow(
+        _Judge(tuple(lifecycle_rules(night, lake_name))), spark_schema(JUDGED)
+    )
+    pinned = read_paths(spark, state.files, PINNED, refs.paths(PINNED_SIDE)).select("storage", "key").distinct()
+    kept = pinned if (before := _once_kept(spark, night, lake_name)) is None else pinned.unionByName(before).distinct()
+    written = write_frame(_objects(judged, kept), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
+    amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
+    facts = LifecycleObjectsFacts(released=amounts.get("false", Amount()), deduplicated=amounts.get("true", Amount()))
+    return publish(state, run, written, night.clock, inputs=[potential, refs, entries], facts=facts, unsafe=night.unsafe)
+
+
+def _claimed(night: Night, refs: Published) -> list[tuple[str, str]]:
+    """Returns storage and prefix of what the repository claims.
+
+    Its rules say nothing of other places.
+    """
+    return [(row["storage"], row["key"]) for row in side_rows(night, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
+
+
+def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
+    """Returns one row for each object under each path, with everything that reaches it through any
+    range.
+    """
+    mine = F.lit(False)
+    for storage, prefix in claimed:
+        mine = mine | ((F.col("storage") == storage) & F.col("key").startswith(prefix))
+    named = entries.filter("not is_container").filter(mine).select("container", "storage", "key", "path", "written_at", "size_bytes")
+    return (
+        named.join(ranges, "container")
+        .groupBy("storage", "key", "path")
+        .agg(
+            F.greatest(F.max("written_at"), F.min("first_commit_at")).alias("age"),
+            F.array_join(F.array_sort(F.array_distinct(F.flatten(F.collect_set("classes")))), _BETWEEN).alias("classes"),
+            F.sum("commits").alias("commits"),
+            F.max("tagged").alias("tagged"),
+            F.max("potential").alias("potential"),
+            F.max("size_bytes").alias("size_bytes"),
+            F.max(F.size("classes")).alias("reached_by"),
+        )
+    )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Adds what the rules say of each reference (columns `JUDGED`). Runs in executors."""
+
+    rules: tuple[Rule, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            texts = batch.column("classes").dictionary_encode()
+            reaches = [text.split(_BETWEEN) for text in texts.dictionary.to_pylist()]
+            said = judge(self.rules, batch.column("path"), batch.column("age"), texts.indices.to_numpy().astype(np.int64), reaches)
+            reached = pc.greater(batch.column("reached_by"), 0)
+            released = pc.and_(pc.and_(pa.array(said.released), reached), pc.invert(batch.column("tagged")))
+            columns = {"released": released, "rules": said.rules}
+            yield pa.RecordBatch.from_arrays([columns.get(n) if n in columns else batch.column(n) for n in JUDGED.names], schema=JUDGED)
+
+
+def _objects(judged: DataFrame, kept: DataFrame) -> DataFrame:
+    grouped = (
+        judged.groupBy("storage", "key")
+        .agg(
+            F.slice(F.array_sort(F.collect_set("path")), 1, MAX_PATHS).alias("paths"),
+            F.array_sort(F.array_distinct(F.flatten(F.collect_set(F.when(F.col("released"), F.col("rules")))))).alias("matched_rules"),
+            F.max("released").alias("any_released"),
+            F.min("released").alias("all_released"),
+            F.max("size_bytes").alias("size_bytes"),
+            F.sum("commits").alias("commits"),
+            F.max("potential").alias("potential"),
+        )
+        .filter("any_released")
+    )
+    flagged = grouped.join(kept.withColumn("is_kept", F.lit(True)), ["storage", "key"], "left")
+    return flagged.withColumn("deduplicated", ~F.col("all_released") | F.coalesce("is_kept", F.lit(False)))
+
+
+def _once_kept(spark: SparkSession, night: Night, lake_name: str) -> DataFrame | None:
+    """Returns the objects that an earlier run date kept as deduplicated.
+
+    Null where the configuration does not ask for this behaviour of the proposal.
+    """
+    lake = night.config.lake(lake_name)
+    before = night.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=night.run_date)
+    if not isinstance(lake, LakeFsLakeConfig) or lake.recheck_deduplicated or before is None:
+        return None
+    return read_table(spark, night.state, LIFECYCLE_OBJECTS, before).filter("deduplicated").select("storage", "key")

@@ -1,0 +1,215 @@
+"""lakeFS: which commits may hold objects that the lifecycle rules newly release, and what reaches
+each range.
+
+Arrow in one executor task, as for content roots: commits and ranges number thousands where objects
+number millions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from gc_assets.core.graph import CommitGraph
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, class_of, commit_bound
+from gc_assets.lakes.lakefs.tables import POTENTIAL_COMMITS
+from gc_assets.lakes.protocol import RETAINED, Ref
+from gc_assets.stages.engine import once
+from gc_assets.stages.mark.decoding import EDGES_SIDE
+from gc_assets.stages.mark.lake_refs import frozen_refs
+from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
+from gc_assets.stages.mark.manifest_entries import segment_paths, segment_rows, segments
+from gc_assets.stages.mark.policy import newest_finished
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, logged
+from gc_assets.stages.tables import merge_written, publish, put, report_parts, write_rows
+from gc_assets.state.facts import PotentialCommitsFacts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, EDGES, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS, STRINGS, TIMESTAMP
+
+RANGES_SIDE: Final = "_ranges"
+# What is known of each range from the commits that hold it. `classes` are the branches that a rule
+# names, and `OTHERS`.
+RANGES: Final = pa.schema(
+    [
+        ("container", pa.string()),
+        ("classes", STRINGS),
+        ("first_commit_at", TIMESTAMP),
+        ("commits", pa.int64()),
+        ("tagged", pa.bool_()),
+        ("potential", pa.bool_()),
+    ]
+)
+
+
+@logged(POTENTIAL_COMMITS)
+def potential_commits(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """Publishes `potential_commits` of a run date.
+
+    A commit that the newest finished run has not seen is potential whatever its date says, where a
+    rule speaks of it: users set dates.
+    """
+    state = night.state
+    refs = night.table(LAKE_REFS, lake_name)
+    graph = night.table(COMMIT_GRAPH, lake_name)
+    reachable = night.table(REACHABLE_SNAPSHOTS, lake_name)
+    entries = night.table(MANIFEST_ENTRIES, lake_name)
+    day = newest_finished(night)
+    seen = state.current(lake_name, COMMIT_GRAPH.name, day) if day is not None else None
+    run = begin(night, night.group(lake_name), POTENTIAL_COMMITS)
+    lake = night.config.lake(lake_name)
+    tags_ignored = isinstance(lake, LakeFsLakeConfig) and lake.retention.tags == "ignore"
+    task = _Classify(
+        tuple(lifecycle_rules(night, lake_name)),
+        frozen_refs(night, lake_name, refs).refs,
+        not tags_ignored,
+        state.files,
+        tuple(graph.paths()),
+        tuple(reachable.paths()),
+        tuple(segment_paths(segments(night, lake_name), EDGES_SIDE)),
+        tuple(seen.paths()) if seen is not None else (),
+        run,
+    )
+    written = merge_written(once(spark, task, graph.rows + segment_rows(segments(night, lake_name), EDGES_SIDE), len(task.edges)))
+    inputs = [refs, graph, reachable, entries]
+    facts = PotentialCommitsFacts(**written.facts, notes=tuple(_notes(lake_name, task)))
+    return publish(state, run, written, night.clock, inputs=inputs, facts=facts, unsafe=night.unsafe)
+
+
+def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
+    branches = {ref.ref_name for ref in task.refs if ref.ref_type == "branch"}
+    for rule in task.rules:
+        if rule.branch is not None and rule.branch not in branches:
+            yield f"lake {lake_name}: lifecycle rule {rule.rule_id!r} names the branch {rule.branch!r}, which does not exist"
+
+
+@dataclass(frozen=True)
+class _Classify:
+    """Walks the graph once for each class of branches, and carries the classes to metaranges and
+    ranges.
+
+    Runs in one executor task.
+    """
+
+    rules: tuple[Rule, ...]
+    refs: tuple[Ref, ...]
+    tags_protect: bool
+    files: Files
+    graph: tuple[str, ...]
+    reachable: tuple[str, ...]
+    edges: tuple[str, ...]
+    seen: tuple[str, ...]
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            commits = read_parts(self.files, list(self.graph), COMMIT_GRAPH.schema)
+            ids = commits.column("commit_id")
+            graph = CommitGraph.build(ids, commits.column("parents"), commits.column("committed_at"))
+            states = read_parts(self.files, list(self.reachable), REACHABLE_SNAPSHOTS.schema, ["commit_id", "state"])
+            state = states.column("state").take(pc.index_in(ids, states.column("commit_id")))
+            retained = pc.equal(state, RETAINED).to_numpy()
+            classes, reach = self._classes(graph, retained)
+            potential, rows = self._potential(commits, classes, reach)
+            ranges = self._ranges(commits, classes, reach, retained, potential)
+            written = write_rows(rows, POTENTIAL_COMMITS, self.run, self.files)
+            parts = [*written.parts, *put(ranges, self.run, self.files, RANGES_SIDE)]
+            yield report_parts(parts, written.digest, facts={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
+
+    def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
+        """Returns the classes, and for each commit (row) which of them reach it.
+
+        A retained commit that no branch reaches counts as reached by the other branches (`OTHERS`).
+        """
+        heads: dict[str, list[str]] = {OTHERS: []}
+        for ref in self.refs:
+            if ref.ref_type == "branch":
+                heads.setdefault(class_of(self.rules, ref.ref_name), []).append(ref.head_commit_id or "")
+        names = sorted(heads)
+        reach = np.stack([graph.reachable(heads[name]) if heads[name] else np.zeros(len(graph), np.bool_) for name in names], axis=1)
+        reach[retained & ~reach.any(axis=1), names.index(OTHERS)] = True
+        return names, reach
+
+    def _potential(self, commits: pa.Table, classes: list[str], reach: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], pa.Table]:
+        sets, which = np.unique(reach, axis=0, return_inverse=True)
+        which = which.reshape(-1)
+        named = [[name for name, is_in in zip(classes, row, strict=True) if is_in] for row in sets.tolist()]
+        bounds = [commit_bound(self.rules, members) for members in named]
+        times = commits.column("committed_at").cast(pa.int64()).to_numpy()
+        limits = np.array([_micros(bound) if bound is not None else np.iinfo(np.int64).max for bound in bounds], np.int64)
+        spoken = np.array([bound is not None for bound in bounds], np.bool_)
+        known = read_parts(self.files, list(self.seen), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id")
+        unseen = pc.invert(pc.is_in(commits.column("commit_id"), known)).to_numpy()
+        from_the_beginning = np.array([bound == BEGINNING for bound in bounds], np.bool_)
+        potential = spoken[which] & ((times > limits[which]) | unseen | from_the_beginning[which])
+        columns = [
+            commits.column("commit_id").filter(pa.array(potential)),
+            pa.array(named, STRINGS).take(pa.array(which[potential])),
+            pa.array([None if bound in {None, BEGINNING} else bound for bound in bounds], TIMESTAMP).take(pa.array(which[potential])),
+        ]
+        return potential, pa.table(columns, schema=POTENTIAL_COMMITS.schema)
+
+    def _ranges(
+        self, commits: pa.Table, classes: list[str], reach: NDArray[np.bool_], retained: NDArray[np.bool_], potential: NDArray[np.bool_]
+    ) -> pa.Table:
+        tagged = {ref.head_commit_id for ref in self.refs if ref.ref_type == "tag"} if self.tags_protect else set[str | None]()
+        lists = commits.column("content_roots").combine_chunks()
+        owner = pc.list_parent_indices(lists).to_numpy()
+        # What nothing reaches and nothing retains is garbage already. It holds nothing back.
+        owner_counts = np.asarray(reach.any(axis=1))[owner]
+        facts = {
+            **{f"class {number}": reach[owner, number].astype(np.uint8) for number in range(len(classes))},
+            "first_commit_at": commits.column("committed_at").cast(pa.int64()).to_numpy()[owner],
+            "commits": retained[owner].astype(np.int64),
+            "tagged": np.isin(
+                owner, np.flatnonzero(pc.is_in(commits.column("commit_id"), pa.array(sorted(filter(None, tagged)), pa.string())))
+            ),
+            "potential": potential[owner],
+        }
+        roots = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), **{n: pa.array(v) for n, v in facts.items()}})
+        metaranges = _united(roots.filter(pa.array(owner_counts)), classes)
+        edges = read_parts(self.files, list(self.edges), EDGES, ["container", "address"])
+        at = pc.index_in(edges.column("container"), metaranges.column("address"))
+        held = pc.is_valid(at)
+        below = metaranges.drop_columns(["address"]).take(at.filter(held)).append_column("address", edges.column("address").filter(held))
+        ranges = _united(below, classes)
+        masks = np.stack([ranges.column(f"class {number}").to_numpy() for number in range(len(classes))], axis=1).astype(np.bool_)
+        sets, which = np.unique(masks, axis=0, return_inverse=True)
+        named = pa.array([[name for name, is_in in zip(classes, row, strict=True) if is_in] for row in sets.tolist()], STRINGS)
+        return pa.table(
+            [
+                ranges.column("address"),
+                named.take(pa.array(which.reshape(-1))),
+                ranges.column("first_commit_at").cast(TIMESTAMP),
+                ranges.column("commits"),
+                ranges.column("tagged"),
+                ranges.column("potential"),
+            ],
+            schema=RANGES,
+        )
+
+
+def _united(rows: pa.Table, classes: Sequence[str]) -> pa.Table:
+    """Returns one row per address: every class that any of its rows has, the first time, the sum of
+    commits.
+    """
+    how = {f"class {number}": "max" for number in range(len(classes))}
+    how |= {"first_commit_at": "min", "commits": "sum", "tagged": "max", "potential": "max"}
+    grouped = rows.group_by("address").aggregate(list(how.items()))
+    named = {f"{name}_{function}": name for name, function in how.items()}
+    return grouped.rename_columns([named.get(name, name) for name in grouped.column_names])
+
+
+def _micros(moment: datetime) -> int:
+    return pa.scalar(moment, TIMESTAMP).value

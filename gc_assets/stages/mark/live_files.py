@@ -1,0 +1,408 @@
+"""Publishes the live set of a lake: every file below its retained commits, each with a witness.
+
+What only the other commits name is written beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.plan import Amount
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
+from gc_assets.lakes.protocol import KINDS, ROOT_KINDS, Kind
+from gc_assets.stages.engine import once
+from gc_assets.stages.mark.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.mark.manifest_entries import named_length, segment_paths, segment_rows, segments
+from gc_assets.stages.mark.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.tables import (
+    ROUTE,
+    Totals,
+    merge_written,
+    paths_of,
+    publish,
+    put,
+    read_paths,
+    read_table,
+    report_parts,
+    write_frame,
+)
+from gc_assets.state.facts import LiveFilesFacts, Segment
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import CONTAINERS, DELETION_LOG, EDGES, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
+
+EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external"
+# Files of retained commits that their owner's lifecycle rules release (lakeFS).
+LIFECYCLE_SIDE = "_lifecycle"
+WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
+# Published beside the table: live metadata objects that must be in the inventory, with the length
+# that was decoded.
+METADATA_SIDE = "_metadata"
+# Published beside the table: live files that reading starts from and that may be absent, such as a
+# version hint.
+OPTIONAL_SIDE = "_optional"
+# Published beside the table: live metadata objects that are gone and were never decoded. What they
+# named is not known.
+UNKNOWN_SIDE = "_unknown"
+# Who needs a file. The smallest number is the strongest witness. Where `expands` is true, the
+# entries of `container` are needed too, and must exist only where the container must.
+WITNESSES: Final = pa.schema(
+    [
+        ("witness", pa.int64()),
+        ("rank", pa.int8()),
+        ("commit_id", pa.string()),
+        ("table_uuid", pa.string()),
+        ("container", pa.string()),
+        ("expands", pa.bool_()),
+        ("container_must_exist", pa.bool_()),
+    ]
+)
+METADATA: Final = pa.schema([("storage", pa.string()), ("key", pa.string()), ("kind", pa.string()), ("container_size_bytes", pa.int64())])
+# Files that commits or containers name themselves, in the shape in which entries are counted.
+DIRECT: Final = pa.schema(
+    [
+        ("witness", pa.int64()),
+        ("storage", pa.string()),
+        ("key", pa.string()),
+        ("address", pa.string()),
+        ("kind", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("must_exist", pa.bool_()),
+        ("container_size_bytes", pa.int64()),
+    ]
+)
+
+
+@logged(LIVE_FILES)
+def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """Publishes `live_files` of a run date.
+
+    Side tables hold the files that only expired or only dangling commits name, those that lifecycle
+    rules release, and external addresses.
+
+    Raises `LakeUnreadable` naming containers that could not be decoded, where retained commits or
+    history that is yet to be edited need them. Without them the live set would be too small.
+    """
+    state = night.state
+    inputs = inputs_of(night, lake_name)
+    entries = night.table(MANIFEST_ENTRIES, lake_name)
+    cache = segments(night, lake_name)
+    run = begin(night, night.group(lake_name), LIVE_FILES)
+    close = _Close(
+        lake_name,
+        root_tables(night, lake_name, inputs),
+        tuple(segment_paths(cache, EDGES_SIDE)),
+        tuple(segment_paths(cache, CONTAINERS_SIDE)),
+        tuple(entries.paths(UNREADABLE_SIDE)),
+        tuple(segment_paths(cache, PLACES_SIDE)),
+        _logs(night),
+        run,
+    )
+    doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
+    sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
+    read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
+    closed = merge_written(once(spark, close, read, sum(len(segment_paths(cache, side)) for side in sides)))
+    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
+    scratch = {side: paths_of(run, closed, side) for side in closed.side}
+    witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
+    direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
+    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))
+    routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
+    # The addresses of all entries are as much to read as all other columns together.
+    external = any(segment.headline(Segment).external for segment in cache)
+    files = _files(rows if external else rows.drop("address"), direct, witnesses, lake_name)
+    lifecycle = released_by_lifecycle(night, lake_name)
+    if lifecycle is not None:
+        files = _without(files, read_table(spark, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
+    doing("naming the files")
+    written = write_frame(files, LIVE_FILES, run, state, ["storage", "kind"], routes)
+    for side in scratch:
+        state.files.delete_directory(f"{run.path}/{side}")
+    written = replace(written, side={**written.side, **kept_sides})
+    aside = {side: sum(part.rows for part in written.side.get(side, ())) for side in routes}
+    possible = {key: total for key, total in written.totals.items() if key[1] == Kind.POSSIBLE_OBJECT}
+    facts = LiveFilesFacts(
+        files=written.rows,
+        metadata_by_storage=closed.facts["metadata_by_storage"],
+        optional_by_storage=closed.facts["optional_by_storage"],
+        notes=tuple(closed.facts["notes"]),
+        live_bytes=sum(total.size_bytes for total in written.totals.values()),
+        by_kind=_by(written.totals, 1),
+        by_storage=_by(written.totals, 0),
+        possible_by_storage=_by(possible, 0),
+        expired_files=aside[EXPIRED_SIDE],
+        dangling_files=aside[DANGLING_SIDE],
+        lifecycle_files=aside[LIFECYCLE_SIDE],
+        external_files=aside[EXTERNAL_SIDE],
+    )
+    return publish(
+        state,
+        run,
+        written,
+        night.clock,
+        inputs=[*inputs.values(), entries, *([lifecycle] if lifecycle else [])],
+        facts=facts,
+        unsafe=night.unsafe,
+    )
+
+
+def _logs(night: Night) -> dict[str, tuple[str, ...]]:
+    """Returns the parts of `deletion_log` of each storage, of all time."""
+    names = [storage.name for storage in night.config.storages]
+    return {name: tuple(path for log in night.state.history(name, DELETION_LOG.name) for path in log.paths()) for name in names}
+
+
+def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, Amount]:
+    grouped: dict[str, Totals] = {}
+    for key, value in totals.items():
+        grouped[key[position]] = grouped.get(key[position], Totals()) + value
+    return {name: value.amount for name, value in sorted(grouped.items())}
+
+
+def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
+    """Returns all files once, columns of `live_files`, each with its strongest witness and its
+    route.
+
+    `entries` may lack `address` where all of them lie in storages.
+    """
+    named = entries.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
+    expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
+    children = (
+        named.join(expanding, "container")
+        .withColumn("must_exist", F.col("must_exist") & F.col("container_must_exist"))
+        .withColumn("container_size_bytes", F.lit(None).cast("long"))
+    )
+    placed = _placed(direct).unionByName(_placed(children))
+    # Witness and kind as one number: Spark aggregates numbers by hashing, but text only by sorting.
+    strongest = F.col("witness") * len(KINDS) + _kind_number()
+    grouped = (
+        placed.withColumn("strongest", strongest)
+        .groupBy("storage", "key")
+        .agg(
+            F.min("strongest").alias("strongest"),
+            F.max("size_bytes").alias("size_bytes"),
+            F.max("must_exist").alias("must_exist"),
+            F.max("container_size_bytes").alias("container_size_bytes"),
+        )
+    )
+    named_by = grouped.withColumn("witness", F.expr(f"strongest div {len(KINDS)}"))
+    return named_by.join(witnesses, "witness").select(
+        "storage",
+        "key",
+        F.xxhash64("key").alias("key_hash"),
+        F.array(*map(F.lit, KINDS))[(F.col("strongest") % len(KINDS)).cast("int")].alias("kind"),
+        F.coalesce("size_bytes", "container_size_bytes").alias("size_bytes"),
+        F.lit(lake_name).alias("lake"),
+        "commit_id",
+        "container",
+        "table_uuid",
+        "must_exist",
+        "container_size_bytes",
+        _route().alias(ROUTE),
+    )
+
+
+def _placed(named: DataFrame) -> DataFrame:
+    """Returns files by storage and key.
+
+    The address is the key of a file that lies in no storage. A frame without that column has no
+    such file.
+    """
+    key = F.coalesce("key", "address") if "address" in named.columns else F.col("key")
+    return named.select("witness", "storage", key.alias("key"), "kind", "size_bytes", "must_exist", "container_size_bytes")
+
+
+def released_by_lifecycle(night: Night, lake_name: str) -> Published | None:
+    """Returns `lifecycle_objects` of the run, null for a lake without lifecycle rules."""
+    return night.table(LIFECYCLE_OBJECTS, lake_name) if night.config.lake(lake_name).has_lifecycle else None
+
+
+def _without(files: DataFrame, released: DataFrame) -> DataFrame:
+    """Routes the files that the owner's rules release to their side table."""
+    flagged = files.join(released.select("storage", "key", F.lit(True).alias("is_released")), ["storage", "key"], "left")
+    route = F.when((F.col(ROUTE) == "") & F.coalesce("is_released", F.lit(False)), LIFECYCLE_SIDE).otherwise(F.col(ROUTE))
+    return flagged.withColumn(ROUTE, route).select(*files.columns)
+
+
+def _kind_number() -> Column:
+    """Returns the kind's place in `KINDS`.
+
+    A kind that is not there stops the run: its file must not fall out of the live set.
+    """
+    unknown = F.raise_error(F.concat(F.lit("live_files: unknown file kind "), F.coalesce("kind", F.lit("null")))).cast("long")
+    place = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+    return F.when(place > 0, place - 1).otherwise(unknown)
+
+
+def _route() -> Column:
+    rank = F.col("rank")
+    by_rank = F.when(rank <= SPARED, "").when(rank <= RELEASED, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
+    return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).otherwise(by_rank)
+
+
+@dataclass(frozen=True)
+class _Close:
+    """Walks from content roots to every container, and writes witnesses and directly named files.
+
+    Runs in one executor task.
+    """
+
+    lake_name: str
+    roots: RootTables
+    edges: tuple[str, ...]
+    containers: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    places: tuple[str, ...]
+    logs: dict[str, tuple[str, ...]]
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = self.roots.files
+        for _ in batches:
+            every_root = content_roots(self.roots)
+            unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
+            roots = every_root.filter(pc.invert(unlisted))
+            edges = read_parts(files, list(self.edges), EDGES)
+            found = closure(roots, edges)
+            collected = collected_before(self.roots, self.logs, found, self._failed())
+            if len(collected):
+                roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
+                found = closure(roots, edges)
+            lengths, lost, unknown = self._lengths(files, found)
+            refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
+            leaves = roots.filter(pc.invert(roots.column("is_container")))
+            witnesses, direct = _witnessed(found, lengths, leaves)
+            metadata = _metadata(found, lengths, leaves)
+            claims, wide = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            sides = {
+                WITNESSES_SIDE: witnesses,
+                DIRECT_SIDE: direct,
+                METADATA_SIDE: metadata,
+                OPTIONAL_SIDE: _optional(leaves),
+                CLAIMS_SIDE: claims,
+                UNKNOWN_SIDE: unknown,
+            }
+            parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
+            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted), wide))
+            counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
+            yield report_parts(parts, facts={**counts, "notes": notes})
+
+    def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
+        """Returns three things about the containers of `found`: the decoded length of each, the
+        rows of those that live contents show and that are gone, and those that are gone and were
+        never decoded (columns `METADATA`).
+
+        The length is null for a container that could not be read and that only freed commits need,
+        and for one that is gone and need not exist. Where the parent tells a length, only an object
+        of that length counts: Icechunk's expiry writes a snapshot anew under its name.
+
+        A snapshot that no ref reaches and whose metadata is gone cannot be read by anyone
+        (icechunk.md 5, H12). What is left of it is kept while it is young, and it stops no plan.
+
+        What could not be read tonight is undecoded, even if an earlier object of that name was once
+        decoded. Raises `LakeUnreadable` for what must be kept and was not decoded.
+        """
+        index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes"])
+        longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
+        told = found.column("size_bytes")
+        any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
+        as_told = pc.is_in(named_length(found, "address", "size_bytes"), named_length(index, "container", "container_size_bytes"))
+        lengths = pc.if_else(pc.is_null(told), any_length, pc.if_else(as_told, told, pa.scalar(None, pa.int64())))
+        failed = self._failed()
+        lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
+        absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
+        optional = pc.or_(pc.equal(found.column("rank"), SPARED), pc.invert(found.column("must_exist")))
+        wanted = pc.and_(lost, pc.less(found.column("rank"), RELEASED))
+        needed = found.filter(pc.and_not(wanted, pc.and_(absent, optional)))
+        if needed.num_rows:
+            raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
+        gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
+        unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(wanted, pc.is_null(any_length)))
+        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, unknown.select(METADATA.names).cast(METADATA)
+
+    def _failed(self) -> pa.Table:
+        return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
+
+
+def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Returns the witnesses in order of strength, and the files that commits and containers are or
+    name themselves.
+    """
+    count = found.num_rows
+    direct = pa.concat_tables([found, leaves])
+    who = ["rank", "commit_id", "table_uuid", "must_exist"]
+    own = direct.select(who).append_column("container", direct.column("parent"))
+    below = found.select(who).append_column("container", found.column("address"))
+    everyone = pa.concat_tables([own, below]).append_column("expands", pa.array([False] * direct.num_rows + [True] * count))
+    order = pc.sort_indices(everyone, sort_keys=[("rank", "ascending"), ("commit_id", "ascending")])
+    numbers = np.empty(everyone.num_rows, np.int64)
+    numbers[order.to_numpy()] = np.arange(everyone.num_rows)
+    columns = {"must_exist": "container_must_exist"}
+    everyone = everyone.rename_columns([columns.get(name, name) for name in everyone.column_names])
+    witnesses = everyone.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
+    nothing = pa.nulls(leaves.num_rows, pa.int64())
+    files = direct.append_column("witness", pa.array(numbers[: direct.num_rows])).append_column(
+        "container_size_bytes", pa.chunked_array([*lengths.chunks, nothing], pa.int64())
+    )
+    return witnesses, files.select(DIRECT.names).cast(DIRECT)
+
+
+def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
+    """Returns the live metadata objects that must exist (columns `METADATA`).
+
+    They are decoded containers and files of the present state.
+    """
+    containers = found.append_column("container_size_bytes", lengths).filter(pc.is_valid(lengths))
+    present = leaves.filter(pc.is_null(leaves.column("commit_id")))
+    rows = pa.concat_tables([containers, present.append_column("container_size_bytes", pa.nulls(present.num_rows, pa.int64()))])
+    wanted = pc.and_(pc.less_equal(rows.column("rank"), SPARED), pc.and_(rows.column("must_exist"), pc.is_valid(rows.column("storage"))))
+    return rows.filter(wanted).select(METADATA.names).cast(METADATA)
+
+
+def _optional(leaves: pa.Table) -> pa.Table:
+    """Returns the live files that reading starts from and that may be absent, each once (columns
+    `METADATA`).
+
+    Nothing else asks for them.
+    """
+    optional = pc.and_(pc.is_in(leaves.column("kind"), pa.array(ROOT_KINDS)), pc.invert(leaves.column("must_exist")))
+    live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))
+    mine = leaves.filter(pc.and_(optional, live))
+    rows = mine.group_by(["storage", "key"]).aggregate([("kind", "min")]).rename_columns(["storage", "key", "kind"])
+    return rows.append_column("container_size_bytes", pa.nulls(rows.num_rows, pa.int64())).select(METADATA.names).cast(METADATA)
+
+
+def _count_by_storage(rows: pa.Table) -> dict[str, int]:
+    counts = rows.group_by("storage").aggregate([([], "count_all")]).to_pylist()
+    return {row["storage"]: row["count_all"] for row in counts}
+
+
+def _explain(lake_name: str, needed: pa.Table, errors: dict[str, str]) -> str:
+    named = needed.slice(0, 5).to_pylist()
+    lines = [
+        f"  {errors.get(row['address'], row['kind'] + ' ' + row['address'] + ' was never decoded')} (needed by commit {row['commit_id']})"
+        for row in named
+    ]
+    more = [f"  and {needed.num_rows - len(named):,} more"] if needed.num_rows > len(named) else []
+    return "\n".join(
+        [
+            f"lake {lake_name}: {needed.num_rows:,} metadata objects of commits that must be kept cannot be read, so there is no plan:",
+            *lines,
+            *more,
+            "  Bring them back (`gc-assets restore --key KEY` if they are in quarantine, else from a backup), then run again.",
+        ]
+    )

@@ -1,0 +1,198 @@
+"""Decodes containers that were never decoded before and appends their children to the cache (design
+3.4).
+
+A container's children never change. So a container is read once in the life of the platform; its
+address and length name it. A published segment is closed: every container below its containers was
+decoded too, or stands in `_unreadable` and is tried again every night. The live set decides which
+of them matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets import __version__
+from gc_assets.core.objects import Objects
+from gc_assets.stages.engine import once, spread
+from gc_assets.stages.mark.content_roots import RELEASED, RootTables, content_roots, inputs_of, root_tables
+from gc_assets.stages.mark.decoding import CONCURRENT_READS, CONTAINERS_SIDE, EDGES_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.tables import Written, merge_written, parallelism, paths_of, publish, put, report_parts
+from gc_assets.state.facts import ManifestEntriesFacts, Segment
+from gc_assets.state.files import Files
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import CONTAINERS, MANIFEST_ENTRIES, UNREADABLE
+
+ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
+
+
+def segments(night: Night, lake_name: str) -> list[PastRun]:
+    """Returns every published segment of the cache, of all run dates, that was decoded as this run
+    would decode it.
+
+    Rows carry the storage and key of each child, and a release may understand a format better than
+    the one before. So everything is decoded anew after a change of the storages or of the release.
+    """
+    meaning = decoded_as(night, lake_name)
+    return [run for run in night.state.history(lake_name, MANIFEST_ENTRIES.name) if run.headline(Segment).decoded_as == meaning]
+
+
+def decoded_as(night: Night, lake_name: str) -> str:
+    """Returns a digest of what a segment's rows depend on besides the containers themselves."""
+    places = sorted((storage.name, storage.location) for storage in night.config.storages)
+    chosen = night.config.lake(lake_name).decoding()
+    return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, places, *chosen]).encode()).hexdigest()
+
+
+def segment_paths(runs: Sequence[PastRun], side: str | None = None) -> list[str]:
+    return [path for segment in runs for path in segment.paths(side)]
+
+
+def segment_rows(runs: list[PastRun], side: str) -> int:
+    """Returns how many rows the side tables of these segments hold."""
+    return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
+
+
+@logged(MANIFEST_ENTRIES)
+def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """Publishes the segment of this run: the children of every container below the lake's commits
+    that the cache did not hold.
+    """
+    state = night.state
+    inputs = inputs_of(night, lake_name)
+    cache = segments(night, lake_name)
+    run = begin(night, lake_name, MANIFEST_ENTRIES)
+    known, parents = segment_paths(cache, CONTAINERS_SIDE), segment_paths(cache, UNREADABLE_SIDE)
+    roots: RootTables | None = root_tables(night, lake_name, inputs)
+    metadata = sum(table.rows for table in inputs.values()) + segment_rows(cache, CONTAINERS_SIDE)
+    levels: list[Written] = []
+    while roots is not None or parents:
+        pending = _Pending(state.files, night.objects(), tuple(known), tuple(parents), roots, run, parallelism(spark))
+        asked = merge_written(once(spark, pending, metadata, len(known) + len(parents)))
+        tasks = paths_of(run, asked, TASKS_SIDE)
+        if not tasks:
+            break
+        containers = sum(part.rows for part in asked.side[TASKS_SIDE])
+        doing(f"level {len(levels) + 1}: {containers:,} containers to decode in {len(tasks):,} tasks")
+        decode = Decode(night.lake(lake_name), night.resolver(), night.objects(), state.files, run, tuple(tasks))
+        level = merge_written(spread(spark, decode, len(tasks), asked.facts["size_bytes"]))
+        levels.append(level)
+        for side in (CONTAINERS_SIDE, EDGES_SIDE):
+            metadata += sum(part.rows for part in level.side.get(side) or ())
+        known, parents, roots = known + paths_of(run, level, CONTAINERS_SIDE), paths_of(run, level, EDGES_SIDE), None
+        state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
+    written = _together(levels)
+    counted = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.facts}
+    facts = ManifestEntriesFacts(**counted, levels=len(levels), segments=len(cache) + 1, decoded_as=decoded_as(night, lake_name))
+    return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
+
+
+def _together(levels: list[Written]) -> Written:
+    side: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
+    for level in levels:
+        for name, parts in level.side.items():
+            side[name] = (*side.get(name, ()), *parts)
+        for name, value in level.facts.items():
+            facts[name] = facts[name] + value if name in facts else value
+    parts = tuple(part for level in levels for part in level.parts)
+    return Written(parts, sum(level.digest for level in levels) % 2**64, side, {}, facts)
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """Writes the containers that were never decoded, each once (columns `TASKS`), one part per
+    decoding task.
+
+    There are at most `width` tasks. The containers come from `parents` (edges of the level above,
+    or what could not be read on earlier nights) and, where `roots` are given, from the content
+    roots.
+
+    Where the parent does not record a container's length, the store is asked for it. A container
+    that is not there gets -1, so that no decoded object of that name stands in for it. A freed
+    content root that an earlier night decoded or did not see is not asked for again. Otherwise
+    collected history would be asked for every night, for ever.
+
+    Runs in one executor task.
+    """
+
+    files: Files
+    objects: Objects
+    known: tuple[str, ...]
+    parents: tuple[str, ...]
+    roots: RootTables | None
+    run: Run
+    width: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            wanted = read_parts(self.files, list(self.parents), TASKS)
+            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes"])
+            if self.roots is not None:
+                roots = content_roots(self.roots)
+                containers = roots.filter(roots.column("is_container"))
+                # For a root only tonight's word counts. The length that it had when it could not be
+                # read may have been the fault.
+                inner = wanted.filter(pc.invert(pc.is_in(wanted.column("address"), containers.column("address"))))
+                asked = containers.filter(pc.invert(self._settled(containers, known))).select(ROOT_COLUMNS)
+                wanted = pa.concat_tables([inner, asked], promote_options="default")
+            tasks = self._sized(_once(wanted))
+            decoded = pc.is_in(named_length(tasks, "address", "size_bytes"), named_length(known, "container", "container_size_bytes"))
+            tasks = tasks.filter(pc.invert(decoded))
+            width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
+            dealt = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
+            size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
+            parts = [part for share in dealt for part in put(share, self.run, self.files, TASKS_SIDE)]
+            yield report_parts(parts, facts={"size_bytes": size_bytes})
+
+    def _settled(self, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
+        """Marks the freed roots of a lake with contents that an earlier night decoded, or that were
+        absent then.
+        """
+        if self.roots is None or self.roots.contents is None:
+            return pa.chunked_array([pa.array([False] * roots.num_rows, pa.bool_())])
+        failed = read_parts(self.files, list(self.parents), UNREADABLE, ["address", "absent"])
+        gone = pc.is_in(roots.column("address"), failed.column("address").filter(failed.column("absent")))
+        decoded = pc.is_in(roots.column("address"), known.column("container"))
+        return pc.and_(pc.greater_equal(roots.column("rank"), RELEASED), pc.or_(gone, decoded))
+
+    def _sized(self, tasks: pa.Table) -> pa.Table:
+        sizes = tasks.column("size_bytes")
+        missing = pc.is_null(sizes)
+        addresses = tasks.column("address").filter(missing).to_pylist()
+        with ThreadPoolExecutor(CONCURRENT_READS) as pool:
+            found = pa.array(list(pool.map(self._size, addresses)), pa.int64())
+        filled = pc.replace_with_mask(sizes.combine_chunks(), missing.combine_chunks(), found)
+        return tasks.set_column(tasks.schema.get_field_index("size_bytes"), TASKS.field("size_bytes"), filled)
+
+    def _size(self, address: str) -> int:
+        try:
+            return self.objects.size(address)
+        except OSError:
+            return -1  # the decoder meets the same object and says why it cannot be read
+
+
+def _once(wanted: pa.Table) -> pa.Table:
+    """Returns one task per address, with what any of its parents says of it."""
+    how = {name: "max" for name in TASKS.names if name not in {"address", "snapshot_id"}} | {"snapshot_id": "min"}
+    grouped = wanted.group_by("address").aggregate(list(how.items()))
+    named = {f"{name}_{function}": name for name, function in how.items()}
+    return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(TASKS.names).cast(TASKS)
+
+
+def named_length(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
+    """Returns address and length as one value. It names a decoded object."""
+    return pc.binary_join_element_wise(rows.column(address), rows.column(length).cast(pa.string()), "\x1f")

@@ -1,0 +1,165 @@
+"""Applies the retention policy to the whole commit graph, in one executor task per lake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import StateError
+from gc_assets.lakes.protocol import (
+    DANGLING,
+    EXPIRED,
+    REMOVE_SNAPSHOT,
+    RETAINED,
+    ExpiryAction,
+    FrozenRefs,
+    Lake,
+    watched,
+)
+from gc_assets.stages.engine import once
+from gc_assets.stages.mark.former_refs import former_refs, freeze_of
+from gc_assets.stages.mark.lake_refs import frozen_refs
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.tables import merge_written, publish, report_parts, write_rows
+from gc_assets.state.facts import ExpiryPlanFacts, LakeRefsFacts, LiveContentsFacts, ReachableSnapshotsFacts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import read_parts
+from gc_assets.state.receipts import Balance
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
+
+
+@logged(REACHABLE_SNAPSHOTS)
+def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tuple[Published, ...]:
+    """Publishes `reachable_snapshots` and `expiry_plan` of a run date, and `live_contents` for
+    lakes that have it.
+
+    Raises `LakeUnreadable` where a commit that must be kept cannot be read. Raises `StateError`
+    where the policy did not speak about every commit exactly once.
+    """
+    state = night.state
+    refs = night.table(LAKE_REFS, lake_name)
+    graph = night.table(COMMIT_GRAPH, lake_name)
+    told = refs.facts(LakeRefsFacts)
+    frozen_at, as_of = told.frozen_at, told.as_of
+    reachable_run = begin(night, night.group(lake_name), REACHABLE_SNAPSHOTS)
+    expiry_run = begin(night, night.group(lake_name), EXPIRY_PLAN)
+    has_contents = night.kind(lake_name).shows_contents
+    contents_run = begin(night, night.group(lake_name), LIVE_CONTENTS) if has_contents else None
+    lake, frozen = night.lake(lake_name), frozen_refs(night, lake_name, refs)
+    grace_cutoff = frozen_at - night.longest_grace()
+    former = former_refs(night, lake_name, freeze_of(frozen_at, frozen.refs), grace_cutoff) if watched(lake) is not None else ()
+    task = _Retain(
+        lake,
+        replace(frozen, former=former),
+        state.files,
+        tuple(graph.paths()),
+        _logs(night, lake_name),
+        as_of,
+        grace_cutoff,
+        reachable_run,
+        expiry_run,
+        contents_run,
+    )
+    doing(f"{graph.receipt.rows:,} commits to judge")
+    rows = once(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
+    written = {json.loads(row["facts"])["asset"]: merge_written([row]) for row in rows}
+    reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
+    published = [
+        publish(
+            state,
+            reachable_run,
+            reachable,
+            night.clock,
+            inputs=[refs, graph],
+            balances=[Balance(name="commits", expected=graph.receipt.rows, found=reachable.rows)],
+            facts=ReachableSnapshotsFacts(**reachable.facts),
+            unsafe=night.unsafe,
+        ),
+        publish(state, expiry_run, expiry, night.clock, inputs=[refs, graph], facts=ExpiryPlanFacts(**expiry.facts), unsafe=night.unsafe),
+    ]
+    if contents_run is not None:
+        contents = written[LIVE_CONTENTS.name]
+        inputs = [refs, graph, published[0]]
+        shown = LiveContentsFacts(contents=contents.rows)
+        published.append(publish(state, contents_run, contents, night.clock, inputs=inputs, facts=shown, unsafe=night.unsafe))
+    return tuple(published)
+
+
+def _logs(night: Night, lake_name: str) -> tuple[str, ...]:
+    """Returns the parts of `expiry_log` of all executions, oldest first."""
+    logs = sorted(night.state.history(lake_name, EXPIRY_LOG.name), key=lambda log: log.run_id)
+    return tuple(path for log in logs for path in log.paths())
+
+
+def edits_in(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
+    """Returns the edits that plans of ours made and that still stand, of histories that a lake
+    keeps.
+
+    Removals of Iceberg snapshots are left out: such snapshots are in no graph any more.
+    """
+    newest: dict[tuple[str, ExpiryAction], str] = {}
+    for path in logs:
+        rows = read_parts(files, [path], EXPIRY_LOG.schema)
+        for row in rows.filter(pc.not_equal(rows.column("action"), REMOVE_SNAPSHOT)).to_pylist():
+            newest[row["plan_id"], ExpiryAction(**{name: row[name] for name in EXPIRY_PLAN.schema.names})] = row["outcome"]
+    return tuple(action for (_, action), outcome in newest.items() if outcome == "done")
+
+
+@dataclass(frozen=True)
+class _Retain:
+    """Reads the published graph, asks the lake, and writes the tables.
+
+    Runs in one executor task.
+    """
+
+    lake: Lake
+    refs: FrozenRefs
+    files: Files
+    graph_paths: tuple[str, ...]
+    logs: tuple[str, ...]
+    as_of: datetime
+    grace_cutoff: datetime
+    reachable_run: Run
+    expiry_run: Run
+    contents_run: Run | None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            commits = read_parts(self.files, list(self.graph_paths), COMMIT_GRAPH.schema)
+            refs = replace(self.refs, edits=edits_in(self.files, self.logs))
+            retention = self.lake.retain(refs, commits, self.as_of, self.grace_cutoff)
+            self._check(commits, retention.reachable)
+            reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.reachable_run, self.files)
+            expiry = write_rows(retention.expiry, EXPIRY_PLAN, self.expiry_run, self.files)
+            states = {
+                state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
+            }
+            facts = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes)}
+            yield report_parts(reachable.parts, reachable.digest, facts=facts)
+            yield report_parts(expiry.parts, expiry.digest, facts={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
+            if self.contents_run is not None:
+                if retention.contents is None:
+                    raise StateError(f"lake {self.refs.lake}: the policy did not say which contents are live, so nothing is published")
+                contents = write_rows(retention.contents, LIVE_CONTENTS, self.contents_run, self.files)
+                yield report_parts(contents.parts, contents.digest, facts={"asset": LIVE_CONTENTS.name})
+
+    def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
+        asked, answered = _commit_keys(commits), _commit_keys(reachable)
+        if asked != answered or len(answered) != reachable.num_rows:
+            example = next(iter(asked ^ answered), None)
+            raise StateError(
+                f"lake {self.refs.lake}: the policy gave {reachable.num_rows:,} answers for {len(asked):,} commits, see {example}; "
+                "a commit without an answer would lose its files, so nothing is published"
+            )
+
+
+def _commit_keys(rows: pa.Table) -> set[tuple[str | None, str]]:
+    return set(zip(rows.column("table_uuid").to_pylist(), rows.column("commit_id").to_pylist(), strict=True))

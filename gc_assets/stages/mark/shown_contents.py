@@ -1,0 +1,154 @@
+"""Decides what live contents say of the metadata objects below them.
+
+Some of those objects may be absent. Some contents name a snapshot that must be listed. Others name
+places, which become claims.
+
+Arrow in one executor task. Lakes without `live_contents` need none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.protocol import Kind
+from gc_assets.stages.mark.content_roots import RootTables
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import CLAIMS, LIVE_CONTENTS
+
+# Iceberg's writers put a table's files into these folders below its location, unless its properties
+# say otherwise.
+WRITTEN_TO: Final = ("data/", "metadata/")
+
+
+def collected_before(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
+    """Returns the addresses of `found` that are absent because a plan of ours purged them.
+
+    A head's own metadata file is never among them: its absence is a loss. The rest may be gone,
+    because a longer cut-off cannot bring back what a shorter one let go.
+
+    `failed` are the containers that could not be decoded. `logs` are the parts of each storage's
+    `deletion_log`.
+    """
+    absent = found.filter(pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent"))))
+    if roots.contents is None or not absent.num_rows:
+        return pa.array([], pa.string())
+    shown = read_parts(roots.files, list(roots.contents), LIVE_CONTENTS.schema, ["metadata_location", "at_head"])
+    heads = shown.column("metadata_location").filter(shown.column("at_head"))
+    older = absent.filter(pc.invert(pc.is_in(absent.column("address"), heads)))
+    purged: set[tuple[str, str]] = set()
+    for storage, paths in logs.items():
+        keys = pc.unique(older.column("key").filter(pc.equal(older.column("storage"), storage)))
+        done = pc.field("key").isin(keys) & (pc.field("outcome") == "done") & (pc.field("phase") == "purge")
+        for path in paths if len(keys) else ():
+            rows = pq.read_table(pa.BufferReader(roots.files.read(path)), columns=["key"], filters=done)
+            purged |= {(storage, key) for key in rows.column("key").to_pylist()}
+    rows = older.select(["address", "storage", "key"]).to_pylist()
+    return pa.array([row["address"] for row in rows if (row["storage"], row["key"]) in purged], pa.string())
+
+
+def need_not_exist(rows: pa.Table, addresses: pa.Array) -> pa.Table:
+    """Returns the rows (roots or edges) with `must_exist` false for these addresses."""
+    must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
+    at = rows.schema.get_field_index("must_exist")
+    return rows.set_column(at, rows.schema.field(at), must)
+
+
+def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table, lost: pa.Table) -> None:
+    """Raises `LakeUnreadable` for a live content at a snapshot that its metadata file does not
+    keep.
+
+    The files of such a snapshot would be in no live set. Contents whose metadata file is in `lost`
+    are passed over.
+    """
+    if roots.contents is None:
+        return
+    contents = read_parts(roots.files, list(roots.contents), LIVE_CONTENTS.schema)
+    gone = pc.is_in(contents.column("metadata_location"), lost.column("address"))
+    shown = contents.filter(pc.and_not(pc.is_valid(contents.column("snapshot_id")), gone))
+    listed = pc.binary_join_element_wise(edges.column("container"), edges.column("snapshot_id"), "\x1f")
+    named = pc.binary_join_element_wise(shown.column("metadata_location"), shown.column("snapshot_id"), "\x1f")
+    for row in shown.filter(pc.invert(pc.is_in(named, listed))).slice(0, 1).to_pylist():
+        raise LakeUnreadable(
+            f"lake {lake_name}: commit {row['commit_id']} shows {row['content_key']} at snapshot {row['snapshot_id']}, which its metadata "
+            f"file {row['metadata_location']} does not keep; commit the table anew, or set `keep_listed_snapshots: all` if it lists it"
+        )
+
+
+def claims_made(places: pa.Table, unlisted: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Returns the claims (columns `CLAIMS`) that containers make, and the locations that are too
+    wide for a claim.
+
+    A container names the location of its table, and the table claims it. Each prefix is claimed
+    once. A location that is a whole storage, or holds the location of another table, is not one
+    table's own: the table claims only the folders below it that Iceberg writes to (`WRITTEN_TO`),
+    and its address is in the second result.
+
+    `unlisted` are places of contents whose files nobody here can list. They become shields: nothing
+    below them is collected.
+    """
+    locations = places.filter(pc.equal(places.column("kind"), Kind.TABLE_LOCATION))
+    uuids = places.filter(pc.equal(places.column("kind"), Kind.TABLE_UUID))
+    tables = uuids.column("address").take(pc.index_in(locations.column("container"), uuids.column("container")))
+    named = locations.select(["address", "storage", "key"]).append_column("table", tables)
+    own = named.group_by(named.column_names, use_threads=False).aggregate([]).to_pylist()
+    shared = too_wide((row["storage"], row["key"], row["table"]) for row in own)
+    rows: dict[tuple[str, str | None, str | None, bool], None] = {}
+    wide: dict[str, None] = {}
+    for row in own:
+        folders: tuple[str, ...] = ("",)
+        if (row["storage"], row["key"]) in shared:
+            wide[row["address"]] = None
+            folders = WRITTEN_TO
+        for folder in folders:
+            rows[row["address"] + folder, row["storage"], None if row["key"] is None else row["key"] + folder, True] = None
+    for row in unlisted.select(["address", "storage", "key"]).to_pylist():
+        rows[row["address"], row["storage"], row["key"], False] = None
+    names = ("address", "storage", "key", "collect")
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=CLAIMS), list(wide)
+
+
+def too_wide(locations: Iterable[tuple[str | None, str | None, str]]) -> set[tuple[str, str]]:
+    """Returns the prefixes that are empty or hold another table's prefix, as (storage, prefix).
+
+    `locations` are triples of storage, prefix and table. Those outside every storage are passed
+    over.
+    """
+    tables: dict[tuple[str, str], set[str]] = {}
+    for storage, prefix, table in locations:
+        if storage is not None and prefix is not None:
+            tables.setdefault((storage, prefix), set()).add(table)
+    found = {place for place in tables if not place[1]}
+    above: list[tuple[str, str]] = []
+    for storage, prefix in sorted(tables):
+        while above and not (above[-1][0] == storage and prefix.startswith(above[-1][1])):
+            above.pop()
+        found |= {place for place in above if not tables[storage, prefix] <= tables[place]}
+        above.append((storage, prefix))
+    return found
+
+
+def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table, wide: Sequence[str]) -> Iterator[str]:
+    """Yields sentences for the report.
+
+    They name live history whose metadata is gone, places that are kept whole, and locations that
+    are too wide.
+    """
+    if lost.num_rows:
+        example = lost.column("address")[0].as_py()
+        yield (
+            f"lake {lake_name}: {lost.num_rows:,} metadata objects of older history are gone (for example {example}); readers of that "
+            "history fail, readers of the heads do not"
+        )
+    for address in pc.unique(unlisted.column("address")).to_pylist():
+        yield f"lake {lake_name}: everything below {address} is kept, because the files of a content there cannot be listed"
+    for address in wide:
+        yield (
+            f"lake {lake_name}: {address} is the location of a table and a whole storage, or holds other tables: only "
+            f"{' and '.join(WRITTEN_TO)} below it are swept; name it in `claims` if all of it is this lake's"
+        )

@@ -1,0 +1,136 @@
+"""Remembers every snapshot of an Iceberg lake, also those that expiry removed from the tables'
+metadata.
+
+Source of the idea: Iceberg's proposal 10646, "Extend Snapshot Reference Lifecycle". The history is
+a table of ours and not of the catalog, because other engines delete what they do not know. Each
+night's table follows from the newest one before it.
+"""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, logged
+from gc_assets.stages.tables import collect, publish, read_paths, read_table, write_frame
+from gc_assets.state.facts import LakeRefsFacts, SnapshotHistoryFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
+
+ID: Final = ("table_uuid", "snapshot_id")
+ELSEWHERE: Final = "no longer listed when the table was read; another tool removed it"
+
+
+@logged(SNAPSHOT_HISTORY)
+def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Published:
+    """Publishes `snapshot_history` of a run date.
+
+    It holds what the tables list now, and what an earlier night saw and `history.keep` still keeps.
+    A fresh mark (`recheck`) renews the newest night's table, so that it tells what an expiry has
+    just removed.
+    """
+    state = night.state
+    inputs = [night.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
+    seen_at = inputs[0].facts(LakeRefsFacts).frozen_at
+    newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if night.recheck is not None else None
+    day = max(night.run_date, newest.receipt.run_date) if newest is not None else night.run_date
+    earlier = _newest(night, lake_name, day)
+    listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
+    known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
+    gone = known.join(listed.select(*ID), list(ID), "left_anti").join(_removals(spark, night, lake_name), list(ID), "left")
+    remembered = gone.select(
+        *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"expired", "expired_at", "reason", "plan_id"}],
+        F.lit(True).alias("expired"),
+        F.coalesce("removed.at", "expired_at", F.lit(seen_at)).alias("expired_at"),
+        F.coalesce("removed.reason", "reason", F.lit(ELSEWHERE)).alias("reason"),
+        F.coalesce("removed.plan_id", "plan_id").alias("plan_id"),
+    ).filter(F.col("expired_at") >= F.lit(seen_at - _keep(night, lake_name)))
+    rows = listed.unionByName(remembered.select(*listed.columns))
+    run = begin(night, lake_name, SNAPSHOT_HISTORY, day)
+    written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
+    facts = SnapshotHistoryFacts(
+        listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
+        expired=sum(total.rows for key, total in written.totals.items() if key == ("true",)),
+    )
+    return publish(state, run, written, night.clock, inputs=[*inputs, *([earlier] if earlier else [])], facts=facts, unsafe=night.unsafe)
+
+
+def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, actions: DataFrame) -> Published:
+    """Publishes the newest history anew, with the plan and the reason by which snapshots are about
+    to be removed.
+
+    `actions` has the columns of `expiry_plan`, `again` is the night of the fresh mark. Raises
+    `StateError` naming a snapshot that the fresh mark lists and the history does not hold: once
+    removed it would be forgotten. A snapshot that is no longer listed has nothing left to lose.
+    """
+    state = again.state
+    newest = _newest(again, lake_name, again.clock.today())
+    if newest is None:
+        raise StateError(
+            f"lake {lake_name} has no snapshot_history, so snapshots that are removed would be forgotten; "
+            f"run `gc-assets run --lake {lake_name} --through snapshot_history` first"
+        )
+    removals = actions.filter("action = 'remove_snapshot'").select(*ID, F.col("reason").alias("why"))
+    known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
+    graph = again.table(COMMIT_GRAPH, lake_name)
+    listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
+    forgotten = collect(removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti").limit(1))
+    if forgotten:
+        raise StateError(
+            f"lake {lake_name}: snapshot {forgotten[0]['snapshot_id']} of table {forgotten[0]['table_uuid']} is not in snapshot_history, "
+            "so removing it would lose its record; run the night again"
+        )
+    rows = known.join(removals, list(ID), "left").select(
+        *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"reason", "plan_id"}],
+        F.coalesce("why", "reason").alias("reason"),
+        F.when(F.col("why").isNotNull(), plan_id).otherwise(F.col("plan_id")).alias("plan_id"),
+    )
+    run = begin(again, lake_name, SNAPSHOT_HISTORY, newest.receipt.run_date)
+    written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
+    return publish(state, run, written, again.clock, inputs=[newest], facts=newest.facts(SnapshotHistoryFacts), unsafe=again.unsafe)
+
+
+def _newest(night: Night, lake_name: str, until: date) -> Published | None:
+    return night.state.latest(lake_name, SNAPSHOT_HISTORY.name, before=until + timedelta(days=1))
+
+
+def _keep(night: Night, lake_name: str) -> timedelta:
+    keep = night.config.lake(lake_name).record_kept_for
+    if keep is None:
+        raise UsageError(f"lake {lake_name} is of kind {night.kind(lake_name).name}, of which no snapshot_history is kept")
+    return keep
+
+
+def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
+    """Returns the snapshots that metadata lists now, columns of `snapshot_history`."""
+    reached = reachable.select("table_uuid", "commit_id", "refs")
+    return commits.join(reached, ["table_uuid", "commit_id"]).select(
+        "table_uuid",
+        F.col("commit_id").alias("snapshot_id"),
+        "table_name",
+        F.get(F.col("parents"), F.lit(0)).alias("parent_id"),
+        "committed_at",
+        F.col("message").alias("operation"),
+        "summary",
+        F.get(F.col("content_roots"), F.lit(0))["address"].alias("manifest_list"),
+        "refs",
+        F.lit(False).alias("expired"),
+        F.lit(None).cast("timestamp").alias("expired_at"),
+        F.lit(None).cast("string").alias("reason"),
+        F.lit(None).cast("string").alias("plan_id"),
+    )
+
+
+def _removals(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
+    """Returns what the logs of all plans say of each snapshot that a plan removed (columns
+    table_uuid, snapshot_id, removed).
+    """
+    paths = [path for log in night.state.history(lake_name, EXPIRY_LOG.name) for path in log.paths()]
+    log = read_paths(spark, night.state.files, EXPIRY_LOG.schema, paths).filter("action = 'remove_snapshot' and outcome = 'done'")
+    return log.groupBy(*ID).agg(F.max(F.struct("at", "reason", "plan_id")).alias("removed"))

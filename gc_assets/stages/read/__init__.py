@@ -1,0 +1,1 @@
+"""Answers questions from published tables. Nothing here decides what is deleted."""

@@ -1,0 +1,88 @@
+"""Reads published tables for people, part by part and without Spark: whole tables, or the few rows
+about some keys.
+
+Knows which runs make up a table. It holds one part in memory at a time, never a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gc_assets.core.errors import StateError
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import Published, State
+from gc_assets.state.parts import with_added
+from gc_assets.state.schemas import MANIFEST_ENTRIES, Table, was_added
+
+
+def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[Published | PastRun]:
+    """Returns the runs whose rows are the table as of a run date.
+
+    That is the table's current run. Every run adds to three tables: `manifest_entries` is made of
+    all segments up to the date, `deletion_log` and `expiry_log` of all executions of the date's
+    plans. Raises `StateError` where nothing is published for the date.
+    """
+    if table is MANIFEST_ENTRIES:
+        found = [run for run in state.history(group, table.name) if run.run_date <= run_date]
+    elif table.by_apply:
+        found = [run for run in state.history(group, table.name) if run.run_date == run_date]
+    else:
+        return [state.require(group, table.name, run_date)]
+    if not found:
+        how = "`gc-assets apply PLAN_ID` writes it" if table.by_apply else f"run `gc-assets run --run-date {run_date}` first"
+        raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
+    return found
+
+
+def batches(
+    state: State, schema: pa.Schema, paths: Collection[str], columns: Collection[str] | None = None, limit: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of Parquet parts with the columns of the schema, at most `limit` of them.
+
+    Raises `StateError` for a part that an older release wrote without one of the columns.
+    """
+    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    left = limit
+    for path in paths:
+        source = pq.ParquetFile(pa.BufferReader(_part(state, path, wanted)))
+        there = [name for name in wanted.names if name in source.schema_arrow.names]
+        for batch in source.iter_batches(columns=there):
+            if left is not None and left <= 0:
+                return
+            rows = with_added(batch, wanted)
+            yield rows if left is None else rows.slice(0, left)
+            left = None if left is None else left - rows.num_rows
+
+
+def rows_where(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
+    """Returns the rows whose `column` is one of `values`. Row groups that cannot hold one are not
+    read.
+
+    Raises `StateError` for a part that an older release wrote without one of the columns.
+    """
+    wanted = pc.field(column).isin(list(values))
+    found = [with_added(_matching(_part(state, path, schema), schema, wanted), schema) for path in paths]
+    return pa.concat_tables(found) if found else schema.empty_table()
+
+
+def _matching(content: bytes, schema: pa.Schema, wanted: pc.Expression) -> pa.Table:
+    there = pq.read_schema(pa.BufferReader(content)).names
+    return pq.read_table(pa.BufferReader(content), columns=[name for name in schema.names if name in there], filters=wanted)
+
+
+def _part(state: State, path: str, schema: pa.Schema) -> bytes:
+    content = state.files.read(path)
+    there = pq.read_schema(pa.BufferReader(content)).names
+    lacking = [field.name for field in schema if field.name not in there and not was_added(field)]
+    if lacking:
+        group_asset, _, day = path.partition("/run_date=")
+        raise StateError(
+            f"{group_asset} of {day[:10]} was written by an older release of gc-assets, without the columns {', '.join(lacking)}, and "
+            f"cannot be shown by this one; run that date again, or a newer one"
+        )
+    return content

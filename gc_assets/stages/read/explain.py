@@ -1,0 +1,208 @@
+"""Says why one file is kept, planned or gone, from the published tables of a run date.
+
+The witness of a live file is walked up: file, containers, commit, and down the history from a ref
+that reaches the commit. Arrow lookups, no Spark, no lake.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.claims import Claims
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.stages.books.ledger import newest
+from gc_assets.stages.mark.live_files import EXTERNAL_SIDE
+from gc_assets.stages.night import Night
+from gc_assets.stages.read.browse import rows_where
+from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, rows_about
+from gc_assets.stages.sweep.ages import Ages
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.state.facts import DeletionPlanFacts, OrphanFilesFacts
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY, STRING, TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What the tables of a run date say of one key.
+
+    `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged,
+    young, unowned, external, unknown.
+    """
+
+    storage: str | None
+    key: str
+    verdict: str
+    sentence: str
+    chain: tuple[Link, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    history: tuple[dict[str, Any], ...] = ()
+
+
+def is_address(text: str) -> bool:
+    """Returns true for a URI or an absolute path. A canonical key is neither."""
+    return text.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) is not None
+
+
+def explain(night: Night, text: str, storage: str | None = None) -> list[Explanation]:
+    """Returns one explanation. For a key and several storages it returns one for each storage that
+    knows the key, or for all if none does.
+
+    Raises `StateError` where the run date has no tables, `UsageError` for a storage that does not
+    exist.
+    """
+    if is_address(text):
+        place = night.resolver().resolve_one(text)
+        if place is None:
+            external = [row for lake in night.config.lakes for row in lake_rows(night, lake.name, "key", text, EXTERNAL_SIDE)]
+            why = "no configured storage holds this address, so it is never swept"
+            if external:
+                why += f"; lake {external[0]['lake']} needs it"
+            return [Explanation(None, text, "external", why + ".")]
+        if storage not in {None, place[0]}:
+            raise UsageError(f"{text} lies in storage {place[0]}, not in {storage}")
+        return [_explain(night, *place)]
+    names = [item.name for item in night.config.storages] if storage is None else [night.storage(storage).name]
+    found = [_explain(night, name, text) for name in names]
+    return [item for item in found if item.verdict != "unknown"] or found
+
+
+def _explain(night: Night, storage: str, key: str) -> Explanation:
+    published = [table for lake in night.config.lakes if (table := night.find(LIVE_FILES, lake.name))]
+    if not published:
+        raise StateError(f"there is nothing to explain by for {night.run_date}; run `gc-assets run --run-date {night.run_date}` first")
+    words = _words(night, storage, key)
+    history, facts = tuple(words.to_pylist()), _facts(night, storage, key)
+    last = _last_act(facts, words)
+    for lake in night.config.lakes:
+        for row in lake_rows(night, lake.name, "key", key):
+            if row["storage"] == storage:
+                links = tuple(chain(night, lake.name, row))
+                sentence = f"It is live: {_because(links)}."
+                if last is not None and last["phase"] == QUARANTINE:
+                    sentence += f" But it {_done(storage, key, last)[1].removeprefix('It ')}"
+                return Explanation(storage, key, "live", sentence, links, facts, history)
+    verdict, sentence = _done(storage, key, last) if last is not None else _not_live(night, storage, facts)
+    return Explanation(storage, key, verdict, sentence, last_chain(night, storage, key), facts, history)
+
+
+def _because(chain: tuple[Link, ...]) -> str:
+    first = chain[0]
+    return f"{first.what} {first.name} needs it" + (f" ({first.detail})" if first.detail else "")
+
+
+def _not_live(night: Night, storage: str, facts: dict[str, Any]) -> tuple[str, str]:
+    plan, orphan, listed = facts.get("plan"), facts.get("orphan"), facts.get("inventory")
+    if plan is not None:
+        refused = facts["plan_refused_by"]
+        why = plan["reason"]
+        if orphan is not None and orphan["last_commit_id"] is not None:
+            why += f", last needed by commit {orphan['last_commit_id']}"
+        sentence = f"No live commit needs it ({why}): plan {facts['plan_id'][:12]} would {plan['action']} it"
+        sentence += f", once it has edited the history of lake {orphan['held_by']}." if plan["after_expiry"] and orphan else "."
+        return ("refused", f"{sentence} The plan is refused by {', '.join(refused)}.") if refused else ("planned", sentence)
+    if orphan is not None and orphan["held_by"] is not None:
+        commit = orphan["last_commit_id"]
+        return "expired", f"Only expired history of lake {orphan['held_by']} needs it, last commit {commit}: another plan edits that first."
+    if orphan is not None:
+        return "waiting", f"It is garbage ({orphan['reason']}) and in no plan of this date: it is quarantined already, or no plan was made."
+    if listed is None:
+        return "unknown", f"Storage {storage} had no such object when it was listed for {night.run_date}, and no lake names it."
+    claim = facts.get("claimed_by")
+    if claim is None:
+        return "unowned", "No lake claims the place where it lies, so it is counted and left alone."
+    cutoff = facts.get("grace_cutoff")
+    if cutoff is not None and listed["last_modified"] >= cutoff:
+        return (
+            "young",
+            f"No live commit needs it, but it is younger than the grace period (last modified {listed['last_modified'].isoformat()}).",
+        )
+    if facts.get("young_by_name"):
+        return "young", f"No live commit needs it, but by its name it was handed out so lately that lake {claim} may yet link it."
+    return "unknown", f"Lake {claim} claims its place and no table of this date says more; run the date again to the end."
+
+
+def _last_act(facts: dict[str, Any], words: pa.Table) -> dict[str, Any] | None:
+    """Returns what the logs say last of the key: of a copy in quarantine where there is one, else
+    of any copy.
+
+    Null where the storage was listed since and the listing shows the key.
+    """
+    of_copies = newest(words, ("key", "by"))
+    waiting = of_copies.filter(pc.equal(of_copies.column("phase"), QUARANTINE))
+    last = (waiting if waiting.num_rows else of_copies).to_pylist()[-1:]
+    seen_since = facts.get("inventory") is not None and any(word["at"] < facts["listed_at"] for word in last)
+    return None if seen_since or not last else last[0]
+
+
+def _done(storage: str, key: str, act: dict[str, Any]) -> tuple[str, str]:
+    when, by = act["at"].isoformat(), act["plan_id"][:12]
+    if act["phase"] == PURGE:
+        return "purged", f"It was purged at {when} by plan {by}."
+    if act["phase"] == RESTORE:
+        return "restored", f"It was put back at {when}; the next night judges it afresh."
+    return (
+        "quarantined",
+        f"It is in quarantine since {when}, by plan {by}. Undo: gc-assets restore --storage {storage} --key {shlex.quote(key)}",
+    )
+
+
+def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
+    """Returns the key's rows in those of the storage's tables of the run date that were published."""
+    facts: dict[str, Any] = {}
+    inventory = night.find(STORAGE_INVENTORY, storage)
+    if inventory is not None:
+        facts["listed_at"] = inventory.receipt.created_at
+        facts["inventory"] = _first(rows_about(night, STORAGE_INVENTORY.schema, inventory, "key", key))
+    orphans = night.find(ORPHAN_FILES, storage)
+    if orphans is not None:
+        facts["grace_cutoff"] = orphans.facts(OrphanFilesFacts).grace_cutoff
+        facts["orphan"] = _first(rows_about(night, ORPHAN_FILES.schema, orphans, "key", key))
+    plan = night.find(DELETION_PLAN, storage)
+    if plan is not None:
+        facts["plan"] = _first(rows_about(night, DELETION_PLAN.schema, plan, "key", key))
+        header = plan.facts(DeletionPlanFacts).header
+        facts["plan_id"] = header.plan_id
+        facts["plan_refused_by"] = [gate.name for gate in header.failed_gates]
+    owner = _claims(night, storage).owner(key[: key.rfind("/") + 1])
+    facts["claimed_by"] = owner.lake if owner is not None else None
+    if owner is not None and orphans is not None and facts.get("inventory") is not None:
+        facts["young_by_name"] = not _is_old(night, owner.lake, key, facts)
+    return facts
+
+
+def _is_old(night: Night, lake: str, key: str, facts: dict[str, Any]) -> bool:
+    """Says whether the lake that claims the key lets it be a candidate by its age."""
+    refs = [table for item in night.config.lakes if (table := night.find(LAKE_REFS, item.name))]
+    row = {"key": key, "last_modified": facts["inventory"]["last_modified"], "lake": lake}
+    claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))
+    return bool(Ages.of(night, facts["grace_cutoff"], refs).old(claimed)[0].as_py())
+
+
+def _claims(night: Night, storage: str) -> Claims:
+    """Returns the claims by the tables that are there.
+
+    A night may have stopped before it made them all.
+    """
+    tables = [night.find(table, lake.name) for table in (LAKE_REFS, LIVE_FILES) for lake in night.config.lakes]
+    return claims_of(night, storage, [table for table in tables if table is not None])
+
+
+def _words(night: Night, storage: str, key: str) -> pa.Table:
+    """Returns what was ever done to the key, or tried, oldest first (columns of `deletion_log`)."""
+    found = [DELETION_LOG.schema.empty_table()]
+    for log in night.state.history(storage, DELETION_LOG.name):
+        rows = rows_where(night.state, DELETION_LOG.schema, log.paths(), "key", [key])
+        run_id = pc.fill_null(rows.column("run_id"), log.run_id)
+        found.append(rows.set_column(rows.schema.get_field_index("run_id"), DELETION_LOG.schema.field("run_id"), run_id))
+    return pa.concat_tables(found).sort_by([("at", "ascending"), ("run_id", "ascending")])
+
+
+def _first(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    return rows[0] if rows else None

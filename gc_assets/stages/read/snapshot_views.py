@@ -1,0 +1,45 @@
+"""Shows the history of Iceberg tables to Spark SQL, expired snapshots included.
+
+Makes views over published tables and writes nothing.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.stages.night import Night
+from gc_assets.stages.read.browse import runs_of
+from gc_assets.stages.tables import read_paths, read_table
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+
+# As Iceberg's `snapshots` metadata table, with `table_name` before and `expired` behind. Iceberg's
+# knows one table and no expired snapshot.
+_ALL_SNAPSHOTS = """
+SELECT table_name, committed_at, CAST(snapshot_id AS BIGINT) AS snapshot_id, CAST(parent_id AS BIGINT) AS parent_id,
+       operation, manifest_list, summary, expired
+FROM snapshot_history
+"""
+_EXPIRED_SNAPSHOTS = """
+CREATE OR REPLACE TEMPORARY FUNCTION expired_snapshots(name STRING)
+RETURNS TABLE (committed_at TIMESTAMP, snapshot_id BIGINT, parent_id BIGINT, operation STRING, manifest_list STRING,
+               summary MAP<STRING, STRING>)
+RETURN SELECT committed_at, snapshot_id, parent_id, operation, manifest_list, summary
+       FROM all_snapshots WHERE expired AND table_name = expired_snapshots.name
+"""
+
+
+def history_views(spark: SparkSession, night: Night, lake_name: str) -> None:
+    """Gives the session the views `snapshot_history`, `manifest_entries` and `all_snapshots` of a
+    lake as of a run date, and the table function `expired_snapshots(table)`.
+
+    Another lake's views replace them. Raises `StateError` where nothing is published for the date.
+    """
+    state = night.state
+    history = read_table(spark, state, SNAPSHOT_HISTORY, night.table(SNAPSHOT_HISTORY, lake_name))
+    history.createOrReplaceTempView(SNAPSHOT_HISTORY.name)
+    segments = runs_of(state, MANIFEST_ENTRIES, lake_name, night.run_date)
+    entries = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, [path for run in segments for path in run.paths()])
+    entries.createOrReplaceTempView(MANIFEST_ENTRIES.name)
+    spark.sql(_ALL_SNAPSHOTS).createOrReplaceTempView("all_snapshots")
+    spark.sql(_EXPIRED_SNAPSHOTS)

@@ -1,0 +1,1 @@
+"""What is garbage: the live filter, the inventory, the orphans with their reasons."""

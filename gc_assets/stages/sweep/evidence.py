@@ -1,0 +1,92 @@
+"""Collects what speaks against a plan.
+
+That is live files that the inventory lacks, live keys behind links, and metadata of lakes that
+nobody configured. Each function counts and names. The gates decide whether the plan is stopped.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.stages.night import Night
+from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
+from gc_assets.stages.sweep.known_tables import known_tables
+from gc_assets.stages.sweep.probe import CANDIDATES
+from gc_assets.stages.sweep.storage_inventory import PROBLEMS_SIDE
+from gc_assets.stages.tables import MAX_SAMPLES, collect, read_paths, read_table
+from gc_assets.state.facts import StorageInventoryFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import COMMIT_GRAPH, PROBLEMS
+
+# A gate names a few objects and counts the rest, up to this number.
+MAX_NAMED: Final = 1_000
+
+
+def missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
+    """Returns the live metadata objects that the inventory lacks or shows with another length, as
+    sentences.
+
+    At most `MAX_NAMED` are returned.
+    """
+    needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
+        "key", "kind", F.col("container_size_bytes").alias("decoded_bytes")
+    )
+    present = listed.select("key", F.col("size_bytes").alias("listed_bytes")).join(F.broadcast(needed), "key")
+    sound = present.filter("decoded_bytes is null or decoded_bytes = listed_bytes").select("key")
+    rows = collect(needed.join(sound, "key", "left_anti").select("key", "kind").limit(MAX_NAMED))
+    return sorted(f"{row['kind']} {row['key']}" for row in rows)
+
+
+def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame) -> tuple[int, list[str]]:
+    """Counts the live files that must exist and are neither in the inventory nor in quarantine, and
+    names a few.
+
+    The plan puts back what is in quarantine. `purged` (columns key, lake) names what a rule of a
+    lake let go before. For that lake it need not exist.
+    """
+    needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
+    lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
+    count = collect(lost.agg(F.count("key").alias("files")))[0]["files"]
+    return count, sorted(row["key"] for row in collect(lost.limit(MAX_SAMPLES))) if count else []
+
+
+def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], cutoff: datetime) -> list[str]:
+    """Returns the metadata of tables and repositories that no configured lake knows, as sentences.
+
+    At most `MAX_NAMED` are returned.
+    """
+    if not suspects:
+        return []
+    frame = read_paths(spark, night.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
+    frame = frame.join(_named_by_commits(spark, night, storage_name), "key", "left_anti")
+    found = foreign_metadata(frame, storage_name, night.resolver(), night.objects(), known_tables(night))
+    return sorted(f"{row['key']}: {row['why']}" for row in collect(found.limit(MAX_NAMED)))
+
+
+def _named_by_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+    """Returns the keys of the metadata files that commits of configured servers put, whether or not
+    the commits are kept.
+
+    None of these files is foreign.
+    """
+    named = spark.createDataFrame([], "key string")
+    for lake in night.config.lakes:
+        if night.kind(lake.name).shows_contents:
+            graph = night.table(COMMIT_GRAPH, lake.name)
+            roots = read_table(spark, night.state, COMMIT_GRAPH, graph).select(F.explode("content_roots").alias("root"))
+            named = named.unionByName(roots.filter(F.col("root.storage") == storage_name).select("root.key"))
+    return named.distinct()
+
+
+def behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:
+    """Returns the live keys at or below a symbolic link of the storage, `MAX_NAMED` at most."""
+    if not inventory.facts(StorageInventoryFacts).problems.get("symlink"):
+        return []
+    problems = read_paths(spark, night.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
+    at = problems.filter("kind = 'symlink'").select(F.col("key").alias("link"))
+    below = F.col("key").startswith(F.concat("link", F.lit("/"))) | (F.col("key") == F.col("link"))
+    return sorted(row["key"] for row in collect(keys.join(F.broadcast(at), below).select("key").limit(MAX_NAMED)))

@@ -1,0 +1,86 @@
+"""Compares candidates with the live keys themselves, after the filter.
+
+A candidate that equals a live key proves that the filter lost a live file. A candidate that differs
+from one by its spelling only may hide a live file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.paths import loose
+from gc_assets.stages.night import Night
+from gc_assets.stages.sweep.probe import CANDIDATES
+from gc_assets.stages.tables import collect
+from gc_assets.state.files import Files
+from gc_assets.state.parts import read_parts
+
+# Up to this many compressed bytes (some millions of candidates) each worker holds the candidates in
+# memory. More are compared by a join.
+IN_MEMORY_CANDIDATES: Final = 64 * 2**20
+
+
+def any_hit(night: Night, keys: DataFrame, candidate_paths: list[str]) -> bool:
+    """Says whether any live key may equal a candidate, exactly or but for its spelling.
+
+    One pass over the live keys decides. Where the candidates are too many for a worker's memory the
+    answer is true without a look, and the join (`hits`) decides.
+    """
+    if not candidate_paths:
+        return False
+    if sum(night.state.files.size(path) for path in candidate_paths) > IN_MEMORY_CANDIDATES:
+        return True  # too many to hold in a worker: the join tells
+    hits = keys.select("key").mapInArrow(_Equal(night.state.files, tuple(candidate_paths)), "hits long")
+    return sum(row["hits"] for row in collect(hits)) > 0
+
+
+def hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
+    """Returns the candidates that equal a live key (columns key, exact).
+
+    `exact` is false where only the spelling-insensitive forms are equal. A join, so it runs only
+    where `any_hit` says so.
+    """
+    spelled = candidates.select("key").mapInArrow(_Loose(), "key string, loose string")
+    live_spelled = keys.select("key").mapInArrow(_Loose(), "live_key string, loose string")
+    return spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
+
+
+@dataclass(frozen=True)
+class _Loose:
+    """Adds the spelling-insensitive form of keys."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = batch.column(0)
+            yield pa.RecordBatch.from_arrays([keys, loose(keys)], ["key", "loose"])
+
+
+@dataclass(frozen=True)
+class _Equal:
+    """Counts the live keys that equal a candidate in their spelling-insensitive form.
+
+    Keys that are exactly equal share that form too.
+    """
+
+    files: Files
+    candidates: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        candidates = _loose_candidates(self.files, self.candidates)
+        hits = 0
+        for batch in batches:
+            hits += pc.sum(pc.is_in(loose(batch.column("key")), value_set=candidates)).as_py() or 0
+        yield pa.RecordBatch.from_pydict({"hits": [hits]})
+
+
+@lru_cache(maxsize=1)
+def _loose_candidates(files: Files, paths: tuple[str, ...]) -> pa.Array:
+    return loose(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key").combine_chunks())

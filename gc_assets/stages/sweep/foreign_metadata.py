@@ -1,0 +1,97 @@
+"""Recognises metadata of tables and repositories that no configured lake knows, below claimed
+prefixes (reliability.md H1).
+
+Such metadata means that some catalog was not asked. Its live files would look unreferenced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from gc_assets.core.objects import Objects
+from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.kind import ForeignSign, TableFound
+from gc_assets.lakes.kinds import KINDS
+from gc_assets.stages.sweep.known_tables import Known
+
+# Formats that no kind here reads. The name alone tells them.
+OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")
+FOREIGN_DDL: Final = "key string, why string"
+
+
+def foreign_metadata(
+    suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: Mapping[str, Known]
+) -> DataFrame:
+    """Returns the suspects that are foreign, each with the reason (columns key, why).
+
+    `suspects` has the columns key and is_old, and only names that match `suspect`. `known_tables`
+    maps the uuid of each table of a configured catalog to what the catalogs know of it.
+
+    Metadata with a newer snapshot than the catalogs know means that the catalog is a copy, or was
+    left by its writers. Where the table is in use, only old metadata counts: young metadata may
+    belong to a commit that is under way.
+    """
+    judge = _Judge(storage_name, resolver, objects, known_tables, signs())
+    return suspects.select("key", "is_old").mapInArrow(judge, FOREIGN_DDL)
+
+
+def signs() -> tuple[ForeignSign, ...]:
+    """Returns the signs by which metadata of any kind is recognised.
+
+    The first sign that a key matches decides.
+    """
+    return (*(sign for kind in KINDS.values() for sign in kind.foreign_signs), OTHERS)
+
+
+def suspect() -> str:
+    """Returns a pattern of keys of metadata, of any kind."""
+    return "|".join(sign.names for sign in signs())
+
+
+@dataclass(frozen=True)
+class _Judge:
+    storage_name: str
+    resolver: KeyResolver
+    objects: Objects
+    known_tables: Mapping[str, Known]
+    signs: tuple[ForeignSign, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            pairs = zip(batch.column("key").to_pylist(), batch.column("is_old").to_pylist(), strict=True)
+            judged = [(key, self._why(key, is_old=is_old)) for key, is_old in pairs]
+            found = [(key, why) for key, why in judged if why]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([k for k, _ in found], pa.string()), pa.array([w for _, w in found], pa.string())], ["key", "why"]
+            )
+
+    def _why(self, key: str, *, is_old: bool) -> str | None:
+        sign = next(sign for sign in self.signs if re.search(sign.names, key))
+        if sign.judge is None:
+            return "metadata of a repository or table of another kind"
+        try:
+            found = sign.judge(self._read(key))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"{sign.noun} that cannot be read ({error})"
+        return self._table(found, is_old=is_old) if isinstance(found, TableFound) else found
+
+    def _table(self, found: TableFound, *, is_old: bool) -> str | None:
+        known = self.known_tables.get(found.uuid)
+        if known is None:
+            return f"table {found.uuid}, which no configured catalog knows"
+        if found.newest > known.newest and (is_old or not known.in_use):
+            return (
+                f"table {found.uuid} with a newer snapshot than its catalog knows: the catalog is a copy or behind, or a commit failed here"
+            )
+        return None
+
+    def _read(self, key: str) -> bytes:
+        return self.objects.read(self.resolver.address(self.storage_name, key))

@@ -1,0 +1,105 @@
+"""Knows the newest time that the configured catalogs know of each table.
+
+Newer metadata of the table was written through a catalog that was not asked.
+
+Works in Arrow in the driver, and only in nights that listed metadata to judge. It reads a row per
+commit and per metadata file, never a row per data file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.lakes.protocol import Kind
+from gc_assets.stages.mark.decoding import PLACES_SIDE
+from gc_assets.stages.mark.manifest_entries import segment_paths, segments
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import read_rows
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, PLACES
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the configured catalogs know of a table.
+
+    `newest` is in milliseconds since 1970; the catalogs know nothing of the table after it.
+    `in_use` says whether its writers still commit there. Where they do, young metadata may belong
+    to a commit that is under way.
+    """
+
+    newest: int
+    in_use: bool = True
+
+
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+
+
+def known_tables(night: Night) -> dict[str, Known]:
+    """Returns what is known of every table of every lake, by table uuid.
+
+    Where an Iceberg catalog and a server both know a table, the catalog's word stands. It is more
+    exact than a server's commits.
+    """
+    of_servers: dict[str, Known] = {}
+    of_catalogs: dict[str, Known] = {}
+    for lake in night.config.lakes:
+        known, found = (
+            (of_servers, _of_server(night, lake.name))
+            if night.kind(lake.name).shows_contents
+            else (of_catalogs, _of_catalog(night, lake.name))
+        )
+        for uuid, item in found.items():
+            other = known.get(uuid, item)
+            known[uuid] = Known(max(item.newest, other.newest), item.in_use or other.in_use)
+    return of_servers | of_catalogs
+
+
+def _of_catalog(night: Night, lake_name: str) -> dict[str, Known]:
+    """Returns the time of the newest snapshot of each table, 0 for a table without snapshots."""
+    refs = read_rows(night.state, LAKE_REFS, night.table(LAKE_REFS, lake_name), columns=["table_uuid"])
+    graph = night.table(COMMIT_GRAPH, lake_name)
+    commits = read_rows(night.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
+    newest = commits.set_column(1, "at", _milliseconds(commits.column("committed_at"))).group_by("table_uuid").aggregate([("at", "max")])
+    without = {uuid: Known(0) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
+    return without | {row["table_uuid"]: Known(row["at_max"] or 0) for row in newest.to_pylist() if row["table_uuid"] is not None}
+
+
+def _of_server(night: Night, lake_name: str) -> dict[str, Known]:
+    graph = night.table(COMMIT_GRAPH, lake_name)
+    contents = night.table(LIVE_CONTENTS, lake_name)
+    shown = read_rows(night.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
+    return newest_puts(
+        read_parts(night.state.files, segment_paths(segments(night, lake_name), PLACES_SIDE), PLACES, ["container", "address", "kind"]),
+        read_rows(night.state, COMMIT_GRAPH, graph, columns=["committed_at", "content_roots"]),
+        shown.column("metadata_location").filter(shown.column("on_branch")),
+    )
+
+
+def newest_puts(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, Known]:
+    """Returns for each table the time of the newest commit that put a metadata file of it, 0 where
+    no commit did.
+
+    A table that a branch shows now (`on_branches`: metadata files) gets the time of the newest
+    commit of all. Newer metadata of it that no commit names may come from a dropped branch, which
+    leaves no other trace. It is no sign of another catalog.
+    """
+    lists = commits.column("content_roots").combine_chunks()
+    at = _milliseconds(commits.column("committed_at").combine_chunks())
+    put = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), "at": at.take(pc.list_parent_indices(lists))})
+    newest = put.group_by("address").aggregate([("at", "max")])
+    uuids = places.filter(pc.equal(places.column("kind"), Kind.TABLE_UUID))
+    in_use = pc.is_in(uuids.column("container"), pc.unique(on_branches))
+    by_put = newest.column("at_max").take(pc.index_in(uuids.column("container"), newest.column("address")))
+    known = pc.coalesce(pc.if_else(in_use, pc.max(at), by_put), pa.scalar(0, pa.int64()))
+    rows = pa.table({"uuid": uuids.column("address"), "newest": known, "in_use": in_use})
+    tables = rows.group_by("uuid").aggregate([("newest", "max"), ("in_use", "any")])
+    return {row["uuid"].removeprefix("urn:uuid:"): Known(row["newest_max"], row["in_use_any"]) for row in tables.to_pylist()}
+
+
+def _milliseconds(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Returns whole milliseconds since 1970, the form in which metadata files write times."""
+    return pc.floor_temporal(times, unit="millisecond").cast(_MILLISECONDS).cast(pa.int64())

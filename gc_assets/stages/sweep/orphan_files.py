@@ -1,0 +1,272 @@
+"""Finds the claimed files that no live set holds.
+
+The live filter answers first. What it does not hold is compared with the live keys themselves: one
+candidate that equals a live key stops the plan.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.gates import MAX_UNLISTED
+from gc_assets.core.plan import Amount
+from gc_assets.lakes.kinds import KINDS
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
+from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.books.purged_by_rule import purged_by_rule
+from gc_assets.stages.mark.live_files import (
+    DANGLING_SIDE,
+    EXPIRED_SIDE,
+    LIFECYCLE_SIDE,
+    METADATA_SIDE,
+    OPTIONAL_SIDE,
+    released_by_lifecycle,
+)
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.sweep.ages import Ages
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.evidence import behind_links, foreign, missing_metadata, unlisted
+from gc_assets.stages.sweep.exact import any_hit, hits
+from gc_assets.stages.sweep.foreign_metadata import suspect
+from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
+from gc_assets.stages.sweep.probe import CANDIDATE, CANDIDATES, CANDIDATES_SIDE, LIVE, SUSPECTS_SIDE, ListedFiles, Probe
+from gc_assets.stages.tables import (
+    MAX_SAMPLES,
+    PARTS_DDL,
+    ROUTE,
+    Totals,
+    Written,
+    collect,
+    merge_written,
+    paths_of,
+    publish,
+    read_paths,
+    read_table,
+    write_frame,
+)
+from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, OrphanFilesFacts, StorageInventoryFacts
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import read_parts
+from gc_assets.state.receipts import Balance
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
+
+FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
+WITNESS_DDL: Final = (
+    "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string, table_uuid: string>"
+)
+# Several lakes may name a released file. The lowest number wins: a lake whose history must let go
+# of it first, one that has let go, one whose owner's rules release it, one that only mentions it.
+HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
+
+
+def grace_cutoff(night: Night, storage_name: str, refs: list[Published]) -> datetime:
+    """Returns the time from which on no file is a candidate.
+
+    It lies the grace period before the first ref of any lake was read.
+    """
+    first = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
+    return first - night.storage(storage_name).grace
+
+
+@logged(ORPHAN_FILES)
+def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Published:
+    """Publishes `orphan_files` of a run date, with the evidence that the gates need.
+
+    The receipt's facts keep counts and samples: files and bytes by class, near misses, false
+    negatives, missing metadata. The plan decides whether they stop it.
+    """
+    state = night.state
+    inventory = night.table(STORAGE_INVENTORY, storage_name)
+    bloom = night.table(LIVE_FILTER, storage_name)
+    live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
+    cutoff = grace_cutoff(night, storage_name, refs)
+    run = begin(night, storage_name, ORPHAN_FILES)
+
+    probe = Probe(
+        ProbeFilter(state.files, tuple(bloom.paths())),
+        claims_of(night, storage_name, [*refs, *live]),
+        ListedFiles(state.files, _paths(live, METADATA_SIDE), storage_name),
+        ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
+        Ages.of(night, cutoff, refs),
+        uncollected_metadata(),
+        suspect(),
+        state.files,
+        run,
+    )
+    listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
+    doing(f"{inventory.receipt.rows:,} objects against {live_rows(live, storage_name):,} live keys")
+    probed = merge_written(collect(listed.withColumn("key_hash", F.xxhash64("key")).mapInArrow(probe, PARTS_DDL)))
+    candidate_paths = paths_of(run, probed, CANDIDATES_SIDE)
+    candidates = read_paths(spark, state.files, CANDIDATES, candidate_paths)
+
+    keys = live_keys(spark, night, storage_name, live)
+    strangers = foreign(spark, night, storage_name, paths_of(run, probed, SUSPECTS_SIDE), cutoff)
+    linked = behind_links(spark, night, keys, inventory)
+    needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
+    # Metadata that two lakes share is needed twice and listed once. The slow comparison then
+    # reports nothing missing.
+    missing = missing_metadata(keys, listed) if probed.facts.get("metadata_found", 0) < needed else []
+    # Some live files may rightly be absent, and two lakes may need one file. So the files are
+    # compared one by one only where the difference is large enough to hide a loss.
+    optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
+    found = probed.totals.get((LIVE,), Totals()).rows + optional - probed.facts.get("optional_found", 0)
+    lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
+    if lacking > MAX_UNLISTED * live_count(live, storage_name):
+        gone = purged_by_rule(spark, night, storage_name)
+        lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone)
+    frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
+    doing(f"{sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ())):,} candidates against the live keys themselves")
+    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
+    for side in probed.side:
+        state.files.delete_directory(f"{run.path}/{side}")
+    waterfall = {key[0]: value for key, value in probed.totals.items()}
+    stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE)}
+    facts = OrphanFilesFacts(
+        grace_cutoff=cutoff,
+        historical=any(table.facts(LakeRefsFacts).historical for table in refs),
+        waterfall={name: total.amount for name, total in sorted(waterfall.items())},
+        by_reason={f"{reason}/{lake}": total.amount for (reason, lake), total in sorted(written.totals.items())},
+        # Ranges and metaranges that no retained commit needs. Nobody deletes them, so they are at
+        # least counted.
+        unneeded_metadata=Amount(files=probed.facts.get("unneeded_files", 0), bytes=probed.facts.get("unneeded_bytes", 0)),
+        live_keys=live_count(live, storage_name),
+        missing_metadata=tuple(missing[:MAX_SAMPLES]),
+        missing_metadata_count=len(missing),
+        live_unlisted=tuple(lacking_samples),
+        live_unlisted_count=lacking,
+        foreign_metadata=tuple(strangers[:MAX_SAMPLES]),
+        foreign_metadata_count=len(strangers),
+        behind_links=tuple(linked[:MAX_SAMPLES]),
+        behind_links_count=len(linked),
+        false_negatives=stopped[FALSE_NEGATIVES_SIDE],
+        near_misses=stopped[NEAR_MISSES_SIDE],
+        stopped_samples=tuple(_samples(night, run, written)),
+        problems=inventory.facts(StorageInventoryFacts).problems,
+    )
+    return publish(
+        state,
+        run,
+        written,
+        night.clock,
+        inputs=[inventory, bloom, *live, *refs],
+        balances=[
+            Balance(name="inventory rows probed", expected=inventory.receipt.rows, found=sum(total.rows for total in waterfall.values())),
+            Balance(name="candidates judged", expected=waterfall.get(CANDIDATE, Totals()).rows, found=written.rows + sum(stopped.values())),
+        ],
+        facts=facts,
+        unsafe=night.unsafe,
+    )
+
+
+def uncollected_metadata() -> str:
+    """Returns a pattern of keys of metadata that lies below no claim, of any kind of lake.
+
+    It matches nothing where no kind has such metadata.
+    """
+    return "|".join(kind.uncollected_metadata for kind in KINDS.values() if kind.uncollected_metadata is not None) or "^$"
+
+
+def _orphans(
+    spark: SparkSession,
+    night: Night,
+    storage_name: str,
+    candidates: DataFrame,
+    candidate_paths: list[str],
+    keys: DataFrame,
+    live: list[Published],
+) -> DataFrame:
+    """Returns the candidates with their reasons and witnesses.
+
+    A candidate that equals a live key is routed to the false negatives. One that differs from a
+    live key by its spelling only is routed to the near misses.
+    """
+    judged = candidates.withColumn("exact", F.lit(None).cast("boolean"))
+    if any_hit(night, keys, candidate_paths):
+        judged = candidates.join(hits(candidates, keys), "key", "left")
+    joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
+    joined = joined.join(_dangling_commits(spark, night, storage_name), "key", "left")
+    named = F.col("w").isNotNull()
+    unnamed = _never_committed(night)
+    lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
+    return joined.select(
+        *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
+        F.when(lifecycle, "lifecycle")
+        .when(named & ((F.col("w.strength") <= RELEASED) | unnamed.isNotNull()), "expired")
+        .otherwise(F.coalesce(unnamed, F.lit("unreferenced")))
+        .alias("reason"),
+        F.col("w.commit_id").alias("last_commit_id"),
+        F.col("w.container").alias("last_container"),
+        F.when(F.col("w.strength") == HELD, F.col("w.lake")).alias("held_by"),
+        F.when(F.col("w.strength") == HELD, F.col("w.table_uuid")).alias("held_by_table"),
+        F.col("w.kind").alias("kind"),
+        F.when(lifecycle, F.col("dangling_commits")).alias("dangling_commits"),
+        F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
+    )
+
+
+def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+    """Returns for each key that lifecycle rules release how many retained commits will hold a path
+    to nothing (columns key, dangling_commits).
+    """
+    tables = [released_by_lifecycle(night, lake.name) for lake in night.config.lakes]
+    frames = [read_table(spark, night.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
+    if not frames:
+        return spark.createDataFrame([], "key string, dangling_commits long")
+    everything = frames[0]
+    for frame in frames[1:]:
+        everything = everything.unionByName(frame)
+    mine = everything.filter((F.col("storage") == storage_name) & ~F.col("deduplicated"))
+    return mine.groupBy("key").agg(F.sum("commits").alias("dangling_commits"))
+
+
+def _never_committed(night: Night) -> Column:
+    """The owning lake's word for a file that no commit ever named; null for a lake that has none."""
+    word = F.lit(None).cast("string")
+    for lake in night.config.lakes:
+        if (own := night.kind(lake.name).never_committed) is not None:
+            word = F.when(F.col("lake") == lake.name, own).otherwise(word)
+    return word
+
+
+def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
+    """Returns the strongest commit behind each released key (columns key, w)."""
+    parts = [(table, side) for table in live for side in (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE) if table.paths(side)]
+    frames = [
+        read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
+        .filter(F.col("storage") == storage_name)
+        .withColumn("strength", F.lit(_strength(night, table, side)))
+        .select("key", F.struct("strength", "commit_id", "container", "kind", "lake", "table_uuid").alias("w"))
+        for table, side in parts
+    ]
+    if not frames:
+        return spark.createDataFrame([], WITNESS_DDL)
+    everything = frames[0]
+    for frame in frames[1:]:
+        everything = everything.unionByName(frame)
+    # A lake names a key once, so a key is named twice only where there are several lakes.
+    several = len({table.receipt.group for table, _ in parts}) > 1
+    return everything.groupBy("key").agg(F.min("w").alias("w")) if several else everything
+
+
+def _strength(night: Night, live: Published, side: str) -> int:
+    if side != EXPIRED_SIDE:
+        return LIFECYCLE if side == LIFECYCLE_SIDE else MENTIONED
+    return HELD if night.kind(live.receipt.group).edits_history else RELEASED
+
+
+def _samples(night: Night, run: Run, written: Written) -> list[str]:
+    samples: list[str] = []
+    for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE):
+        for part in written.side.get(side, ())[:1]:
+            table = read_parts(night.state.files, [f"{run.path}/{part.name}"], ORPHAN_FILES.schema, ["key"])
+            samples += [f"{side.lstrip('_')}: {key}" for key in table.column("key")[:5].to_pylist()]
+    return samples
+
+
+def _paths(live: list[Published], side: str) -> tuple[str, ...]:
+    return tuple(path for table in live for path in table.paths(side))

@@ -1,0 +1,119 @@
+"""Sorts every listed object into live, unowned, young or candidate, in one pass over the inventory.
+
+The live filter answers first. It may take garbage for live, never a live file for garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.claims import Claims
+from gc_assets.stages.mark.live_files import METADATA
+from gc_assets.stages.sweep.ages import Ages
+from gc_assets.stages.sweep.live_filter import ProbeFilter
+from gc_assets.stages.tables import Totals, report_parts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Run
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
+
+LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
+CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
+CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Sorts inventory rows into live, unowned, young and candidate, and writes the candidates.
+
+    Claimed objects whose names look like metadata of other tables are written too, as suspects.
+    Runs in executors.
+    """
+
+    live: ProbeFilter
+    claims: Claims
+    metadata: ListedFiles
+    optional: ListedFiles
+    ages: Ages
+    uncollected: str
+    suspect: str
+    files: Files
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)
+        suspects = PartWriter(self.files, self.run.path, CANDIDATES, SUSPECTS_SIDE)
+        totals: dict[tuple[str, ...], Totals] = {}
+
+        def count(name: str, rows: pa.RecordBatch) -> None:
+            size = pc.sum(rows.column("size_bytes")).as_py() or 0
+            totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
+
+        found = optional = 0
+        unneeded = Totals()
+        for batch in batches:
+            found += self.metadata.found(batch)
+            optional += self.optional.found(batch)
+            hits = self.live.contains(batch.column("key_hash").to_numpy())
+            count(LIVE, batch.filter(pa.array(hits)))
+            rest = batch.filter(pa.array(np.logical_not(hits)))
+            lake, table_uuid = self.claims.resolve(rest.column("key"))
+            owned = rest.append_column("lake", lake).append_column("table_uuid", table_uuid)
+            unowned = owned.filter(pc.is_null(lake))
+            count(UNOWNED, unowned)
+            metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), self.uncollected))
+            unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
+            owned = owned.filter(pc.is_valid(lake))
+            suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), self.suspect)).select(CANDIDATES.names))
+            old = self.ages.old(owned)
+            count(YOUNG, owned.filter(pc.invert(old)))
+            candidates = owned.filter(old)
+            count(CANDIDATE, candidates)
+            writer.write(candidates.select(CANDIDATES.names))
+        yield report_parts(
+            [*writer.close(), *suspects.close()],
+            totals=totals,
+            facts={
+                "metadata_found": found,
+                "optional_found": optional,
+                "unneeded_files": unneeded.rows,
+                "unneeded_bytes": unneeded.size_bytes,
+            },
+        )
+
+
+@dataclass(frozen=True)
+class ListedFiles:
+    """Live files of a storage that must be looked for in its inventory (parts with columns
+    `METADATA`).
+
+    Pickles as paths.
+    """
+
+    files: Files
+    paths: tuple[str, ...]
+    storage: str
+
+    def found(self, objects: pa.RecordBatch) -> int:
+        """Counts how many of the files are among these objects.
+
+        A file whose length was decoded counts only with that length.
+        """
+        needed = _sought(self.files, self.paths, self.storage)
+        at = pc.index_in(objects.column("key"), value_set=needed.column("key"))
+        listed = objects.column("size_bytes").filter(pc.is_valid(at))
+        lengths = needed.column("container_size_bytes").take(at.filter(pc.is_valid(at)))
+        return pc.sum(pc.fill_null(pc.equal(listed, lengths), True)).as_py() or 0
+
+
+@lru_cache(maxsize=2)
+def _sought(files: Files, paths: tuple[str, ...], storage: str) -> pa.Table:
+    rows = read_parts(files, list(paths), METADATA)
+    return rows.filter(pc.equal(rows.column("storage"), storage)).combine_chunks()

@@ -1,0 +1,219 @@
+"""Lists a storage in executors, in rounds. A task that meets more than its share hands the rest
+back.
+
+Objects below `data/` of a lakeFS repository never change. So a directory there that is as it was
+the night before is not listed again: its rows are carried over (the optimized run). As a check the
+whole storage is listed every `full_listing`.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pandas.core.util.hashing import hash_array
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import StoreError
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, side_rows
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.tables import (
+    MAX_SAMPLES,
+    PARTS_DDL,
+    Totals,
+    collect,
+    merge_written,
+    parallelism,
+    publish,
+    put,
+    read_table,
+    report_parts,
+)
+from gc_assets.state.facts import Problem, StorageInventoryFacts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.receipts import Balance
+from gc_assets.state.schemas import CLAIMS, DIRECTORIES, LAKE_REFS, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.stores.protocol import Directory, ListingTask, Store
+
+# About one second of listing for a task. What lies beyond goes back and is spread again.
+BUDGET_ENTRIES: Final = 250_000
+PROBLEMS_SIDE: Final = "_problems"
+DIRECTORIES_SIDE: Final = "_leaf_directories"
+# A directory modified later than this before the listing is read again the next night.
+SETTLED_AFTER: Final = timedelta(minutes=1)
+LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
+
+
+@logged(STORAGE_INVENTORY)
+def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> Published:
+    """Publishes every object of a storage, and what is no object (links, names that are not UTF-8,
+    special files).
+
+    Raises `StoreError` naming directories that could not be read: an inventory with a hole is never
+    published.
+    """
+    state, store = night.state, night.store(storage_name)
+    run = begin(night, storage_name, STORAGE_INVENTORY)
+    width = parallelism(spark)
+    before = carried_from(night, storage_name)
+    known = _known(night, storage_name, before) if before is not None else []
+    carried = store.unchanged(known)
+    tasks = store.plan_listing(width, carried, night.clock.now() - SETTLED_AFTER)
+    rows: list[Any] = []
+    kept = [directory for directory in known if directory.key in carried]
+    if before is not None and carried:
+        rows += collect(read_table(spark, state, STORAGE_INVENTORY, before).mapInArrow(_Carry(store, carried, state.files, run), PARTS_DDL))
+    planned = finished = 0
+    while tasks:
+        doing(f"{len(tasks):,} places to list, {finished:,} listed")
+        planned += len(tasks)
+        work = spark.createDataFrame([(pickle.dumps(task),) for task in tasks], "task binary").repartition(min(width, len(tasks)))
+        listed = collect(work.mapInArrow(_List(state.files, run), LISTED_DDL))
+        rows += listed
+        finished += sum(json.loads(row["facts"])["tasks"] for row in listed)
+        tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (our own tasks' words)
+    written = merge_written(rows)
+    again = put(_directory_rows(kept), run, state.files, DIRECTORIES_SIDE) if kept else []
+    written = replace(written, side={**written.side, DIRECTORIES_SIDE: (*written.side.get(DIRECTORIES_SIDE, ()), *again)})
+    problems = {name.removeprefix("problem_"): count for name, count in written.facts.items() if name.startswith("problem_")}
+    samples = written.facts.get("problems", [])
+    if written.facts.get("incomplete", 0):
+        names = ", ".join(f"{item['key'] or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
+        raise StoreError(
+            f"storage {storage_name}: {written.facts['incomplete']:,} places could not be listed, so nothing can be planned: {names}. "
+            "Give the collector the right to read them, or move them out of the storage."
+        )
+    total = written.totals.get(("objects",), Totals())
+    facts = StorageInventoryFacts(
+        objects=total.rows,
+        bytes=total.size_bytes,
+        problems=problems,
+        problem_samples=tuple(Problem.model_validate(sample) for sample in samples),
+        tasks=planned,
+        location=store.location,
+        flow="optimized" if before is not None else "clean",
+        full_listing_on=before.facts(StorageInventoryFacts).full_listing_on if before is not None else night.run_date,
+        carried_directories=len(carried),
+        carried_objects=written.facts.get("carried", 0),
+    )
+    balances = [
+        Balance(name="listing tasks", expected=planned, found=finished),
+        Balance(name="objects listed", expected=total.rows, found=written.rows),
+        Balance(name="objects carried over", expected=sum(directory.objects for directory in kept), found=written.facts.get("carried", 0)),
+    ]
+    inputs = [before] if before is not None else []
+    return publish(state, run, written, night.clock, inputs=inputs, balances=balances, facts=facts, unsafe=night.unsafe)
+
+
+def carried_from(night: Night, storage_name: str) -> Published | None:
+    """Returns the inventory whose unchanged directories need not be listed again.
+
+    It is null where the whole storage is to be listed.
+    """
+    every = [lake.full_listing_every for lake in night.config.lakes if lake.full_listing_every is not None]
+    before = night.state.latest(storage_name, STORAGE_INVENTORY.name, before=night.run_date)
+    if not every or before is None or before.facts(StorageInventoryFacts).location != night.storage(storage_name).location:
+        return None
+    age = night.run_date - before.facts(StorageInventoryFacts).full_listing_on
+    return before if age < min(every) else None
+
+
+def _known(night: Night, storage_name: str, before: Published) -> list[Directory]:
+    """Returns the directories of an earlier listing that may be carried over.
+
+    They lie below claims of lakes that need not be listed in full every night.
+    """
+    prefixes: list[str] = []
+    for lake in night.config.lakes:
+        refs = night.state.latest(lake.name, LAKE_REFS.name) if lake.full_listing_every is not None else None
+        claims = side_rows(night, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
+        prefixes += [row["key"] for row in claims if row["storage"] == storage_name]
+    rows = read_parts(night.state.files, before.paths(DIRECTORIES_SIDE), DIRECTORIES)
+    listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)
+    return [Directory(*row) for row in listed if row[0].startswith(tuple(prefixes))]
+
+
+def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
+    return pa.Table.from_pylist([asdict(directory) for directory in directories], schema=DIRECTORIES)
+
+
+@dataclass(frozen=True)
+class _Carry:
+    """Copies the rows of unchanged directories from an earlier inventory; runs in executors."""
+
+    store: Store
+    carried: frozenset[str]
+    files: Files
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
+        places = pa.array(sorted(self.carried), pa.string())
+        objects = size_bytes = digest = 0
+        for batch in batches:
+            mine = self.store.carried_objects(batch, places)
+            writer.write(mine)
+            objects += mine.num_rows
+            size_bytes += pc.sum(mine.column("size_bytes")).as_py() or 0
+            digest += _digest(mine)
+        yield report_parts(writer.close(), digest, {("objects",): Totals(objects, size_bytes)}, {"carried": objects})
+
+
+@dataclass(frozen=True)
+class _List:
+    """Runs listing tasks and writes what they list; runs in executors."""
+
+    files: Files
+    run: Run
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
+        problems = PartWriter(self.files, self.run.path, PROBLEMS, PROBLEMS_SIDE)
+        directories = PartWriter(self.files, self.run.path, DIRECTORIES, DIRECTORIES_SIDE)
+        facts: dict[str, Any] = {"tasks": 0, "incomplete": 0, "problems": []}
+        leftover: list[ListingTask] = []
+        objects = size_bytes = digest = 0
+        for batch in batches:
+            for content in batch.column("task").to_pylist():
+                facts["tasks"] += 1
+                for step in pickle.loads(content).run(BUDGET_ENTRIES):  # noqa: S301  (our own driver's words)
+                    writer.write(step.objects)
+                    objects += step.objects.num_rows
+                    size_bytes += pc.sum(step.objects.column("size_bytes")).as_py() or 0
+                    digest += _digest(step.objects)
+                    leftover += step.leftover
+                    directories.write(pa.RecordBatch.from_pylist([asdict(item) for item in step.directories], schema=DIRECTORIES))
+                    problems.write(pa.RecordBatch.from_pylist([asdict(problem) for problem in step.problems], schema=PROBLEMS))
+                    for problem in step.problems:
+                        name = f"problem_{problem.kind}"
+                        facts[name] = facts.get(name, 0) + 1
+                        facts["incomplete"] += problem.is_incomplete
+                        # What makes the inventory incomplete must be named, so it comes before
+                        # harmless problems.
+                        facts["problems"].insert(0 if problem.is_incomplete else len(facts["problems"]), asdict(problem))
+                        del facts["problems"][MAX_SAMPLES:]
+        row = report_parts(
+            [*writer.close(), *problems.close(), *directories.close()], digest, {("objects",): Totals(objects, size_bytes)}, facts
+        )
+        yield row.append_column("leftover", pa.array([pickle.dumps(leftover)], pa.binary()))
+
+
+def _digest(objects: pa.RecordBatch) -> int:
+    """Order-free over (key, size, time); numeric, because a listing is the widest table there is."""
+    if objects.num_rows == 0:
+        return 0
+    keys = hash_array(objects.column("key").to_numpy(zero_copy_only=False), categorize=False)
+    sizes = objects.column("size_bytes").to_numpy().view(np.uint64)
+    times = objects.column("last_modified").cast(pa.int64()).to_numpy().view(np.uint64)
+    odd = np.uint64(2)
+    return int((keys * (sizes * odd + np.uint64(1)) + times * np.uint64(0x9E3779B97F4A7C15)).sum(dtype=np.uint64))

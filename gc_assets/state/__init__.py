@@ -1,0 +1,3 @@
+"""The collector's own tables: schemas, files, parts, receipts. Knows no lake, no Spark and no
+Dagster.
+"""

@@ -1,0 +1,329 @@
+"""What a stage found out besides the rows of its table: one model per table, kept in the table's
+receipt.
+
+A model reads what its own release and every older one wrote. A fact that an older release did not
+know has a default. A fact that decides what is deleted has none, so a receipt without it is
+damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
+
+Moment = Annotated[datetime, PlainSerializer(lambda value: value.isoformat(), return_type=str, when_used="json")]
+Counts = dict[str, int]
+Amounts = dict[str, Amount]
+
+
+class Facts(BaseModel):
+    """The facts of one table. `TABLE` is the table's name."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    TABLE: ClassVar[str]
+
+
+class Headline(BaseModel):
+    """The few facts of a run that are read without opening its receipt. The index of runs keeps
+    them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Headline:
+        """Returns the headline of the facts in a receipt. Raises `ValidationError` where one is
+        missing.
+        """
+        return cls.model_validate(facts)
+
+
+class PolicyTableFacts(Facts):
+    TABLE: ClassVar = "policy_table"
+
+    rules: int
+    policy_digest: str
+
+
+class Freeze(Headline):
+    """When refs were frozen, and whether a rehearsal's clock said so."""
+
+    frozen_at: Moment
+    rehearsal: bool
+
+
+class LakeRefsFacts(Facts):
+    """`min_age_seconds` is the age below which the lake's own system keeps an object. `claims` and
+    `pinned` are counts.
+    """
+
+    TABLE: ClassVar = "lake_refs"
+
+    kind: str
+    as_of: Moment
+    frozen_at: Moment
+    historical: bool
+    rehearsal: bool
+    policy_digest: str
+    refs_digest: str
+    claims: int
+    pinned: int
+    notes: tuple[str, ...]
+    min_age_seconds: int
+
+
+class CommitGraphFacts(Facts):
+    """`known` commits were taken over from an earlier night's graph. `read_as` is a digest of what
+    the rows depend on besides the commits.
+    """
+
+    TABLE: ClassVar = "commit_graph"
+
+    commits: int
+    known: int = 0
+    read_as: str | None = None
+
+
+class ReachableSnapshotsFacts(Facts):
+    TABLE: ClassVar = "reachable_snapshots"
+
+    retained: int
+    expired: int
+    dangling: int
+    notes: tuple[str, ...] = ()
+
+
+class ExpiryPlanFacts(Facts):
+    TABLE: ClassVar = "expiry_plan"
+
+    actions: int
+
+
+class LiveContentsFacts(Facts):
+    TABLE: ClassVar = "live_contents"
+
+    contents: int
+
+
+class SnapshotHistoryFacts(Facts):
+    TABLE: ClassVar = "snapshot_history"
+
+    listed: int
+    expired: int
+
+
+class Segment(Headline):
+    """The facts of one segment of the cache. `decoded_as` stands for what its rows depend on
+    besides the containers. `external` counts its addresses that lie in no storage.
+    """
+
+    decoded_as: str | None = None
+    external: int = 1
+
+
+class ManifestEntriesFacts(Facts):
+    """`segments` counts all segments of the cache, this one too. `levels` is how deep this run had
+    to follow containers.
+    """
+
+    TABLE: ClassVar = "manifest_entries"
+
+    decoded: int
+    entries: int
+    external: int
+    unreadable: int
+    container_bytes: int
+    levels: int
+    segments: int
+    decoded_as: str | None = None
+
+
+class LiveFilesFacts(Facts):
+    """`files` are the rows. Files that only expired or dangling commits name are counted apart, and
+    so are files that rules release.
+    """
+
+    TABLE: ClassVar = "live_files"
+
+    files: int
+    live_bytes: int
+    by_kind: Amounts
+    by_storage: Amounts
+    possible_by_storage: Amounts = Field(default_factory=dict)
+    metadata_by_storage: Counts
+    optional_by_storage: Counts = Field(default_factory=dict)
+    expired_files: int
+    dangling_files: int
+    lifecycle_files: int = 0
+    external_files: int
+    notes: tuple[str, ...] = ()
+
+
+class LiveFilterFacts(Facts):
+    TABLE: ClassVar = "live_filter"
+
+    keys: int
+    slices: int
+    bits_per_key: float
+    false_positive_target: float
+    false_positives_measured: float
+    empty_slices: int
+
+
+class Problem(BaseModel):
+    """Something in a storage that is no plain file. The side table `PROBLEMS` describes it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    key: str
+    kind: str
+    detail: str
+    is_incomplete: bool = False
+
+
+class StorageInventoryFacts(Facts):
+    """`problems` counts what is no plain file, by its kind. `flow` is `clean`, or `optimized` where
+    directories were carried over.
+    """
+
+    TABLE: ClassVar = "storage_inventory"
+
+    objects: int
+    bytes: int
+    problems: Counts
+    problem_samples: tuple[Problem, ...] = ()
+    tasks: int
+    location: str | None = None
+    flow: str = "clean"
+    full_listing_on: date
+    carried_directories: int = 0
+    carried_objects: int = 0
+
+
+class Sweep(Headline):
+    """Whether the night looked at another day than its own."""
+
+    historical: bool
+
+
+class OrphanFilesFacts(Facts):
+    """`waterfall` says where the objects of the storage went. `by_reason` has the keys
+    `<reason>/<lake>`.
+
+    A count ends in `_count` where the field without this ending holds samples. `unneeded_metadata`
+    serves no retained commit, and nobody deletes it.
+    """
+
+    TABLE: ClassVar = "orphan_files"
+
+    grace_cutoff: Moment
+    historical: bool
+    waterfall: Amounts
+    by_reason: Amounts
+    unneeded_metadata: Amount = Amount()
+    live_keys: int
+    missing_metadata: tuple[str, ...]
+    missing_metadata_count: int
+    live_unlisted: tuple[str, ...]
+    live_unlisted_count: int
+    foreign_metadata: tuple[str, ...]
+    foreign_metadata_count: int
+    behind_links: tuple[str, ...]
+    behind_links_count: int
+    false_negatives: int
+    near_misses: int
+    stopped_samples: tuple[str, ...]
+    problems: Counts = Field(default_factory=dict)
+
+
+class DeletionPlanFacts(Facts):
+    TABLE: ClassVar = "deletion_plan"
+
+    plan_id: str
+    header: PlanHeader
+
+
+class Planned(Headline):
+    """A plan as it is listed."""
+
+    plan: PlanSummary
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Planned:
+        return cls(plan=DeletionPlanFacts.model_validate(facts).header.summary)
+
+
+class DeletionLogFacts(Facts):
+    """`books` has the keys `<phase>/<outcome>`. `edits` counts the edits of history by verdict.
+    `plan_id` may be that of a restore.
+    """
+
+    TABLE: ClassVar = "deletion_log"
+
+    plan_id: str
+    phases: tuple[str, ...] = ()
+    approved_by: str | None = None
+    overrides: tuple[str, ...] = ()
+    books: Amounts
+    edits: Counts = Field(default_factory=dict)
+
+
+class Verdicts(Headline):
+    """How many edits of history came to which verdict."""
+
+    books: Counts
+
+
+class ExpiryLogFacts(Facts):
+    TABLE: ClassVar = "expiry_log"
+
+    plan_id: str
+    approved_by: str | None = None
+    books: Counts
+
+
+class UncommittedObjectsFacts(Facts):
+    TABLE: ClassVar = "uncommitted_objects"
+
+    objects: int
+    branches: int
+
+
+class PotentialCommitsFacts(Facts):
+    TABLE: ClassVar = "potential_commits"
+
+    commits: int
+    potential: int
+    ranges: int
+    notes: tuple[str, ...] = ()
+
+
+class LifecycleObjectsFacts(Facts):
+    """Objects that rules release, and objects that they release under one path and keep under
+    another.
+    """
+
+    TABLE: ClassVar = "lifecycle_objects"
+
+    released: Amount = Amount()
+    deduplicated: Amount = Amount()
+
+
+# The facts that the index of a table's runs keeps. Of other tables it keeps none.
+HEADLINES: Final[Mapping[str, type[Headline]]] = {
+    LakeRefsFacts.TABLE: Freeze,
+    ManifestEntriesFacts.TABLE: Segment,
+    OrphanFilesFacts.TABLE: Sweep,
+    DeletionPlanFacts.TABLE: Planned,
+    ExpiryLogFacts.TABLE: Verdicts,
+}
+
+# Tables whose content is the rows of many runs together. The index of their runs names the parts
+# too.
+MANY_RUNS: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE, DeletionPlanFacts.TABLE})

@@ -1,0 +1,200 @@
+"""The runs of one asset in one object, so that a reader of many runs makes one request.
+
+An index is derived from the receipts and can be made again from them. It is replaced conditionally:
+if two processes publish at once, both runs end up in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gc_assets.core.errors import StateError
+from gc_assets.state.facts import HEADLINES, MANY_RUNS, Headline
+from gc_assets.state.files import Files
+from gc_assets.state.receipts import PartFile, Receipt, places
+
+INDEX: Final = "_index.json"
+INDEX_VERSION: Final = 1
+
+_H = TypeVar("_H", bound=Headline)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Part(_Model):
+    name: str
+    rows: int
+
+
+class Entry(_Model):
+    """One run. `is_there` becomes true only after the run's receipt is written. While it is false,
+    the run may have died.
+    """
+
+    run_date: date
+    run_id: str
+    created_at: datetime
+    rows: int
+    receipt_sha256: str
+    is_there: bool
+    facts: dict[str, Any] = Field(default_factory=dict[str, Any])
+    parts: tuple[_Part, ...] = ()
+
+
+class _Runs(_Model):
+    runs: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A finished run as the index describes it. `parts` are empty except for tables that consist of
+    many runs.
+    """
+
+    group: str
+    asset: str
+    entry: Entry
+
+    @property
+    def run_date(self) -> date:
+        return self.entry.run_date
+
+    @property
+    def run_id(self) -> str:
+        return self.entry.run_id
+
+    @property
+    def rows(self) -> int:
+        return self.entry.rows
+
+    @property
+    def path(self) -> str:
+        return f"{partition_of(self.group, self.asset, self.run_date)}/{self.run_id}"
+
+    def paths(self, side: str | None = None) -> list[str]:
+        """Returns the Parquet files of a table that consists of many runs, or of its side table.
+        Paths are relative to the state.
+        """
+        if self.asset not in MANY_RUNS:
+            raise ValueError(f"the index of {self.asset} names no parts; open the run")
+        wanted = side or ""
+        return [f"{self.path}/{part.name}" for part in self.entry.parts if part.name.rpartition("/")[0] == wanted]
+
+    def headline(self, model: type[_H]) -> _H:
+        """Returns the run's headline. Raises `StateError` where the run's receipt lacks a fact of
+        it.
+        """
+        try:
+            return model.model_validate(self.entry.facts)
+        except ValidationError as error:
+            raise StateError(
+                f"the receipt in {self.path} is damaged (wrong or missing facts: {places(error)}); run its asset again"
+            ) from error
+
+
+def partition_of(group: str, asset: str, run_date: date) -> str:
+    return f"{group}/{asset}/run_date={run_date.isoformat()}"
+
+
+def entry_of(receipt: Receipt, sha256: str, *, is_there: bool) -> Entry:
+    """Returns the entry of a receipt. A receipt that lacks a fact of its headline makes an entry
+    without any; only `PastRun.headline` then raises.
+    """
+    parts: tuple[PartFile, ...] = receipt.parts if receipt.asset in MANY_RUNS else ()
+    return Entry(
+        run_date=receipt.run_date,
+        run_id=receipt.run_id,
+        created_at=receipt.created_at,
+        rows=receipt.rows,
+        receipt_sha256=sha256,
+        is_there=is_there,
+        facts=_headline(receipt),
+        parts=tuple(_Part(name=part.name, rows=part.rows) for part in parts if part.rows),
+    )
+
+
+def _headline(receipt: Receipt) -> dict[str, Any]:
+    model = HEADLINES.get(receipt.asset)
+    if model is None:
+        return {}
+    try:
+        return model.of(receipt.facts).model_dump(mode="json")
+    except ValidationError:
+        return {}
+
+
+Entries = dict[str, Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The index object at `path`. Entries are keyed by run id."""
+
+    files: Files
+    path: str
+
+    def read(self) -> Entries | None:
+        """Returns the entries, or None where there is no index. Raises `StateError` where the index
+        is damaged or of a newer release.
+        """
+        try:
+            return self._parsed(self.files.read(self.path))
+        except FileNotFoundError:
+            return None
+
+    def change(self, change: Callable[[Entries], Entries], make: Callable[[], Entries]) -> Entries:
+        """Applies `change` and returns the entries as they are afterwards.
+
+        `change` may be called again, on what others wrote meanwhile. `make` gives the entries where
+        there is no index yet. Raises `StateError` where the index is damaged.
+        """
+        after: Entries = {}
+
+        def changed(content: bytes | None) -> bytes:
+            nonlocal after
+            before = make() if content is None else self._parsed(content)
+            after = change(before)
+            return content if content is not None and after == before else _content(after)
+
+        self.files.change(self.path, changed)
+        return after
+
+    def replace(self, entries: Entries) -> None:
+        """Puts these entries in the place of whatever is there, readable or not."""
+        self.files.change(self.path, lambda _: _content(entries))
+
+    def _parsed(self, content: bytes) -> Entries:
+        where = f"{self.files.root}/{self.path}"
+        try:
+            document = json.loads(content)
+            version, digest, runs = int(document["index_version"]), document["sha256"], document["runs"]
+            entries = _Runs.model_validate({"runs": runs}).runs if version == INDEX_VERSION else ()
+            damage = None if version != INDEX_VERSION or digest == _digest(runs) else "its sum does not agree"
+        except (ValueError, KeyError, TypeError) as error:
+            version, entries, damage = INDEX_VERSION, (), "; ".join(str(error).splitlines()[:2])
+        if version != INDEX_VERSION:
+            raise StateError(f"{where} has version {version}, this release reads version {INDEX_VERSION}; upgrade gc-assets")
+        if damage is not None:
+            raise StateError(f"{where} is damaged ({damage}); `gc-assets doctor --repair` makes it again from the receipts")
+        return {entry.run_id: entry for entry in entries}
+
+
+def _content(entries: Entries) -> bytes:
+    ordered = sorted(entries.values(), key=lambda entry: (entry.run_date, entry.run_id))
+    runs = [entry.model_dump(mode="json", exclude_defaults=True) for entry in ordered]
+    head = json.dumps({"index_version": INDEX_VERSION, "sha256": _digest(runs)})
+    lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
+    return f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode()
+
+
+def _digest(runs: Any) -> str:
+    return hashlib.sha256(json.dumps(runs, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,100 @@
+"""Writes Arrow batches as Parquet parts of a table, with each part's size and sha256, in driver and
+executors alike.
+
+A part is built in memory and put as one whole file, so a reader never sees half of it, on a disk or
+in an object store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gc_assets.state.files import Files
+from gc_assets.state.receipts import PartFile
+from gc_assets.state.schemas import was_added
+
+# A part ends at whichever comes first; both bound the memory of a task.
+PART_ROWS = 1_000_000
+PART_BYTES = 128 * 2**20
+
+
+@dataclass
+class PartWriter:
+    """Collects batches of one schema and writes them as parts under `directory` (relative to the
+    state).
+
+    `prefix` is a directory inside the run (`_containers`) or empty; part names carry it. Names are
+    unique per writer, so that a task's second attempt never writes over its first.
+    """
+
+    files: Files
+    directory: str
+    schema: pa.Schema
+    prefix: str = ""
+    parts: list[PartFile] = field(default_factory=list[PartFile])
+    _batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
+    _rows: int = 0
+    _bytes: int = 0
+    _attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch, whose columns are cast to the schema by name."""
+        if batch.num_rows == 0:
+            return
+        self._batches.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= PART_ROWS or self._bytes >= PART_BYTES:
+            self._put()
+
+    def close(self) -> list[PartFile]:
+        """Returns the parts written, none where no row came."""
+        if self._rows:
+            self._put()
+        return self.parts
+
+    def _put(self) -> None:
+        table = pa.Table.from_batches(self._batches).select(self.schema.names).cast(self.schema)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", compression_level=1, row_group_size=262_144)
+        content = sink.getvalue()
+        name = f"{self.prefix}/" if self.prefix else ""
+        name += f"part-{len(self.parts):05d}-{self._attempt}.parquet"
+        self.files.replace(f"{self.directory}/{name}", content)
+        digest = hashlib.sha256(content).hexdigest()
+        self.parts.append(PartFile(name=name, rows=table.num_rows, size_bytes=len(content), sha256=digest))
+        self._batches, self._rows, self._bytes = [], 0, 0
+
+
+def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
+    """Returns the rows of Parquet parts in memory, an empty table where there are no parts. For
+    bounded tables only.
+
+    A column that was added after a part was written is null in the rows of that part.
+    """
+    names = columns or schema.names
+    wanted = pa.schema([schema.field(name) for name in names])
+    tables = [_read_part(files.read(path), wanted) for path in paths]
+    return pa.concat_tables(tables) if tables else wanted.empty_table()
+
+
+def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
+    source = pq.ParquetFile(pa.BufferReader(content))
+    added = {field.name for field in wanted if was_added(field)} - set(source.schema_arrow.names)
+    return with_added(source.read([name for name in wanted.names if name not in added]), wanted)
+
+
+def with_added(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:
+    """Returns the rows with the columns of a schema, in its order. An added column that is missing
+    is null.
+    """
+    arrays = [
+        pa.nulls(rows.num_rows, field.type) if was_added(field) and field.name not in rows.schema.names else rows.column(field.name)
+        for field in wanted
+    ]
+    return type(rows).from_arrays(arrays, names=wanted.names).cast(wanted)

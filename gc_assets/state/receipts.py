@@ -1,0 +1,81 @@
+"""The receipt of a published table: its parts, its counts, and what it was made of (design section
+5).
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gc_assets.state.schemas import SCHEMA_VERSION
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PartFile(_Model):
+    """One Parquet file of a table. `name` is relative to the run directory."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    sha256: str
+
+
+class Balance(_Model):
+    """A completeness count: how much had to be read or written, and how much was."""
+
+    name: str
+    expected: int
+    found: int
+
+
+class Receipt(_Model):
+    """A table as published.
+
+    `digest` is the sum of the rows' hashes modulo 2^64: equal content has an equal digest, in any
+    order. `side` holds further tables of the same run, under directories that readers of the table
+    skip (`_containers`). `facts` are what the stage found out (cut-offs, totals by reason).
+    `unsafe` names the safety limits that were lowered.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    group: str
+    asset: str
+    run_date: date
+    run_id: str
+    created_at: datetime
+    rows: int
+    size_bytes: int
+    digest: str
+    files: tuple[PartFile, ...]
+    side: dict[str, tuple[PartFile, ...]] = Field(default_factory=dict[str, tuple[PartFile, ...]])
+    inputs: dict[str, str] = Field(default_factory=dict[str, str])
+    balances: tuple[Balance, ...] = ()
+    facts: dict[str, Any] = Field(default_factory=dict[str, Any])
+    unsafe: tuple[str, ...] = ()
+
+    @property
+    def owner(self) -> str:
+        """The lake or storage that owns the table. The tables of a re-check lie in a group of their
+        own.
+        """
+        return self.group.rpartition("/")[2]
+
+    @property
+    def parts(self) -> tuple[PartFile, ...]:
+        """The Parquet files of the table and of its side tables."""
+        return (*self.files, *(part for parts in self.side.values() for part in parts))
+
+    @property
+    def reference(self) -> str:
+        """The text by which the receipts of later tables name this one."""
+        return f"{self.run_id}:{self.digest}"
+
+
+def places(error: ValidationError) -> str:
+    """Returns the keys of a document that are wrong or missing, for messages."""
+    return ", ".join(".".join(map(str, item["loc"])) for item in error.errors())

@@ -1,0 +1,1 @@
+"""Storages on a local disk."""

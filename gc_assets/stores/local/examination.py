@@ -1,0 +1,105 @@
+"""What `doctor` asks of a local storage: does it exist, can it be changed, does somebody hold it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.errors import StoreError
+from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
+from gc_assets.stores.local.lease import holder_of
+from gc_assets.stores.local.objects import local_path
+from gc_assets.stores.local.probe import probe
+from gc_assets.stores.local.quarantine import open_quarantine
+
+# Directories looked at for mount points. The quarantine meets a deeper one by itself: it never
+# crosses it.
+MAX_DIRECTORIES: Final = 1_000
+
+
+def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+    """As `Store.examine` says. Canaries are written in a storage of mode `apply` only."""
+    root = Path(local_path(storage.location))
+    yield from looked(storage.name, "listable", lambda: _listable(root, storage))
+    yield from looked(storage.name, "quarantine", lambda: _quarantine(root, storage))
+    if storage.mode == "apply" and os.access(root, os.W_OK | os.X_OK):
+        yield from looked(storage.name, "traits", lambda: _traits(storage))
+    yield from looked(storage.name, "lease", lambda: _lease(storage, now))
+
+
+def _listable(root: Path, storage: StorageConfig) -> Iterator[Finding]:
+    if not root.is_dir():
+        yield Finding(storage.name, "listable", FAIL, f"there is no directory {root}", "Mount it, or mend `location`.")
+        return
+    with os.scandir(root) as entries:
+        count = sum(1 for _ in entries)
+    yield Finding(storage.name, "listable", OK, f"{root} has {count:,} entries at its top")
+
+
+def _quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
+    open_quarantine(storage.quarantine, storage.location, "doctor")
+    if not os.access(root, os.W_OK | os.X_OK):
+        verdict = FAIL if storage.mode == "apply" else WARN
+        yield Finding(storage.name, "quarantine", verdict, f"{root} is not writable for this user", "Plans can be made, and not applied.")
+        return
+    days = f"{storage.quarantine_days} days"
+    if storage.quarantine == "deferred":
+        yield Finding(storage.name, "quarantine", OK, f"deferred: nothing moves, purged after {days}; mode {storage.mode}")
+        return
+    elsewhere = sorted(_other_file_systems(root))
+    if elsewhere:
+        found = f"{len(elsewhere):,} directories are on another file system than the trash: {', '.join(elsewhere[:3])}"
+        yield Finding(storage.name, "quarantine", WARN, found, "Make each mount a storage of its own, or use `quarantine: deferred`.")
+    else:
+        yield Finding(storage.name, "quarantine", OK, f"trash on the same file system, purged after {days}; mode {storage.mode}")
+
+
+def _other_file_systems(root: Path) -> Iterator[str]:
+    """Returns directories where another file system begins, of the first `MAX_DIRECTORIES` met."""
+    device = root.stat().st_dev
+    pending, met = [root], 0
+    while pending and met < MAX_DIRECTORIES:
+        with os.scandir(pending.pop(0)) as entries:
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    continue
+                met += 1
+                if entry.stat(follow_symlinks=False).st_dev != device:
+                    yield entry.path
+                else:
+                    pending.append(Path(entry.path))
+
+
+def _traits(storage: StorageConfig) -> Iterator[Finding]:
+    """Says by canaries what the disk below the storage can do."""
+    traits = probe(storage.location)
+    if not traits.create_if_absent:
+        found = "a file cannot be created for one writer only: this file system has no hard links"
+        yield Finding(storage.name, "traits", FAIL, found, "Nothing can be applied here: no lease keeps two plans apart. Move the lake.")
+    elif not traits.rename and storage.quarantine == "trash":
+        found = "a file cannot be renamed aside and come back without replacing another"
+        yield Finding(storage.name, "traits", FAIL, found, "Use `quarantine: deferred`.")
+    elif not traits.replace_if_match:
+        found = "a file cannot be replaced on a condition"
+        yield Finding(storage.name, "traits", WARN, found, "Histories of Icechunk repositories here cannot be edited.")
+    else:
+        yield Finding(storage.name, "traits", OK, "canary files were created once, replaced on a condition, moved aside and put back")
+
+
+def _lease(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+    try:
+        holder = holder_of(storage.location)
+    except StoreError as error:
+        yield Finding(storage.name, "lease", FAIL, str(error), "Make sure that nothing changes the storage, then remove it.")
+        return
+    if holder is None:
+        yield Finding(storage.name, "lease", OK, "nobody is changing the storage")
+    elif holder.is_live(now):
+        todo = "An apply is running, or one died within the last minutes: wait for it."
+        yield Finding(storage.name, "lease", WARN, f"held by {holder}", todo)
+    else:
+        yield Finding(storage.name, "lease", WARN, f"left behind by {holder}", "The next apply takes it over.")

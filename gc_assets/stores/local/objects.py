@@ -1,0 +1,118 @@
+"""Local disk as objects: addresses to paths, the identity of a file, whole reads.
+
+Knows `file:` spellings and bare paths. Percent signs are data and never decoded. Paths are bytes
+inside this package: keys are UTF-8 whatever the locale of the process.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.protocol import RESERVED_PREFIX
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
+
+
+def local_path(address: str) -> str:
+    """Returns the absolute path that `file:/p`, `file:///p`, `file://localhost/p` or `/p` names,
+    exactly as spelled after the scheme.
+
+    Raises `StoreError` for every other address.
+    """
+    rest = address
+    if address[:5].lower() == "file:":
+        rest = address[5:]
+        if rest.startswith("//"):
+            authority, slash, path = rest[2:].partition("/")
+            if authority.lower() not in {"", "localhost"}:
+                raise StoreError(f"{address!r} names the host {authority!r}; a local address is file:///path, file:/path or /path")
+            rest = slash + path
+    if not rest.startswith("/") or "\0" in rest:
+        raise StoreError(f"{address!r} is not on a local disk; expected file:///path, file:/path or an absolute path")
+    return rest
+
+
+def etag_of(status: os.stat_result) -> str:
+    """Returns the identity of a file's bytes: `<size>-<mtime in ns>-<inode>`. A rename keeps it, a
+    rewrite does not.
+    """
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+def is_utf8(name: bytes) -> bool:
+    if name.isascii():
+        return True
+    try:
+        name.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class LocalObjects:
+    """`Objects` on local disks."""
+
+    def read(self, address: str) -> bytes:
+        return Path(os.fsdecode(_raw(address))).read_bytes()
+
+    def size(self, address: str) -> int:
+        status = Path(os.fsdecode(_raw(address))).stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(f"{address} is not a file")
+        return status.st_size
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        """Lists as the protocol says, without the collector's own prefix directly below `prefix`.
+
+        An unreadable directory raises its `OSError`. A symbolic link, a name that is not UTF-8 or a
+        special file raises `StoreError`: a listing of a lake's metadata that skips an entry may
+        take what that entry protects for garbage.
+        """
+        if not prefix.endswith("/"):
+            raise StoreError(f"{prefix!r} is not a prefix to list: it must end in '/'")
+        top = _raw(prefix)
+        pending = [b""]
+        while pending:
+            below = pending.pop()
+            try:
+                scan = os.scandir(top + below)
+            except FileNotFoundError:
+                continue
+            with scan:
+                for entry in scan:
+                    relative = below + entry.name
+                    if not is_utf8(entry.name):
+                        raise StoreError(f"{prefix}{printable(relative)}: the name is not UTF-8, so no address can name it; rename it")
+                    if entry.is_dir(follow_symlinks=False):
+                        if relative != _RESERVED_NAME:
+                            pending.append(relative + b"/")
+                        continue
+                    if not entry.is_file(follow_symlinks=False):
+                        raise StoreError(
+                            f"{prefix}{relative.decode()}: expected a file or a directory, found {_describe(entry)}; move it away"
+                        )
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue  # gone since the directory was read: as if it had been gone before
+                    yield prefix + relative.decode(), status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
+
+
+def _raw(address: str) -> bytes:
+    return local_path(address).encode("utf-8")
+
+
+def printable(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
+
+
+def _describe(entry: os.DirEntry[bytes]) -> str:
+    return "a symbolic link" if entry.is_symlink() else "a socket, fifo or device"

@@ -1,0 +1,86 @@
+"""A directory of a local disk, or of a mounted network file system, as a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.findings import Finding
+from gc_assets.core.paths import FILE
+from gc_assets.stores.local import lease, listing
+from gc_assets.stores.local.editing import EditableLocalObjects
+from gc_assets.stores.local.examination import examine
+from gc_assets.stores.local.objects import LocalObjects
+from gc_assets.stores.local.probe import probe
+from gc_assets.stores.local.quarantine import QUARANTINES, open_quarantine
+from gc_assets.stores.protocol import (
+    LEASE_DURATION,
+    Directory,
+    Holder,
+    Lease,
+    ListingTask,
+    Quarantine,
+    QuarantineMode,
+    StoreKind,
+    Traits,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStore:
+    """`Store` of the directory at `location` (`file:///data/warehouse/`, or a bare path)."""
+
+    location: str
+
+    @property
+    def scheme(self) -> str:
+        return FILE
+
+    @property
+    def objects(self) -> LocalObjects:
+        return LocalObjects()
+
+    @property
+    def editable(self) -> EditableLocalObjects:
+        return EditableLocalObjects()
+
+    def plan_listing(
+        self, parallelism: int, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+    ) -> Sequence[ListingTask]:
+        return listing.plan_listing(self.location, parallelism, carried, settled_before)
+
+    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
+        return listing.unchanged_directories(self.location, known)
+
+    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+        return listing.carried_objects(objects, carried)
+
+    def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
+        return open_quarantine(mode, self.location, plan_id)
+
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> Lease:
+        return lease.acquire(self.location, plan_id, owner, clock, duration)
+
+    def holder(self) -> Holder | None:
+        return lease.holder_of(self.location)
+
+    def now(self) -> datetime:
+        """Returns the host's time. A network file system dates objects by its server's clock, which
+        only a write can tell.
+        """
+        return datetime.now(UTC)
+
+    def probe(self) -> Traits:
+        return probe(self.location)
+
+    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+        return examine(storage, now)
+
+
+LOCAL: Final = StoreKind(FILE, "file:///data/warehouse/", QUARANTINES, LocalStore, EditableLocalObjects())

@@ -1,0 +1,89 @@
+"""Opens the store of a location. `SCHEMES` is the only list of the kinds of store that exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.core.objects import EditableObjects
+from gc_assets.core.paths import Location, scheme_of
+from gc_assets.stores.local.store import LOCAL
+from gc_assets.stores.protocol import Store, StoreKind
+
+SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL,)}
+
+
+def open_store(location: str) -> Store:
+    """Returns the store of a storage's location. Raises `UsageError` where no store has it."""
+    kind = SCHEMES.get(scheme_of(location))
+    if kind is None:
+        raise UsageError(f"storage location {location!r}: {_sweeps()}")
+    return kind.open(location)
+
+
+def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:
+    """Returns the keys of a storage whose values no store can do, each with what to write instead."""
+    kind = SCHEMES.get(scheme_of(storage.location))
+    if kind is None:
+        yield "location", f"{storage.location!r} : {_sweeps()}"
+        return
+    try:
+        Location.parse(storage.location)
+    except UsageError as error:
+        yield "location", str(error)
+    if storage.quarantine not in kind.quarantines:
+        yield (
+            "quarantine",
+            f"{storage.quarantine!r} : a {kind.scheme}:// storage has no such quarantine; use {' or '.join(kind.quarantines)}",
+        )
+
+
+def _sweeps() -> str:
+    return f"this release sweeps {', '.join(f'{kind.scheme}:// (such as {kind.example})' for kind in SCHEMES.values())}"
+
+
+def open_objects() -> EditableObjects:
+    """Returns objects of every address that some store reaches. Pickles: executors look nothing up."""
+    return ObjectsByScheme({scheme: kind.anywhere for scheme, kind in SCHEMES.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectsByScheme:
+    """`EditableObjects` of several stores. The scheme of an address decides which store answers.
+
+    Raises `StoreError` for an address of a scheme that none of them has.
+    """
+
+    stores: Mapping[str, EditableObjects]
+
+    def read(self, address: str) -> bytes:
+        return self._of(address).read(address)
+
+    def size(self, address: str) -> int:
+        return self._of(address).size(address)
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        return self._of(prefix).list(prefix)
+
+    def read_with_etag(self, address: str) -> tuple[bytes, str]:
+        return self._of(address).read_with_etag(address)
+
+    def replace(self, address: str, content: bytes, etag: str) -> None:
+        self._of(address).replace(address, content, etag)
+
+    def create(self, address: str, content: bytes) -> None:
+        self._of(address).create(address, content)
+
+    def remove(self, address: str, etag: str) -> None:
+        self._of(address).remove(address, etag)
+
+    def _of(self, address: str) -> EditableObjects:
+        objects = self.stores.get(scheme_of(address))
+        if objects is None:
+            known = ", ".join(f"{scheme}://" for scheme in self.stores)
+            raise StoreError(f"{address!r} is on no store that this release reads; it reads {known}")
+        return objects

@@ -1,0 +1,106 @@
+"""The digest of a policy stays as 0.2.0 made it, so that plans which were approved then can still be applied.
+
+The digests were computed by release 0.2.0 from configurations with every key that a lake had then, and with the fewest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gc_assets.lakes.kinds import config_of
+
+STORAGES: list[dict[str, Any]] = [
+    {"name": "warehouse", "location": "file:///data/warehouse/"},
+    {
+        "name": "blocks",
+        "location": "file:///data/blocks/",
+        "quarantine": "deferred",
+        "grace": "96h",
+        "quarantine_days": 0,
+        "mode": "apply",
+        "gates": {"max_delete_share": 0.5, "max_delete_bytes": "2TB", "max_live_drop": 1},
+        "money": {"usd_per_gb_month": 0.023},
+    },
+]
+RULES = {"default": "30d", "refs": [{"match": "release/.*", "keep": "forever"}, {"match": "main", "max_age": "P90D", "keep_last": 3}]}
+LAKES: dict[str, dict[str, Any]] = {
+    "iceberg": {
+        "catalog": {
+            "type": "sql",
+            "uri": "postgresql://user:secret@db:5432/catalog?sslmode=require",
+            "warehouse": "file:///data/warehouse",
+            "token": "secret",
+        },
+        "catalog_name": "prod",
+        "tables": ["sales.*"],
+        "retention": {"max_snapshot_age": "5d", "min_snapshots_to_keep": 2, "max_ref_age": "30d", "refs": RULES["refs"], "tags": "keep"},
+        "history": {"keep": "10d"},
+    },
+    "icechunk": {
+        "location": "file:///data/warehouse/weather/",
+        "retention": {**RULES, "tags": "policy"},
+        "expiry": {"semantics": "icechunk-v1", "delete_expired_tags": True, "delete_expired_branches": True},
+    },
+    "lakefs": {
+        "endpoint": "http://localhost:8000/api/v1",
+        "repository": "ml",
+        "access_key_id": "key",
+        "secret_access_key": "secret",
+        "retention": {**RULES, "source": "configured", "tags": "ignore"},
+        "rules": "/etc/ml.json",
+        "recheck_deduplicated": False,
+        "full_listing": "2d",
+        "location": "file:///data/blocks/ml/",
+    },
+    "nessie": {
+        "uri": "http://localhost:19120/api/v2",
+        "token": "secret",
+        "retention": {**RULES, "default": "2026-01-01T00:00:00Z", "state_at_cutoff": False},
+        "keep_listed_snapshots": "refs",
+        "missing_history": "tolerate",
+        "empty_commits": "allow",
+        "claims": ["file:///data/warehouse/nessie/"],
+    },
+}
+SHORTEST: dict[str, dict[str, Any]] = {
+    "iceberg": {"catalog": {"type": "rest"}},
+    "icechunk": {"location": "file:///data/warehouse/weather/"},
+    "lakefs": {"endpoint": "http://localhost:8000", "repository": "ml", "access_key_id": "key", "secret_access_key": "secret"},
+    "nessie": {"uri": "http://localhost:19120/api/v2"},
+}
+
+
+def document(*lakes: dict[str, Any]) -> dict[str, Any]:
+    return {"state": "/state", "storages": STORAGES, "lakes": [*lakes]}
+
+
+DOCUMENTS = {
+    **{f"{kind}, all keys": document({"name": kind, "kind": kind, **lake}) for kind, lake in LAKES.items()},
+    **{f"{kind}, shortest": document({"name": kind, "kind": kind, **lake}) for kind, lake in SHORTEST.items()},
+    "all together": document(*({"name": kind, "kind": kind, **lake} for kind, lake in LAKES.items())),
+}
+DIGESTS = {
+    "iceberg, all keys": "7f75c58a547a3fb89123b84e0b3a3bc6ef8229ffa23d1ee3db3f08dc3c915be7",
+    "icechunk, all keys": "8170c380423b19c6afd24aa796d1eed2d514cc2d5e3fb099e72be2185173f635",
+    "lakefs, all keys": "7d4d1ecb3f3f8e7b22655a9116573bd255f55d2c285542fd538672569a5426bc",
+    "nessie, all keys": "299e530df6511b52c1cfba39199f51838dc022d83a60aa62f3b271aa9437cade",
+    "iceberg, shortest": "0649b5757888a64499f9143c85835d4e67d77f96ab71f9810d4fc70956a3c36f",
+    "icechunk, shortest": "e133e7a9b16388969cd5f52e2ade967216f590dc516ef87fa6089df120cfdfa2",
+    "lakefs, shortest": "032ff0a7a43d3eb04cd91061d7aed7e56952f061246dd42def9a5d84faec4b8f",
+    "nessie, shortest": "9da901e4306ad048e2bc3ac507225e03ea6762f850b9960b5224b2f131429b16",
+    "all together": "9a1431ef9f5fd18fe4ee03a3f3e7f35371a92c32398e1e6dd7e7744f2e1e9284",
+}
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_the_digest_of_a_policy_is_that_of_the_release_before(name: str) -> None:
+    assert config_of(DOCUMENTS[name]).policy_digest() == DIGESTS[name]
+
+
+@pytest.mark.parametrize("kind, key", [("iceberg", "catalog"), ("nessie", "token"), ("lakefs", "secret_access_key")])
+def test_another_secret_is_no_other_policy(kind: str, key: str) -> None:
+    other = {**LAKES[kind], key: {**LAKES[kind][key], "token": "other"} if key == "catalog" else "other"}
+    digest = config_of(document({"name": kind, "kind": kind, **other})).policy_digest()
+    assert digest == DIGESTS[f"{kind}, all keys"]

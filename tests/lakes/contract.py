@@ -1,0 +1,273 @@
+"""What every kind of lake must do, as tests that any kind passes.
+
+A kind brings a `Sample`: a small real lake, built by the system's own library or server, and what is
+known of it from how it was built. Subclass `LakeContract` and give it the fixture `sample`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.config.models import LakeConfig
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.objects import EditableObjects
+from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.kind import LakeKind
+from gc_assets.lakes.protocol import (
+    ENTRY_SCHEMA,
+    EXPIRED,
+    KINDS,
+    LOGICAL_ENTRY_SCHEMA,
+    RETAINED,
+    Commit,
+    Container,
+    ExpiryAction,
+    FrozenRefs,
+    Kind,
+    Lake,
+    Retention,
+    expiring,
+    undoing,
+)
+from gc_assets.stages.mark.commit_graph import commit_rows
+from gc_assets.state.schemas import EXPIRY_PLAN, LIVE_CONTENTS, POLICY_TABLE, REACHABLE_SNAPSHOTS
+
+# What a container's bytes are damaged by: so many single bits, at places drawn with one seed.
+FLIPS = 60
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A lake with a commit that its policy keeps no longer at `as_of`, and one that it keeps.
+
+    `refs` are its branches and tags with their heads, `files` the data files that its commits name,
+    `expired` the commits that the policy lets go, `stranger` the address of a file beside the lake.
+    `make_unreadable` breaks a ref and returns what the error must name. Nothing in `grace` is young.
+    """
+
+    kind: LakeKind
+    config: LakeConfig
+    objects: EditableObjects
+    storage: str
+    as_of: datetime
+    grace: datetime
+    refs: Mapping[tuple[str, str], str]
+    files: frozenset[str]
+    expired: frozenset[str]
+    stranger: str
+    make_unreadable: Callable[[], str]
+    # Whether its containers carry checksums over all that is read of them.
+    checksums: bool = False
+    secrets: tuple[str, ...] = ()
+    # Why what executors are sent holds secrets; null where it does not.
+    ships_secrets: str | None = None
+
+    def open(self) -> Lake:
+        return self.kind.open(self.config, self.objects, [self.storage])
+
+
+@dataclass(frozen=True)
+class Read:
+    """A lake as a night reads it."""
+
+    lake: Lake
+    refs: FrozenRefs
+    commits: list[Commit]
+    graph: pa.Table
+    containers: dict[str, tuple[Container, bytes, pa.RecordBatch]]
+
+    @classmethod
+    def of(cls, sample: Sample) -> Read:
+        lake = sample.open()
+        refs = lake.freeze(sample.as_of)
+        commits = [commit for source in refs.sources for commit in lake.commits(source)]
+        graph = pa.Table.from_batches([commit_rows(commits, KeyResolver([("storage", sample.storage)]))])
+        return cls(lake, refs, commits, graph, dict(_decoded(sample, lake, commits)))
+
+    def children(self) -> Iterator[dict[str, Any]]:
+        for _, _, rows in self.containers.values():
+            yield from rows.to_pylist()
+
+
+def _decoded(sample: Sample, lake: Lake, commits: list[Commit]) -> Iterator[tuple[str, tuple[Container, bytes, pa.RecordBatch]]]:
+    """Every container that the commits lead to, each once, with its bytes and its children."""
+    roots = [root for commit in commits for root in commit.content_roots if root.is_container]
+    waiting = [Container(root.address, root.kind, root.size_bytes) for root in roots]
+    seen = set[str]()
+    while waiting:
+        container = waiting.pop()
+        if container.address in seen:
+            continue
+        seen.add(container.address)
+        raw = sample.objects.read(container.address)
+        rows = lake.decode(container, raw)
+        for row in rows.to_pylist():
+            if row["is_container"]:
+                names = ("address", "kind", "size_bytes", "expected_entries", "snapshot_id")
+                waiting.append(Container(**{name: row[name] for name in names}))
+        yield container.address, (container, raw, rows)
+
+
+def retained(sample: Sample, read: Read) -> Retention:
+    return read.lake.retain(read.refs, read.graph, sample.as_of, sample.grace)
+
+
+def states(retention: Retention) -> dict[str, str]:
+    rows = retention.reachable
+    return dict(zip(rows["commit_id"].to_pylist(), rows["state"].to_pylist(), strict=True))
+
+
+def actions_of(retention: Retention) -> list[ExpiryAction]:
+    return [ExpiryAction(**row) for row in retention.expiry.to_pylist()]
+
+
+class LakeContract:
+    """Subclass it with a fixture `sample`."""
+
+    def test_every_ref_is_frozen_with_its_head(self, sample: Sample) -> None:
+        refs = sample.open().freeze(sample.as_of)
+        assert {(ref.ref_type, ref.ref_name): ref.head_commit_id for ref in refs.refs} == sample.refs
+        assert (refs.lake, refs.kind) == (sample.config.name, sample.kind.name)
+
+    def test_a_ref_that_cannot_be_read_stops_the_lake_by_its_name(self, sample: Sample) -> None:
+        name = sample.make_unreadable()
+        with pytest.raises(LakeUnreadable) as caught:
+            sample.open().freeze(sample.as_of)
+        assert name in str(caught.value)
+        assert not [secret for secret in sample.secrets if secret in str(caught.value)]
+
+    def test_every_commit_is_told_once_with_its_parents_and_a_time_in_utc(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        ids = [(commit.table_uuid, commit.commit_id) for commit in read.commits]
+        assert len(set(ids)) == len(ids)
+        known = {commit for _, commit in ids}
+        assert known >= set(sample.refs.values()) | sample.expired
+        assert {parent for commit in read.commits for parent in commit.parents} <= known
+        assert {str(commit.committed_at.utcoffset()) for commit in read.commits} == {"0:00:00"}
+
+    def test_the_containers_below_the_commits_name_every_data_file(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        assert {row["address"] for row in read.children()} >= sample.files
+        for _, _, rows in read.containers.values():
+            assert rows.schema in (ENTRY_SCHEMA, LOGICAL_ENTRY_SCHEMA)
+        assert {row["kind"] for row in read.children()} <= set(KINDS)
+
+    def test_a_container_that_is_not_whole_is_refused_by_its_name(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        assert read.containers
+        for container, raw, _ in read.containers.values():
+            for damaged in (b"", raw[:1], raw[: len(raw) // 2], raw[:-1], bytes(len(raw)), raw[::-1]):
+                with pytest.raises(FormatError) as caught:
+                    read.lake.decode(container, damaged)
+                assert container.address in str(caught.value)
+
+    def test_a_container_with_a_wrong_bit_is_refused_by_its_name_where_its_format_lets_one_see_it(self, sample: Sample) -> None:
+        """And it is never read as fewer rows by a format with checksums. The others cannot tell every wrong bit."""
+        read = Read.of(sample)
+        for container, raw, rows in read.containers.values():
+            rnd = random.Random(container.kind)
+            for _ in range(FLIPS):
+                damaged = bytearray(raw)
+                damaged[rnd.randrange(len(raw))] ^= 1 << rnd.randrange(8)
+                try:
+                    found = read.lake.decode(container, bytes(damaged))
+                except FormatError as error:
+                    assert container.address in str(error)  # noqa: PT017  (not every wrong bit is met)
+                else:
+                    assert found.schema == rows.schema
+                    assert not sample.checksums or found.equals(rows)
+
+    def test_what_commits_name_is_claimed_and_what_lies_beside_is_not(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        claims = {claim.address for claim in read.refs.claims if claim.collect}
+        claims |= {row["address"] for row in read.children() if row["kind"] == Kind.TABLE_LOCATION}
+        assert all(address.endswith("/") for address in claims)
+        spelled = tuple(address.removeprefix("file://") for address in claims)
+        assert [address for address in sample.files if not address.removeprefix("file://").startswith(spelled)] == []
+        assert not sample.stranger.removeprefix("file://").startswith(spelled)
+
+    def test_retention_judges_every_commit_once_and_keeps_every_head(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        retention = retained(sample, read)
+        assert retention.reachable.schema.names == REACHABLE_SNAPSHOTS.schema.names
+        judged = [(row["table_uuid"], row["commit_id"]) for row in retention.reachable.to_pylist()]
+        assert sorted(judged, key=str) == sorted(((commit.table_uuid, commit.commit_id) for commit in read.commits), key=str)
+        found = states(retention)
+        assert {head for head in sample.refs.values() if found[head] != RETAINED} == set()
+        assert {commit for commit, state in found.items() if state == EXPIRED} == sample.expired
+
+    def test_the_same_inputs_are_judged_the_same(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        first, second = retained(sample, read), retained(sample, read)
+        assert first.reachable.equals(second.reachable)
+        assert first.expiry.equals(second.expiry)
+
+    def test_what_the_kind_says_of_itself_is_true_of_its_lakes(self, sample: Sample) -> None:
+        read, kind = Read.of(sample), sample.kind
+        retention = retained(sample, read)
+        assert (expiring(read.lake) is not None, undoing(read.lake) is not None) == (kind.edits_history, kind.undoes_edits)
+        assert bool(retention.expiry.num_rows) == kind.edits_history
+        assert (retention.contents is not None) == kind.shows_contents
+        if retention.contents is not None:
+            assert retention.contents.schema.names == LIVE_CONTENTS.schema.names
+        assert retention.expiry.schema.names == EXPIRY_PLAN.schema.names
+        assert (read.lake.name, read.lake.kind) == (sample.config.name, kind.name)
+
+    def test_its_policy_is_told_as_rows_of_the_policy_table(self, sample: Sample) -> None:
+        rows = sample.config.policy_rows(sample.as_of)
+        assert rows
+        assert {frozenset(row) for row in rows} == {frozenset(POLICY_TABLE.schema.names) - {"run_id", "run_date"}}
+
+    def test_what_executors_are_sent_works_there(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        lake, refs = pickle.loads(pickle.dumps((read.lake, read.refs)))  # noqa: S301  (our own bytes)
+        assert refs == read.refs
+        assert [commit for source in refs.sources for commit in lake.commits(source)] == read.commits
+        for container, raw, rows in read.containers.values():
+            assert lake.decode(container, raw).equals(rows)
+        assert lake.retain(refs, read.graph, sample.as_of, sample.grace).reachable.equals(retained(sample, read).reachable)
+
+    def test_no_secret_is_in_what_executors_are_sent(self, sample: Sample, request: pytest.FixtureRequest) -> None:
+        if sample.ships_secrets is not None:
+            request.applymarker(pytest.mark.xfail(strict=True, reason=sample.ships_secrets))
+        read = Read.of(sample)
+        sent = pickle.dumps((read.lake, read.refs, read.commits, list(read.containers.values())))
+        assert [secret for secret in sample.secrets if secret.encode() in sent] == []
+
+    def test_edits_of_history_are_made_once_and_let_go_of_what_expired(self, sample: Sample) -> None:
+        lake = expiring(sample.open())
+        if lake is None:
+            pytest.skip("no lake of the kind edits its history")
+        actions = actions_of(retained(sample, Read.of(sample)))
+        assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"done"}
+        after = Read.of(sample)
+        assert {(ref.ref_type, ref.ref_name): ref.head_commit_id for ref in after.refs.refs} == sample.refs
+        assert actions_of(retained(sample, after)) == []
+        assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"absent"}
+
+    def test_an_edit_that_the_policy_does_not_ask_for_is_not_made(self, sample: Sample) -> None:
+        lake = expiring(sample.open())
+        if lake is None:
+            pytest.skip("no lake of the kind edits its history")
+        actions = actions_of(retained(sample, Read.of(sample)))
+        long_ago = sample.as_of.replace(year=2000)
+        assert {outcome.verdict for outcome in lake.expire(actions, long_ago, sample.grace)} == {"changed"}
+        assert actions_of(retained(sample, Read.of(sample))) == actions
+
+    def test_edits_that_can_be_undone_are_undone(self, sample: Sample) -> None:
+        lake = undoing(sample.open())
+        if lake is None:
+            pytest.skip("no lake of the kind takes edits back")
+        before = Read.of(sample)
+        actions = actions_of(retained(sample, before))
+        assert {outcome.verdict for outcome in lake.expire(actions, sample.as_of, sample.grace)} == {"done"}
+        assert {outcome.verdict for outcome in lake.undo(actions)} == {"done"}
+        assert actions_of(retained(sample, Read.of(sample))) == actions

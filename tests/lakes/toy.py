@@ -1,0 +1,142 @@
+"""A kind of lake that the product does not know: a directory of JSON manifests, with branches.
+
+`branches/<name>.json` holds `{"head": id}`. `manifests/<id>.json` is a commit: a line with the SHA-256 of the rest, and then
+`{"parent": id or null, "at": time, "files": {name: bytes}}`, whose files lie in `data/`. History is never edited.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from gc_assets.config.models import LakeConfig
+from gc_assets.config.rules import policy_row
+from gc_assets.config.values import Duration
+from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.graph import CommitGraph
+from gc_assets.core.objects import Objects
+from gc_assets.core.units import Cutoff
+from gc_assets.lakes.kind import KindBox, LakeKind
+from gc_assets.lakes.protocol import (
+    ENTRY_SCHEMA,
+    Claim,
+    Commit,
+    CommitSource,
+    Container,
+    ContentRoot,
+    FrozenRefs,
+    Kind,
+    Ref,
+    Retention,
+    State,
+)
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LONG, REACHABLE_SNAPSHOTS, STRING, column, table
+
+BRANCHES = table(
+    "toy_branches",
+    "lake",
+    "Every branch with how many retained commits it reaches.",
+    ("ref_name",),
+    column("ref_name", STRING, "Branch."),
+    column("commits", LONG, "Retained commits that it reaches."),
+)
+
+
+class ToyConfig(LakeConfig):
+    kind: Literal["toy"]
+    location: str
+    keep: Duration = timedelta(days=30)
+
+    def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
+        return [policy_row("keep", None, Cutoff(max_age=self.keep), as_of)]
+
+
+def parsed(where: str, raw: bytes) -> dict[str, Any]:
+    """A manifest's bytes. Raises `FormatError` naming it where they are not those that were written."""
+    said, _, rest = raw.partition(b"\n")
+    if said.decode("ascii", "replace") != (found := hashlib.sha256(rest).hexdigest()):
+        raise FormatError(f"{where}: expected bytes of SHA-256 {said[:64]!r}, read {found}")
+    return json.loads(rest)
+
+
+class ToyLake:
+    kind = "toy"
+
+    def __init__(self, config: ToyConfig, objects: Objects) -> None:
+        self.name, self._config, self._objects = config.name, config, objects
+        self._at = config.location.rstrip("/")
+
+    def freeze(self, as_of: datetime) -> FrozenRefs:
+        refs, pinned = list[Ref](), list[ContentRoot]()
+        for address, size, _ in sorted(self._objects.list(f"{self._at}/branches/")):
+            try:
+                head = json.loads(self._objects.read(address))["head"]
+            except (OSError, ValueError, KeyError) as error:
+                raise LakeUnreadable(f"lake {self.name}: branch {address} cannot be read: {error}") from error
+            refs.append(Ref(address.rpartition("/")[2].removesuffix(".json"), "branch", head))
+            pinned.append(ContentRoot(address, Kind.REF, is_container=False, size_bytes=size))
+        claims = tuple(Claim(f"{self._at}/{folder}/") for folder in ("data", "manifests"))
+        return FrozenRefs(self.name, self.kind, tuple(refs), (CommitSource(f"{self._at}/manifests/"),), claims, tuple(pinned))
+
+    def commits(self, source: CommitSource) -> Iterator[Commit]:
+        for address, size, _ in self._objects.list(source.address):
+            try:
+                said = parsed(address, self._objects.read(address))
+            except (OSError, FormatError) as error:
+                raise LakeUnreadable(f"lake {self.name}: manifest {address} cannot be read: {error}") from error
+            root = ContentRoot(address, Kind.MANIFEST, is_container=True, size_bytes=size)
+            name, parents = address.rpartition("/")[2].removesuffix(".json"), (said["parent"],) if said["parent"] else ()
+            yield Commit(name, parents, datetime.fromisoformat(said["at"]), (root,))
+
+    def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
+        files = parsed(container.address, raw)["files"]
+        row = {"kind": Kind.DATA, "is_container": False, "must_exist": True}
+        rows = [{**row, "address": f"{self._at}/data/{name}", "size_bytes": size} for name, size in files.items()]
+        return pa.RecordBatch.from_pylist(rows, schema=ENTRY_SCHEMA)
+
+    def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
+        graph = CommitGraph.build(commits["commit_id"], commits["parents"], commits["committed_at"])
+        names, counts = graph.reaching_refs({ref.ref_name: ref.head_commit_id or "" for ref in refs.refs})
+        heads, rows = {ref.head_commit_id for ref in refs.refs}, list[dict[str, Any]]()
+        for row, reaching, count in zip(commits.to_pylist(maps_as_pydicts="lossy"), names.to_pylist(), counts.to_pylist(), strict=True):
+            young = row["committed_at"] >= (as_of - self._config.keep if count else grace_cutoff)
+            state: State = "retained" if young or row["commit_id"] in heads else "expired" if count else "dangling"
+            rows.append({"commit_id": row["commit_id"], "state": state, "refs": reaching, "refs_count": count, "reason": f"{state} by age"})
+        return Retention(pa.Table.from_pylist(rows, schema=REACHABLE_SNAPSHOTS.schema), EXPIRY_PLAN.schema.empty_table())
+
+
+def branch_rows(tables: Mapping[str, pa.Table]) -> pa.Table:
+    kept = [row["refs"] for row in tables[REACHABLE_SNAPSHOTS.name].to_pylist() if row["state"] == "retained"]
+    commits = Counter(name for names in kept for name in names)
+    names = tables[LAKE_REFS.name].column("ref_name").to_pylist()
+    return pa.Table.from_pylist([{"ref_name": name, "commits": commits[name]} for name in names], schema=BRANCHES.schema)
+
+
+def _open(config: ToyConfig, objects: Objects, storages: Sequence[str]) -> ToyLake:
+    return ToyLake(config, objects)
+
+
+BOX = KindBox(BRANCHES, (LAKE_REFS, REACHABLE_SNAPSHOTS), branch_rows)
+KIND = LakeKind("toy", "Toy", ToyConfig, _open, boxes=(BOX,))
+
+
+def write(root: Path, commit: str, parent: str | None, at: datetime, files: Mapping[str, bytes], branch: str | None = None) -> None:
+    """A commit with its files, all written at `at`; the branch points at it."""
+    said = {"parent": parent, "at": at.isoformat(), "files": {name: len(content) for name, content in files.items()}}
+    rest = json.dumps(said).encode()
+    written = {f"data/{name}": content for name, content in files.items()}
+    written[f"manifests/{commit}.json"] = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    written |= {f"branches/{branch}.json": json.dumps({"head": commit}).encode()} if branch is not None else {}
+    for name, content in written.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        os.utime(path, (at.timestamp(), at.timestamp()))

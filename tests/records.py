@@ -1,0 +1,72 @@
+"""Tables put straight into a state, as stages would have published them: for readers of the record, without Spark or a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gc_assets.config.models import Config, StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import publish, write_rows
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import CLAIMS, DELETION_LOG, LAKE_REFS, LIVE_FILES, Table
+
+NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
+STORAGE = "warehouse"
+LAKE = "weather"
+
+_COUNTS = ("live_keys", "false_negatives", "near_misses")
+_SAMPLES = ("missing_metadata", "live_unlisted", "foreign_metadata", "behind_links")
+# Facts of `orphan_files` where nothing was there.
+NOTHING_SWEPT: dict[str, Any] = {
+    **{"grace_cutoff": NOW.isoformat(), "historical": False, "waterfall": {}, "by_reason": {}, "problems": {}},
+    **dict.fromkeys([*_COUNTS, *(f"{name}_count" for name in _SAMPLES)], 0),
+    **{name: [] for name in (*_SAMPLES, "stopped_samples")},
+}
+
+
+def night_at(root: Path, now: datetime = NOW, **storages: str) -> Night:
+    """Tonight, with one Icechunk lake. `storages` are further storages' locations; nothing has to exist."""
+    locations = {STORAGE: f"file://{root}/warehouse/", **storages}
+    config = Config(
+        state=str(root / "state"),
+        storages=tuple(StorageConfig(name=name, location=location) for name, location in locations.items()),
+        lakes=(IcechunkLakeConfig(name=LAKE, kind="icechunk", location=f"file://{root}/warehouse/weather/"),),
+    )
+    return Night.of(config, Clock(now), now.date())
+
+
+def put(
+    night: Night, group: str, table: Table, rows: Sequence[dict[str, Any]] = (), side: dict[str, pa.Table] | None = None, **facts: Any
+) -> Published:
+    """A table of the night, published with these facts."""
+    run = night.state.start(group, table.name, night.run_date, night.clock)
+    written = write_rows(pa.Table.from_pylist(list(rows), table.schema), table, run, night.state.files, side)
+    return publish(night.state, run, written, night.clock, facts=facts)
+
+
+def put_marked(night: Night, claims: Sequence[dict[str, Any]] = ()) -> None:
+    """The lake was marked and needs nothing; it claims these prefixes (columns of `CLAIMS`)."""
+    rows = [{"address": f"file:///{row['key']}", "collect": True, "storage": STORAGE, **row} for row in claims]
+    facts = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"}
+    put(night, LAKE, LAKE_REFS, side={"_claims": pa.Table.from_pylist(rows, CLAIMS)}, **facts)
+    put(night, LAKE, LIVE_FILES)
+
+
+def word(
+    key: str, phase: str, plan: str, *, outcome: str = "done", minutes: float = 0, source: str | None = None, **more: Any
+) -> dict[str, Any]:
+    """A row of `deletion_log`, `minutes` after `NOW`."""
+    row = {"key": key, "phase": phase, "plan_id": plan, "outcome": outcome, "source_plan_id": source}
+    return {"size_bytes": 10, "etag": f"etag of {plan}", "quarantine": "trash", **row, "at": NOW + timedelta(minutes=minutes), **more}
+
+
+def put_log(night: Night, *words: dict[str, Any]) -> Published:
+    """One apply's or restore's log."""
+    return put(night, STORAGE, DELETION_LOG, words)

@@ -1,0 +1,347 @@
+"""A person approves one plan by its id, whole and undamaged, in time, with the gates they pass over by name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, StateError, UsageError
+from gc_assets.core.gates import delete_bytes, live_set
+from gc_assets.core.plan import Amount, PlanHeader, sealed
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.books.plans import (
+    approval_path,
+    approve,
+    execution_directory,
+    find_plan,
+    plans,
+    record_finished,
+    record_restored,
+    unfinished,
+)
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, State
+from gc_assets.state.schemas import DELETION_PLAN
+from tests.assets.platforms import NOW, platform, stored_plan
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Platform:
+    return platform(tmp_path)
+
+
+def stored(at: Platform, **how: Any) -> PlanHeader:
+    return header_of(stored_plan(at, **how))
+
+
+def changed(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
+    """Another plan over the same rows, sealed and published beside the first."""
+    published = find_plan(at.config, header.plan_id).published
+    kept = {name: getattr(header, name) for name in PlanHeader.model_fields if name not in {"plan_id", "approve_before", "apply_before"}}
+    other = sealed(**{**kept, **changes})
+    state = State.at(at.config.state)
+    run = state.start("warehouse", DELETION_PLAN.name, header.run_date, at.clock)
+    for path in published.paths():
+        state.files.replace(f"{run.path}/{Path(path).name}", state.files.read(path))
+    receipt = published.receipt.model_copy(
+        update={"run_id": run.run_id, "facts": {"plan_id": other.plan_id, "header": other.model_dump(mode="json")}}
+    )
+    state.publish(run, receipt)
+    return other
+
+
+def file_of(at: Platform, path: str) -> Path:
+    return Path(at.config.state) / path
+
+
+def edit_receipt(at: Platform, published: Published, edit: Any) -> None:
+    path = file_of(at, f"{published.path}/_receipt.json")
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+    file_of(at, "warehouse/deletion_plan/_index.json").unlink()
+
+
+def test_an_approval_says_who_when_and_what_was_passed_over(at: Platform) -> None:
+    header = stored(at, max_delete_bytes=1)
+    given = approve(at.config, at.clock, header.plan_id, "  ada ", ("delete_bytes", "delete_bytes"))
+    assert (given.plan_id, given.by, given.at, given.overrides) == (header.plan_id, "ada", NOW, ("delete_bytes",))
+    found = find_plan(at.config, header.plan_id)
+    assert found.approval == given
+    assert found.status_at(NOW) == "approved"
+
+
+@pytest.mark.parametrize("length", [8, 12, 64])
+def test_a_plan_is_found_by_its_first_eight_characters_or_more(at: Platform, length: int) -> None:
+    header = stored(at)
+    assert find_plan(at.config, header.plan_id[:length]).header == header
+
+
+@pytest.mark.parametrize("length", [0, 1, 7])
+def test_fewer_than_eight_characters_are_too_short_for_an_id(at: Platform, length: int) -> None:
+    header = stored(at)
+    with pytest.raises(UsageError, match=r"too short for a plan id; give at least its first 8 characters \(see `gc-assets plans`\)"):
+        find_plan(at.config, header.plan_id[:length])
+
+
+def test_an_id_that_no_plan_has_is_wrong_usage(at: Platform) -> None:
+    stored(at)
+    with pytest.raises(UsageError, match="no plan with the id 0000000000; `gc-assets plans` lists"):
+        find_plan(at.config, "0" * 10)
+
+
+def collision(header: PlanHeader) -> tuple[int, int]:
+    """Two live counts with which the header's ids share their first eight characters, by trying (a birthday of 2^32)."""
+    marked = header.model_copy(update={"live_files": 314159265358979})
+    substance = marked.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before"})
+    before, after = json.dumps(substance, sort_keys=True).encode().split(b"314159265358979")
+    start, seen = hashlib.sha256(before), dict[bytes, int]()
+    for count in range(10**6):
+        tried = start.copy()
+        tried.update(b"%d" % count + after)
+        first = seen.setdefault(tried.digest()[:4], count)
+        if first != count:
+            return first, count
+    raise AssertionError("no two ids share eight characters")
+
+
+def test_an_id_that_two_plans_begin_with_is_ambiguous_and_approves_neither(at: Platform) -> None:
+    header = stored(at)
+    one, two = (changed(at, header, live_files=count) for count in collision(header))
+    assert one.plan_id[:8] == two.plan_id[:8]
+    with pytest.raises(UsageError, match=f"2 plans with the id {one.plan_id[:8]}"):
+        approve(at.config, at.clock, one.plan_id[:8], "ada")
+    assert find_plan(at.config, one.plan_id).approval is None
+    assert approve(at.config, at.clock, two.plan_id, "ada").plan_id == two.plan_id
+
+
+@pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_state_that_may_only_be_read_still_lists_its_approvals(at: Platform, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+    approval = approve(at.config, at.clock, stored(at).plan_id, "ada")
+    file_of(at, "warehouse/apply/_records.json").unlink()
+
+    def refused(*_: object) -> bool:
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(Files, "replace_if", refused)
+    assert [plan.approval for plan in plans(at.config)] == [approval]
+    assert not file_of(at, "warehouse/apply/_records.json").exists()
+
+
+@pytest.mark.parametrize("by", ["", "  "])
+def test_an_approval_needs_a_name(at: Platform, by: str) -> None:
+    with pytest.raises(UsageError, match="needs a name"):
+        approve(at.config, at.clock, stored(at).plan_id, by)
+
+
+def test_a_plan_can_be_approved_until_the_last_moment_of_its_day_and_not_in_the_next(at: Platform) -> None:
+    header = stored(at)
+    with pytest.raises(GateRefused, match=r"could be approved until 2026-03-15T09:30:00\+00:00, now it is 2026-03-15T09:30:00"):
+        approve(at.config, Clock(header.approve_before), header.plan_id, "ada")
+    assert find_plan(at.config, header.plan_id).status_at(header.approve_before) == "expired"
+    assert approve(at.config, Clock(header.approve_before - timedelta(microseconds=1)), header.plan_id, "ada")
+    assert find_plan(at.config, header.plan_id).status_at(header.approve_before) == "approved"
+    assert find_plan(at.config, header.plan_id).status_at(header.apply_before) == "expired"
+
+
+def test_an_analysis_of_a_past_date_is_never_approved(at: Platform) -> None:
+    header = stored(at, run_date="2026-03-10", historical=True)
+    with pytest.raises(GateRefused, match="analysis of 2026-03-10, a date that was never frozen on its day"):
+        approve(at.config, at.clock, header.plan_id, "ada")
+
+
+def test_a_failed_gate_refuses_until_it_is_named(at: Platform) -> None:
+    header = stored(at, max_delete_bytes=1)
+    with pytest.raises(
+        GateRefused, match=r"storage warehouse is refused by its gates:\n  delete_bytes: 200 B planned.*--override delete_bytes"
+    ):
+        approve(at.config, at.clock, header.plan_id, "ada")
+    assert find_plan(at.config, header.plan_id).status_at(NOW) == "refused"
+    assert approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",)).overrides == ("delete_bytes",)
+
+
+def test_a_gate_that_proves_the_mark_wrong_is_not_passed_by_naming_it(at: Platform) -> None:
+    header = changed(at, stored(at), gates=(live_set(0, 3), delete_bytes(Amount(bytes=2), 1)))
+    with pytest.raises(GateRefused, match=r"(?s)live_set: 0 live files.*Nothing overrides this gate") as refused:
+        approve(at.config, at.clock, header.plan_id, "ada", ("live_set", "delete_bytes"))
+    assert "delete_bytes" not in str(refused.value)
+
+
+def test_an_override_of_no_gate_is_wrong_usage_and_lists_those_that_can_be(at: Platform) -> None:
+    header = changed(at, stored(at), gates=(live_set(1, 3), delete_bytes(Amount(), 1)))
+    with pytest.raises(UsageError, match=r"--override delete_byte: no such gate; those that can be overridden are delete_bytes$"):
+        approve(at.config, at.clock, header.plan_id, "ada", ("delete_byte",))
+    assert find_plan(at.config, header.plan_id).approval is None
+
+
+@pytest.mark.parametrize("name, status", [("finished", "applied"), ("restored", "restored")])
+def test_a_plan_is_used_once(at: Platform, name: str, status: str) -> None:
+    header = stored(at)
+    State.at(at.config.state).files.replace(f"{execution_directory(header)}/{name}.json", json.dumps({"at": NOW.isoformat()}).encode())
+    with pytest.raises(GateRefused, match=f"is {status}; a plan is used once"):
+        approve(at.config, at.clock, header.plan_id, "ada")
+
+
+def test_a_header_that_was_changed_is_no_plan(at: Platform) -> None:
+    published = stored_plan(at, max_delete_bytes=1)
+
+    def pass_the_gate(document: dict[str, Any]) -> None:
+        document["facts"]["header"]["gates"][0]["passed"] = True
+
+    edit_receipt(at, published, pass_the_gate)
+    with pytest.raises(StateError, match="was changed after it was made; make a new one with `gc-assets run`"):
+        find_plan(at.config, header_of(published).plan_id)
+
+
+def test_a_receipt_that_was_changed_is_not_the_one_that_was_listed(at: Platform) -> None:
+    published = stored_plan(at)
+    path = file_of(at, f"{published.path}/_receipt.json")
+    path.write_text(path.read_text().replace('"historical": false', '"historical": true'))
+    with pytest.raises(StateError, match="was changed after publication"):
+        find_plan(at.config, header_of(published).plan_id)
+
+
+@pytest.mark.parametrize("damage", ["header", "plan_id", "rows_digest"])
+def test_a_plan_without_its_header_or_with_half_of_it_is_damaged(at: Platform, damage: str) -> None:
+    def cut(document: dict[str, Any]) -> None:
+        facts = document["facts"]
+        del (facts["header"] if damage == "rows_digest" else facts)[damage]
+
+    edit_receipt(at, stored_plan(at), cut)
+    with pytest.raises(StateError, match=r"warehouse/deletion_plan/.* is damaged.*run its asset again"):
+        list(plans(at.config))
+
+
+def test_rows_that_are_not_those_of_the_header_are_no_plan(at: Platform) -> None:
+    published = stored_plan(at)
+    edit_receipt(at, published, lambda document: document.update(digest="f" * 16))
+    with pytest.raises(StateError, match="was changed after it was made"):
+        find_plan(at.config, header_of(published).plan_id)
+
+
+def test_rows_whose_bytes_changed_on_the_disk_cannot_be_approved_or_applied(at: Platform) -> None:
+    """The same length and a sound receipt: without the sum another key would be deleted."""
+    published = stored_plan(at)
+    header, path = header_of(published), file_of(at, published.paths()[0])
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    with pytest.raises(StateError, match=r"part-.*holds other bytes than were written"):
+        find_plan(at.config, header.plan_id)
+    with pytest.raises(StateError, match="holds other bytes"):
+        approve(at.config, at.clock, header.plan_id, "ada")
+
+
+def test_a_plan_copied_to_another_storage_is_not_its_plan(at: Platform) -> None:
+    header = stored(at)
+    state = Path(at.config.state)
+    storage = at.config.storage("warehouse")
+    other = at.config.model_copy(
+        update={"storages": (storage, storage.model_copy(update={"name": "archive", "location": "file:///archive/"}))}
+    )
+    shutil.copytree(state / "warehouse", state / "archive")
+    with pytest.raises(StateError, match=f"plan {header.plan_id} of storage warehouse lies among those of archive"):
+        find_plan(other, header.plan_id)
+
+
+def test_an_approval_of_another_plan_approves_nothing(at: Platform) -> None:
+    approved, other = stored(at), stored(at, files=3)
+    given = approve(at.config, at.clock, approved.plan_id, "ada")
+    State.at(at.config.state).files.replace(approval_path(other), given.model_dump_json().encode())
+    with pytest.raises(StateError, match=f"approves plan {approved.plan_id}"):
+        find_plan(at.config, other.plan_id)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"plan_id": "x", "by": "ada"}'])
+def test_a_damaged_approval_is_an_error_and_no_yes(at: Platform, content: bytes) -> None:
+    header = stored(at)
+    State.at(at.config.state).files.replace(approval_path(header), content)
+    with pytest.raises(StateError, match=rf"approvals/{header.plan_id}\.json"):
+        find_plan(at.config, header.plan_id)
+
+
+@pytest.mark.parametrize("content", [b"{", b"{}", b"[]", b'{"at": "soon"}'])
+def test_a_damaged_record_of_a_restore_is_an_error(at: Platform, content: bytes) -> None:
+    header = stored(at)
+    State.at(at.config.state).files.replace(f"{execution_directory(header)}/restored.json", content)
+    with pytest.raises(StateError, match=r"restored\.json.*damaged"):
+        find_plan(at.config, header.plan_id)
+
+
+def test_what_became_of_many_plans_is_known_by_a_few_requests(at: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [stored(at, files=number).plan_id for number in range(1, 13)]
+    for plan_id in made:
+        approve(at.config, at.clock, plan_id, "ada")
+    state, asked = State.at(at.config.state), list[str]()
+    record_finished(state, find_plan(at.config, made[0]).header, {"at": NOW.isoformat()})
+    record_restored(state, "warehouse", made[1], NOW, "restore-1")
+    for name in ("read", "list", "directories"):
+        inner = getattr(Files, name)
+
+        def counted(files: Files, path: str, inner: Any = inner) -> Any:
+            asked.append(path)
+            return inner(files, path)
+
+        monkeypatch.setattr(Files, name, counted)
+    found = {plan.header.plan_id: plan.status_at(NOW) for plan in plans(at.config)}
+    assert [found[plan_id] for plan_id in made] == ["applied", "restored", *["approved"] * 10]
+    assert len(asked) == 4
+
+
+def test_what_an_older_release_recorded_of_its_plans_is_read_once(at: Platform) -> None:
+    made = [stored(at, files=number) for number in (1, 2, 3)]
+    state = State.at(at.config.state)
+    for header in made:
+        approve(at.config, at.clock, header.plan_id, "ada")
+    record_finished(state, made[0], {"at": NOW.isoformat()})
+    record_restored(state, "warehouse", made[1].plan_id, NOW, "restore-1")
+    before = list(plans(at.config))
+    book = file_of(at, "warehouse/apply/_records.json")
+    noted = book.read_text()
+    book.unlink()
+    assert list(plans(at.config)) == before
+    assert book.read_text() == noted
+    file_of(at, approval_path(made[2])).unlink()
+    assert {plan.header.plan_id: plan.approval for plan in plans(at.config)}[made[2].plan_id] is None
+
+
+def test_an_approval_with_other_overrides_is_listed_with_those(at: Platform) -> None:
+    header = stored(at, max_delete_bytes=1)
+    approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",))
+    approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
+    (plan,) = plans(at.config)
+    assert plan.approval == find_plan(at.config, header.plan_id).approval
+    assert plan.approval is not None
+    assert (plan.approval.by, plan.approval.overrides) == ("grace", ("delete_bytes",))
+
+
+def test_the_same_plan_made_twice_is_listed_once_and_a_plan_without_rows_not_at_all(at: Platform) -> None:
+    first, again, empty = stored(at), stored(at), stored(at, files=0)
+    assert first.plan_id == again.plan_id != empty.plan_id
+    assert [plan.header.plan_id for plan in plans(at.config)] == [first.plan_id]
+
+
+def test_plans_are_listed_newest_first(at: Platform) -> None:
+    made = [stored(at, files=number).plan_id for number in (1, 2, 3)]
+    assert [plan.header.plan_id for plan in plans(at.config)] == made[::-1]
+    assert list(plans(at.config, "another")) == []
+
+
+def test_a_plan_that_began_is_unfinished_until_it_ended_or_was_restored(at: Platform) -> None:
+    state, header = State.at(at.config.state), stored(at)
+    assert unfinished(state, "warehouse") == []
+    state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
+    assert unfinished(state, "warehouse") == [header.plan_id]
+    for name in ("finished", "restored"):
+        state.files.replace(f"{execution_directory(header)}/{name}.json", b'{"at": "2026-11-20T03:00:00+00:00"}')
+        assert unfinished(state, "warehouse") == []
+        state.files.delete(f"{execution_directory(header)}/{name}.json")

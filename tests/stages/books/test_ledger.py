@@ -1,0 +1,115 @@
+"""What is in quarantine, by the logs: the newest settled word about each copy of each key."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from gc_assets.core.phases import PHASES, VERDICTS
+from gc_assets.report.load import load_report
+from gc_assets.stages.books.ledger import HELD, WORDS, held, quarantine_ledger, quarantined
+from gc_assets.stages.night import Night
+from gc_assets.state.schemas import ORPHAN_FILES
+from tests.records import NOTHING_SWEPT, STORAGE, night_at, put, put_log, word
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return night_at(tmp_path)
+
+
+def reported(night: Night) -> list[tuple[str, int, int]]:
+    """Plan, files and bytes of each row of the report's quarantine."""
+    put(night, STORAGE, ORPHAN_FILES, **NOTHING_SWEPT)
+    (page,) = load_report(night, lakes=["none"]).storages
+    return [(row.plan_id, row.files, row.size_bytes) for row in page.quarantined]
+
+
+def test_the_report_counts_a_key_once_for_each_plan_that_holds_a_copy(night: Night) -> None:
+    put_log(night, word("a", "quarantine", "p1"))
+    put_log(night, word("a", "quarantine", "p2", minutes=5, size_bytes=7))
+    assert reported(night) == [("p2", 1, 7), ("p1", 1, 10)]
+
+
+def test_after_one_copy_was_purged_the_report_shows_the_other(night: Night) -> None:
+    put_log(night, word("a", "quarantine", "p1"))
+    put_log(night, word("a", "quarantine", "p2", minutes=5))
+    put_log(night, word("a", "purge", "p3", minutes=9, source="p2"))
+    assert reported(night) == [("p1", 1, 10)]
+
+
+def test_words_of_one_moment_are_in_the_order_of_their_runs(night: Night) -> None:
+    """Under a rehearsal's clock nights and restores share one moment."""
+    put_log(night, word("a", "quarantine", "p1"))
+    put_log(night, word("a", "restore", "r1", source="p1"))
+    assert quarantined(night.state, STORAGE).num_rows == 0
+    put_log(night, word("a", "quarantine", "p1", run_id="zz"))
+    assert quarantined(night.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
+
+
+def test_a_log_of_an_older_release_is_read_by_its_receipts_run(night: Night) -> None:
+    """0.2.0 wrote no column `run_id`."""
+    published = put_log(night, word("a", "quarantine", "p1"))
+    assert published.receipt.run_id < put_log(night, word("a", "restore", "r1", source="p1")).receipt.run_id
+    assert quarantined(night.state, STORAGE).num_rows == 0
+
+
+def by_hand(words: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """The copies in quarantine, with the etag of the word that put them there: a walk over all words in their order."""
+    waiting: dict[tuple[str, str], str] = {}
+    for said in sorted(words, key=lambda row: (row["at"], row["run_id"] or "")):
+        if said["outcome"] == "done" or (said["phase"], said["outcome"]) == ("purge", "absent"):
+            copy = said["key"], said["plan_id"] if said["phase"] == "quarantine" else said["source_plan_id"]
+            waiting.pop(copy, None)
+            if said["phase"] == "quarantine":
+                waiting[copy] = said["etag"]
+    return waiting
+
+
+def some_words(choose: random.Random, keys: str, words: int) -> list[dict[str, Any]]:
+    phases = [phase for phase in PHASES if phase != "expire"]
+    number = count()
+    return [
+        word(
+            choose.choice(keys),
+            choose.choice(phases),
+            choose.choice("pqr"),
+            outcome=choose.choice(["done", "done", *VERDICTS]),
+            minutes=choose.randrange(3),
+            source=choose.choice("pqr"),
+            run_id=f"{choose.randrange(2)}-{next(number):04d}",
+            etag=f"e{next(number)}",
+        )
+        for _ in range(words)
+    ]
+
+
+def copies(rows: pa.Table) -> dict[tuple[str, str], str]:
+    return {(row["key"], row["source_plan_id"]): row["etag"] for row in rows.to_pylist()}
+
+
+@given(st.randoms(use_true_random=False), st.integers(0, 12))
+def test_the_rule_equals_a_walk_over_all_words(choose: random.Random, size: int) -> None:
+    words = some_words(choose, "ab", size)
+    assert copies(held(pa.Table.from_pylist(words, WORDS))) == by_hand(words)
+
+
+@pytest.mark.spark
+def test_both_readers_find_the_same(spark: SparkSession, night: Night) -> None:
+    words = some_words(random.Random(7), "abcdefghij", 400)
+    for start in range(0, 300, 50):
+        put_log(night, *words[start : start + 50])
+    unpublished = spark.createDataFrame(pa.Table.from_pylist(words[300:], WORDS))
+    ledger = quarantine_ledger(spark, night.state, STORAGE, [unpublished])
+    assert copies(ledger.toArrow()) == by_hand(words)
+    published = quarantine_ledger(spark, night.state, STORAGE).toArrow()
+    assert copies(published) == copies(quarantined(night.state, STORAGE)) == by_hand(words[:300])
+    assert published.select(HELD.names).num_rows > 5

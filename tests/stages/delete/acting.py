@@ -1,0 +1,25 @@
+"""Rows of a plan acted on as an executor does it, without Spark. Light, for the processes that are killed doing it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+
+from gc_assets.core.clock import Clock
+from gc_assets.stages.delete.act import Act
+from gc_assets.state.files import Files
+from gc_assets.stores.store import open_store
+from gc_assets.stores.write_ahead import open_log
+from tests.stores.builders import PLAN
+
+
+def act(root: Path, state: Path, rows: pa.RecordBatch, clock: Clock) -> pa.Table:
+    """A whole run: lease, log, actions, release. `state` is of one action."""
+    store = open_store(f"file://{root}/")
+    lease = store.acquire(PLAN, str(os.getpid()), clock)
+    log = open_log(Files(str(state)), "wal", PLAN, rows.num_rows)
+    outcomes = pa.Table.from_batches(Act(store, log, lease, clock, PLAN)(iter([rows])))
+    lease.release()
+    return outcomes

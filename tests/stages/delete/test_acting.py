@@ -1,0 +1,166 @@
+"""In which order the files of a plan go and come back: wherever it is killed, what can be looked up can be read. Without Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+import icechunk
+import pyarrow as pa
+import pytest
+import zarr
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.phases import Action
+from gc_assets.lakes.protocol import LEAF_RANK, RANKS, Kind
+from gc_assets.stages.delete.act import Act
+from gc_assets.state.files import Files
+from gc_assets.stores.execution import planned_rows
+from gc_assets.stores.local.objects import etag_of
+from gc_assets.stores.protocol import LEASE_DURATION
+from gc_assets.stores.store import open_store
+from gc_assets.stores.write_ahead import open_log
+from tests.killed import exit_code, killed_before
+from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
+from tests.lakes.icechunk.support import expire, lake_at, planned, verdicts
+from tests.stages.delete.acting import act
+from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
+# Every repository's first snapshot; it has no group to open.
+EMPTY = "1CECHNKREP0F1RSTCMT0"
+KINDS = {"snapshots": Kind.SNAPSHOT, "transactions": Kind.TRANSACTION_LOG, "manifests": Kind.CHUNK_MANIFEST, "chunks": Kind.CHUNK}
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [Kind.SNAPSHOT, Kind.TRANSACTION_LOG, Kind.CHUNK_MANIFEST, Kind.CHUNK],
+        [Kind.VERSION_HINT, Kind.METADATA_JSON, Kind.MANIFEST_LIST, Kind.MANIFEST, Kind.DATA],
+        [Kind.METADATA_JSON, Kind.STATISTICS],
+        [Kind.METADATA_JSON, Kind.PARTITION_STATISTICS],
+        [Kind.MANIFEST, Kind.POSITION_DELETES],
+        [Kind.MANIFEST, Kind.EQUALITY_DELETES],
+        [Kind.MANIFEST, Kind.DELETION_VECTOR],
+        [Kind.METARANGE, Kind.RANGE, Kind.OBJECT],
+    ],
+)
+def test_what_names_others_ranks_before_them(chain: list[str]) -> None:
+    ranks = [RANKS.get(kind, LEAF_RANK) for kind in chain]
+    assert ranks == sorted(set(ranks))
+
+
+@pytest.fixture(scope="module")
+def expired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A storage with an expired repository, and every file of it that nothing needs any more, by canonical key, in no good order."""
+    root = tmp_path_factory.mktemp("acting")
+    tree: DocumentTree = document_tree(root / "repo", START)
+    tree.builder.abandon_snapshot("main", START, numbers("reset", range(3)))
+    lake = lake_at(root / "repo", {"default": {"keep": tree.cutoff.isoformat()}})
+    assert verdicts(expire(lake, AS_OF, planned(lake, AS_OF))) == {"done"}
+    collected = tmp_path_factory.mktemp("collected") / "storage"
+    shutil.copytree(root, collected)
+    opened(collected).garbage_collect(datetime.now(UTC))  # the library's own word for what is garbage
+    keys = sorted(
+        str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and not (collected / path.relative_to(root)).exists()
+    )
+    assert {key.split("/")[1] for key in keys} == set(KINDS)
+    return root, keys
+
+
+def opened(root: Path) -> icechunk.Repository:
+    return icechunk.Repository.open(icechunk.local_filesystem_storage(str(root / "repo")))
+
+
+def snapshots(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "repo/snapshots").iterdir())
+
+
+def rows_of(root: Path, keys: list[str], action: Action, held: Path | None = None) -> pa.RecordBatch:
+    """Columns of `ACT_COLUMNS`."""
+    rows = [
+        {
+            "key": key,
+            "action": action,
+            "size_bytes": ((held or root) / key).stat().st_size,
+            "etag": etag_of(((held or root) / key).lstat()),
+            "version_id": None,
+            "source_plan_id": None if action == "quarantine" else PLAN,
+            "quarantine": "trash",
+            "kind": KINDS[key.split("/")[1]],
+            "needed": None,
+            "retry": False,
+            "in_quarantine": action != "quarantine",
+        }
+        for key in keys
+    ]
+    return pa.RecordBatch.from_pylist(rows)
+
+
+def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_out_of_date(tmp_path: Path) -> None:
+    """The file is in its place and in the trash, as a restore leaves it that was killed between linking and unlinking."""
+    root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
+    write(root, "repo/chunks/a")
+    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+    held.parent.mkdir(parents=True)
+    os.link(root / "repo/chunks/a", held)
+    store = open_store(f"file://{root}/")
+    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
+    late = Act(store, log, lease, CLOCK, PLAN, only_interrupted=True)
+    (never_begun,) = late(iter([rows]))
+    assert never_begun.column("outcome").to_pylist() == ["denied"]
+
+    log = open_log(Files(str(tmp_path / "state")), "begun", PLAN, 1)
+    log.intend(0, lease.token, list(planned_rows(rows)))
+    (timely,) = replace(late, log=log, only_interrupted=False)(iter([rows]))
+    assert timely.column("outcome").to_pylist() == ["failed"]
+    (given_up,) = replace(late, log=log)(iter([rows]))
+    assert given_up.column("outcome").to_pylist() == ["denied"]
+    assert "is in its place and in the trash" in given_up.column("error").to_pylist()[0]
+    assert (root / "repo/chunks/a").exists()
+    assert held.exists()
+    assert dict(log.quarantined(0)) == dict.fromkeys(planned_rows(rows))
+
+
+def husks(root: Path) -> list[str]:
+    """Snapshots that can be looked up and cannot be read in full."""
+    repo, found = opened(root), list[str]()
+    for snapshot in set(snapshots(root)) - {EMPTY}:
+        try:
+            group = zarr.open_group(repo.readonly_session(snapshot_id=snapshot).store, mode="r")
+            for _, array in group.arrays():
+                array[...]
+        except (icechunk.IcechunkError, zarr.errors.BaseZarrError, FileNotFoundError) as error:
+            found.append(f"{snapshot}: {error}")
+    return found
+
+
+@pytest.mark.parametrize("action", ["quarantine", "restore"])
+def test_a_run_killed_before_any_move_leaves_no_snapshot_that_can_be_looked_up_and_not_read(
+    expired: tuple[Path, list[str]], action: Action
+) -> None:
+    whole, keys = expired
+    with in_memory() as base:
+        for step in count(1):
+            root, state = base / "storage", base / f"state{step}"
+            shutil.copytree(whole, root)
+            rows = rows_of(root, keys, "quarantine")
+            if action == "restore":
+                act(root, base / f"before{step}", rows, CLOCK)
+                rows = rows_of(root, keys, "restore", root / f".gc-assets/trash/{PLAN}")
+            code = exit_code(killed_before, step, ("rename", "link"), act, root, state, rows, CLOCK)
+            assert code in {0, -signal.SIGKILL}
+            assert husks(root) == []
+            outcomes = act(root, state, rows, Clock(NOW + LEASE_DURATION))
+            assert outcomes.column("outcome").to_pylist() == ["done"] * len(keys)
+            assert [key for key in keys if (root / key).exists()] == (keys if action == "restore" else [])
+            shutil.rmtree(root)
+            if code == 0:
+                break
+        assert step > len(keys)

@@ -1,0 +1,104 @@
+"""Edits of history that fail: what they were to free stays, the rest of the plan is done, and the plan can always be brought to its end.
+
+The failure is a real one: another client holds the catalog's write lock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.books.plans import execution_directory, find_plan
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.stages.lakehouse import NOW, Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Lakehouse, TableBuilder, PlanHeader]:
+    house = Lakehouse(spark, tmp_path_factory.mktemp("failed_expiry"))
+    builder = LakeBuilder(house.root)
+    orders = builder.table("db.orders", days_ago(60))
+    for age in (50, 30, 2):
+        orders.append(days_ago(age))
+    orders.overwrite(days_ago(1))
+    orders.leftovers(days_ago(10))
+    house.lakes = [builder.config("sales")]
+    header = house.plan()
+    house.approved(header, *house.failed_gates(header))
+    assert header.expiry_actions == {"sales": 2}
+    assert header.after_expiry.files > 0
+    return house, orders, header
+
+
+@contextmanager
+def locked(house: Lakehouse) -> Iterator[None]:
+    """The catalog answers whoever reads and refuses whoever writes."""
+    other = sqlite3.connect(house.root / "catalog.db")
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.rollback()
+        other.close()
+
+
+def freed(house: Lakehouse) -> set[str]:
+    return {row["key"] for row in house.rows("deletion_plan") if row["after_expiry"]}
+
+
+def test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_again(
+    planned: tuple[Lakehouse, TableBuilder, PlanHeader],
+) -> None:
+    house, orders, header = planned
+    waiting, leftovers, listed = freed(house), house.leftovers(), [item.snapshot_id for item in orders.table.snapshots()]
+    with locked(house):
+        applied = house.apply(header)
+    books = {key: total.rows for key, total in applied.books.items()}
+    assert books == {("expire", "failed"): 2, ("quarantine", "done"): len(leftovers), ("quarantine", "failed"): len(waiting)}
+    assert waiting <= set(house.files())
+    assert not leftovers & set(house.files())
+    assert [item.snapshot_id for item in orders.table.snapshots()] == listed
+    assert find_plan(house.config, header.plan_id).finished is None
+
+    again = house.apply(header)
+    assert {key: total.rows for key, total in again.books.items()} == {
+        ("expire", "done"): 2,
+        ("quarantine", "done"): len(leftovers | waiting),
+    }
+    assert not waiting & set(house.files())
+    assert orders.table.scan().to_arrow().num_rows > 0
+
+
+def test_an_outdated_plan_whose_edits_failed_ends_without_them(planned: tuple[Lakehouse, TableBuilder, PlanHeader]) -> None:
+    """And without a move that was interrupted and fails for ever: a file that is in its place and in the trash."""
+    house, orders, header = planned
+    waiting, listed = freed(house), [item.snapshot_id for item in orders.table.snapshots()]
+    with locked(house):
+        house.apply(header)
+    leftovers = house.leftovers()
+    key = min(leftovers)
+    for outcome in (house.root / "state" / execution_directory(header)).glob("share-*/*.outcome.jsonl"):
+        outcome.unlink()
+    (house.warehouse / key).hardlink_to(house.warehouse / ".gc-assets" / "trash" / header.plan_id / key)
+    house.now = NOW + timedelta(days=4)
+    applied = house.apply(header)
+    assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
+    books = {key: total.rows for key, total in applied.books.items()}
+    assert books == {
+        ("expire", "changed"): 2,
+        ("quarantine", "done"): len(leftovers) - 1,
+        ("quarantine", "denied"): 1,
+        ("quarantine", "changed"): len(waiting),
+    }
+    assert waiting | {key} <= set(house.files())
+    assert [item.snapshot_id for item in orders.table.snapshots()] == listed
+    assert "unfinished_apply" not in house.failed_gates(house.plan())
+    assert key in house.keys("deletion_plan")

@@ -1,0 +1,74 @@
+"""A real apply, with Spark, killed for real in the middle: applied again it ends as if nothing had happened.
+
+The kill at every single step on the disk is in `tests/stores/test_kill.py`, without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import GateRefused
+from gc_assets.stages.books.plans import execution_directory, find_plan, unfinished
+from gc_assets.stores.protocol import LEASE_DURATION
+from tests.killed import kill_session
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages import process
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+# Several batches of the write-ahead log, so that there is a middle to be killed in.
+LEFTOVERS = 12_000
+# How long the killed process may take until its log begins: a start of Spark and a mark, on a busy machine.
+PATIENCE_SECONDS = 400
+
+
+def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> None:
+    house = Lakehouse(spark, tmp_path_factory.mktemp("killed"))
+    iceberg = LakeBuilder(house.root)
+    orders = iceberg.table("db.orders", days_ago(60), properties={"history.expire.max-snapshot-age-ms": str(10**12)})
+    for age in (50, 30, 20, 2):
+        orders.append(days_ago(age))
+    garbage = {house.key(path) for path in orders.leftovers(days_ago(10), LEFTOVERS)}
+    house.lakes = [iceberg.config("sales")]
+    before, header = house.files(), house.plan()
+    assert house.keys("deletion_plan") == garbage
+    house.approved(header, *house.failed_gates(header))
+    log = house.root / "state" / execution_directory(header)
+    trash = house.warehouse / ".gc-assets" / "trash" / header.plan_id
+
+    def in_trash() -> set[str]:
+        return {str(path.relative_to(trash)) for path in trash.rglob("*") if path.is_file()}
+
+    killed = process.start(house, "session", "apply", header.plan_id)
+    try:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not list(log.glob("share-*/*.outcome.jsonl")):
+            assert killed.poll() is None, killed.communicate()[1][-4000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+    finally:
+        kill_session(killed)
+
+    moved = in_trash()
+    assert len(moved) < len(garbage), "the apply was over before it was killed"
+    assert moved
+    assert set(house.files()) | moved == set(before)
+    intents = [json.loads(line) for path in log.glob("share-*/*.intent.jsonl") for line in path.read_text().splitlines()]
+    assert moved <= {intent["key"] for intent in intents}, "a move is on record nowhere"
+    assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
+    with pytest.raises(GateRefused, match="is being changed by"):
+        house.apply(header)
+
+    house.now = NOW + LEASE_DURATION + timedelta(minutes=1)
+    applied = house.apply(header)
+    assert {key: total.rows for key, total in applied.books.items()} == {("quarantine", "done"): len(garbage)}
+    assert house.files() == {key: value for key, value in before.items() if key not in garbage}
+    assert in_trash() == garbage
+    assert sorted(row["key"] for row in house.rows("deletion_log")) == sorted(garbage)
+    assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"

@@ -1,0 +1,133 @@
+"""What stops a plan: gates on the night's findings, each with the story that it remembers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import GateRefused
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+def small(spark: SparkSession, root: Path) -> tuple[Lakehouse, LakeBuilder, TableBuilder]:
+    house, iceberg = Lakehouse(spark, root), LakeBuilder(root)
+    table = iceberg.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [iceberg.config("sales")]
+    return house, iceberg, table
+
+
+def old(path: Path, content: bytes = b"x") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (days_ago(30).timestamp(),) * 2)
+    return path
+
+
+def test_several_findings_are_all_told_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A table that no catalog knows inside a claimed location; a near miss of a live name; live files behind a link."""
+    house, iceberg, _ = small(spark, tmp_path)
+    home = house.warehouse / "db" / "t"
+    stranger = LakeBuilder(tmp_path, "stranger", "stranger.db").table("x.stranger", days_ago(40), location=f"file://{home}/inside")
+    stranger.append(days_ago(30))
+    live = next((home / "data").glob("*.parquet"))
+    old(live.with_name(live.name.replace("-", "%2D", 1)))
+    moved = iceberg.table("db.linked", days_ago(40))
+    moved.append(days_ago(30))
+    linked = house.warehouse / "db" / "linked"
+    (linked / "data").rename(house.warehouse / "db" / "t" / "real")
+    (linked / "data").symlink_to(house.warehouse / "db" / "t" / "real")
+
+    header = house.plan()
+    assert house.failed_gates(header) == {"foreign_metadata", "spelling", "links", "live_listed"}
+    with pytest.raises(GateRefused) as refusal:
+        house.approved(header)
+    for words in ("which no configured catalog knows", "%2D", "symbolic links", "Nothing overrides this gate"):
+        assert words in str(refusal.value)
+    with pytest.raises(GateRefused, match="spelling"):
+        house.approved(header, "foreign_metadata", "live_listed")
+
+
+def test_a_live_count_that_fell_too_far_needs_a_named_override(spark: SparkSession, tmp_path: Path) -> None:
+    house, iceberg, table = small(spark, tmp_path)
+    table.leftovers(days_ago(20), 2)
+    other = iceberg.table("db.big", days_ago(40))
+    for day in range(30, 20, -1):
+        other.append(days_ago(day))
+    house.now = days_ago(1)
+    house.plan()
+    iceberg.catalog.drop_table("db.big")
+    house.now = days_ago(0)
+    header = house.plan()
+    assert house.failed_gates(header) == {"live_drop"}
+    with pytest.raises(GateRefused, match="--override live_drop"):
+        house.approved(header)
+
+
+def test_a_plan_above_a_chosen_share_is_refused_and_the_override_is_on_record(spark: SparkSession, tmp_path: Path) -> None:
+    house, _, table = small(spark, tmp_path)
+    house.settings = {"gates": {"max_delete_share": 0.1, "max_delete_bytes": 1}}
+    table.leftovers(days_ago(20), 5)
+    header = house.plan()
+    assert house.failed_gates(header) == {"delete_share", "delete_bytes"}
+    with pytest.raises(GateRefused, match="delete_bytes"):
+        house.approved(header, "delete_share")
+    plan = house.approved(header, "delete_share", "delete_bytes")
+    assert plan.approval is not None
+    assert plan.approval.overrides == ("delete_bytes", "delete_share")
+    applied = house.apply(header)
+    assert applied.published is not None
+    assert applied.published.receipt.facts["overrides"] == ["delete_bytes", "delete_share"]
+
+
+def test_a_date_that_was_never_frozen_on_its_day_is_an_analysis_and_never_applied(spark: SparkSession, tmp_path: Path) -> None:
+    house, _, table = small(spark, tmp_path)
+    table.leftovers(days_ago(20), 2)
+    from gc_assets.stages.delete.plan import deletion_plan, header_of
+    from gc_assets.stages.mark.whole import mark
+    from gc_assets.stages.night import Night
+    from gc_assets.stages.sweep.live_filter import live_filter
+    from gc_assets.stages.sweep.orphan_files import orphan_files
+    from gc_assets.stages.sweep.storage_inventory import storage_inventory
+
+    night = Night.of(house.config, house.clock, days_ago(9).date())
+    mark(spark, night, "sales")
+    for stage in (live_filter, storage_inventory, orphan_files):
+        stage(spark, night, "warehouse")
+    header = header_of(deletion_plan(spark, night, "warehouse"))
+    assert header.historical
+    assert header.totals["quarantine"].files > 0
+    with pytest.raises(GateRefused, match="never applied"):
+        house.approved(header)
+
+
+def test_nothing_live_while_a_ref_exists_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The storage is another one than the lake lies in: everything in it would look unreferenced."""
+    house, _, _ = small(spark, tmp_path)
+    elsewhere = Lakehouse(spark, tmp_path / "elsewhere", house.lakes)
+    old(elsewhere.warehouse / "db" / "t" / "data" / "x.parquet")
+    header = elsewhere.plan()
+    assert "live_set" in elsewhere.failed_gates(header)
+    assert header.totals == {}
+
+
+def test_a_catalog_that_is_behind_its_own_storage_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The writers moved on with another catalog; the configured copy still answers, with the same table uuid."""
+    house, iceberg, table = small(spark, tmp_path)
+    moved = LakeBuilder(tmp_path, "moved", "moved.db")
+    moved.catalog.create_namespace("db")
+    moved.catalog.register_table("db.t", table.metadata_location)
+    writer = TableBuilder(moved, "db.t")
+    writer.append(days_ago(20), ids=(3, 4))
+    header = house.plan()
+    assert house.failed_gates(header) == {"foreign_metadata"}
+    assert "newer snapshot than its catalog knows" in next(gate.message for gate in header.failed_gates)
+    house.lakes = [iceberg.config("sales"), moved.config("moved")]
+    house.now = days_ago(-1)
+    assert house.failed_gates(house.plan()) == set()

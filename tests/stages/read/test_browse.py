@@ -1,0 +1,37 @@
+"""Tables as people read them: what another release wrote is told in plain words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gc_assets.core.errors import StateError
+from gc_assets.stages.read.browse import batches, rows_where
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import ORPHAN_FILES
+
+PART = "warehouse/orphan_files/run_date=2026-01-01/run/part-0.parquet"
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> State:
+    """A table of a release that did not know the columns `kind` and `held_by` yet."""
+    state, sink = State.at(str(tmp_path)), pa.BufferOutputStream()
+    pq.write_table(ORPHAN_FILES.schema.empty_table().drop_columns(["kind", "held_by"]), sink)
+    state.files.replace(PART, sink.getvalue().to_pybytes())
+    return state
+
+
+def test_a_table_of_an_older_release_is_named_with_what_it_lacks(older: State) -> None:
+    words = r"warehouse/orphan_files of 2026-01-01 was written by an older release.*without the columns held_by, kind.*run that date again"
+    with pytest.raises(StateError, match=words):
+        rows_where(older, ORPHAN_FILES.schema, [PART], "key", ["x"])
+    with pytest.raises(StateError, match=words):
+        list(batches(older, ORPHAN_FILES.schema, [PART]))
+
+
+def test_columns_that_nobody_asks_for_may_be_missing(older: State) -> None:
+    assert list(batches(older, ORPHAN_FILES.schema, [PART], ["key", "lake"])) == []

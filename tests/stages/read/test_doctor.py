@@ -1,0 +1,32 @@
+"""What `doctor` finds before a night does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gc_assets.stages.read.doctor import FAIL, OK, doctor
+from tests.records import night_at
+from tests.state.publisher import publish_empty
+
+
+def test_two_names_of_one_place_overlap(tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "warehouse")
+    night = night_at(tmp_path, other=f"file://{tmp_path}/link/")
+    (found,) = (finding for finding in doctor(night) if finding.check == "overlaps")
+    assert found.verdict == FAIL
+
+
+def test_an_index_that_lacks_a_run_is_a_finding_until_it_is_repaired(tmp_path: Path) -> None:
+    (tmp_path / "warehouse").mkdir()
+    night = night_at(tmp_path)
+    publish_empty(night.state)
+    index = Path(night.config.state.removeprefix("file://")) / "sales" / "live_files" / "_index.json"
+    before = index.read_bytes()
+    publish_empty(night.state)
+    index.write_bytes(before)
+    (found,) = (finding for finding in doctor(night) if finding.check == "index")
+    assert (found.verdict, found.todo) == (FAIL, "gc-assets doctor --repair")
+    assert "lacks the run" in found.found
+    night.state.repair()
+    assert [finding.verdict for finding in doctor(night) if finding.check == "index"] == [OK]

@@ -1,0 +1,73 @@
+"""How new a table of a server is: by the commits that put it, and by those of all while a branch still shows it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.protocol import Commit, ContentRoot, Kind
+from gc_assets.stages.mark.commit_graph import commit_rows
+from gc_assets.stages.sweep.foreign_metadata import _Judge, signs
+from gc_assets.stages.sweep.known_tables import Known, newest_puts
+from gc_assets.state.schemas import PLACES
+from gc_assets.stores.local.objects import LocalObjects
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MILLISECONDS = int(START.timestamp()) * 1000
+
+
+def places(**tables: str) -> pa.Table:
+    """Of each metadata file the table it is of."""
+    rows = [{"container": f"/{file}", "address": f"urn:uuid:{uuid}", "kind": Kind.TABLE_UUID} for file, uuid in tables.items()]
+    return pa.Table.from_pylist([*rows, {"container": "/a1", "address": "file:///t/", "kind": Kind.TABLE_LOCATION}], schema=PLACES)
+
+
+def history(*puts: list[str]) -> pa.Table:
+    """A commit a minute that puts those metadata files."""
+    commits = [
+        Commit(
+            str(minute), (), START + timedelta(minutes=minute), tuple(ContentRoot(f"/{file}", Kind.METADATA_JSON, True) for file in files)
+        )
+        for minute, files in enumerate(puts)
+    ]
+    return pa.Table.from_batches([commit_rows(commits, KeyResolver([]))])
+
+
+def known(shown: list[str]) -> dict[str, Known]:
+    graph = history(["a1"], ["a2", "b1"], [], ["c1"], ["a1"], [])
+    return newest_puts(places(a1="A", a2="A", b1="B", gone="D"), graph, pa.chunked_array([[f"/{file}" for file in shown]], pa.string()))
+
+
+def minute(number: int) -> int:
+    return MILLISECONDS + number * 60_000
+
+
+def test_a_table_that_no_branch_shows_is_as_new_as_its_newest_put() -> None:
+    assert known([]) == {"A": Known(minute(4), False), "B": Known(minute(1), False), "D": Known(0, False)}
+
+
+def test_a_table_that_a_branch_shows_is_as_new_as_the_server() -> None:
+    assert known(["a2"]) == {"A": Known(minute(5), True), "B": Known(minute(1), False), "D": Known(0, False)}
+
+
+@pytest.mark.parametrize(
+    "known, is_old, foreign",
+    [
+        (Known(minute(9), False), False, True),  # it left its catalog, and somebody writes on
+        (Known(minute(9), False), True, True),
+        (Known(minute(10), False), True, False),
+        (Known(minute(9), True), False, False),  # perhaps a commit that is under way
+        (Known(minute(9), True), True, True),
+        (Known(minute(10), True), True, False),
+    ],
+)
+def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: Known, is_old: bool, foreign: bool) -> None:
+    (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10)}]}))
+    judge = _Judge("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, signs())
+    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "is_old": [is_old]})
+    assert [batch.num_rows for batch in judge(iter([rows]))] == [int(foreign)]

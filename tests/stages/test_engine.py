@@ -1,0 +1,44 @@
+"""A piece of work gives the same in this process and in an executor."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.stages import engine
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.icechunk.builder import document_tree
+from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+TABLES = ("reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
+
+
+def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    orders = iceberg.table("db.orders", days_ago(60))
+    orders.append(days_ago(50))
+    orders.overwrite(days_ago(20))
+    orders.leftovers(days_ago(10))
+    document_tree(house.warehouse / "weather", days_ago(40))
+    weather = {"name": "weather", "kind": "icechunk", "location": f"file://{house.warehouse}/weather/", "retention": {"default": "10d"}}
+    house.lakes = [iceberg.config("sales"), IcechunkLakeConfig.model_validate(weather)]
+
+    def night() -> dict[str, str]:
+        plan, state = house.plan(), house.tonight().state
+        owners = [(lake.name, table) for lake in house.config.lakes for table in TABLES] + [(STORAGE, "orphan_files")]
+        found = {f"{owner}/{table}": state.require(owner, table, house.clock.today()).receipt.digest for owner, table in owners}
+        return found | {"plan": plan.plan_id}
+
+    here = night()
+    shutil.rmtree(tmp_path / "state")
+    monkeypatch.setattr(engine, "HERE_ROWS", -1)
+    monkeypatch.setattr(engine, "HERE_BYTES", -1)
+    assert night() == here

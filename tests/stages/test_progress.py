@@ -1,0 +1,136 @@
+"""What a stage says while it works: a line where it begins, one for each part of the work, one at least every ten seconds."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.errors import StateError
+from gc_assets.stages import progress
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, doing, logged, reached
+from gc_assets.stages.tables import publish, write_rows
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
+from tests.assets.platforms import NOW, platform
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Night:
+    return platform(tmp_path).night(NOW.date())
+
+
+@pytest.fixture(autouse=True)
+def listening(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="gc_assets")
+    caplog.set_level(logging.INFO, logger=__name__)
+
+
+class Heard(logging.Handler):
+    """Set once a line has come that holds the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text, self.heard = text, threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.text in record.getMessage():
+            self.heard.set()
+
+    def wait(self) -> None:
+        """Until the line comes; a minute is longer than any machine needs."""
+        logging.getLogger(__name__).addHandler(self)
+        try:
+            assert self.heard.wait(60)
+        finally:
+            logging.getLogger(__name__).removeHandler(self)
+
+
+@logged(POLICY_TABLE)
+def empty_table(night: Night, lake_name: str) -> Published:
+    run = begin(night, lake_name, POLICY_TABLE)
+    doing("3 rules to read")
+    return publish(night.state, run, write_rows(POLICY_TABLE.schema.empty_table(), POLICY_TABLE, run, night.state.files), night.clock)
+
+
+def test_a_stage_says_what_it_begins_how_much_it_does_and_what_came_of_it(night: Night, caplog: pytest.LogCaptureFixture) -> None:
+    run_id = empty_table(night, "sales").receipt.run_id
+    begun, much, ended = caplog.messages
+    assert begun == f"sales/policy_table of 2026-03-14: begins run {run_id}"
+    assert much == "sales/policy_table of 2026-03-14: 3 rules to read"
+    assert re.fullmatch(r"sales/policy_table of 2026-03-14: ended after \d+\.\d s: policy_table 0 rows", ended)
+
+
+def test_the_lines_of_a_stage_come_from_the_logger_of_its_module(night: Night, caplog: pytest.LogCaptureFixture) -> None:
+    empty_table(night, "sales")
+    assert {record.name for record in caplog.records} == {__name__}
+
+
+def test_a_silence_is_broken_by_what_the_stage_does_and_how_far_it_is(
+    night: Night, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
+
+    @logged(POLICY_TABLE)
+    def long(_: Night, __: str) -> None:
+        reached(lambda: "12 of 30 edits")
+        Heard("12 of 30 edits").wait()
+
+    long(night, "sales")
+    assert re.fullmatch(r"sales/policy_table of 2026-03-14: \d+ s, 12 of 30 edits", caplog.messages[0])
+
+
+def test_only_the_innermost_stage_breaks_the_silence(
+    night: Night, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
+
+    @logged(CURRENT_RULES)
+    def inner(_: Night, __: str) -> None:
+        reached("reading")
+        for _ in range(3):
+            Heard("reading").wait()
+
+    @logged(POLICY_TABLE)
+    def outer(night: Night, name: str) -> None:
+        reached("waiting for another")
+        inner(night, name)
+
+    outer(night, "sales")
+    assert not any("waiting for another" in text for text in caplog.messages)
+
+
+def test_progress_that_cannot_be_told_does_not_stop_the_stage(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
+
+    def unknown() -> str:
+        raise OSError("the store does not answer")
+
+    @logged(POLICY_TABLE)
+    def long(_: Night, __: str) -> str:
+        reached(unknown)
+        Heard(" s").wait()
+        return "done"
+
+    assert long(night, "sales") == "done"
+
+
+def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(night: Night, caplog: pytest.LogCaptureFixture) -> None:
+    @logged(POLICY_TABLE)
+    def failing(_: Night, __: str) -> None:
+        raise StateError("postgresql://ada:secret@host/catalog does not answer")
+
+    with pytest.raises(StateError):
+        failing(night, "sales")
+    assert re.search(r"stopped by StateError after \d", caplog.messages[-1])
+    assert "secret" not in caplog.text
+
+
+def test_outside_of_a_stage_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    doing("nothing")
+    reached("nothing")
+    assert caplog.messages == []

@@ -1,0 +1,60 @@
+"""A process that publishes empty tables: `python -m tests.state.publisher ROOT COUNT [DIE_AT]`.
+
+`DIE_AT` names the file whose writing kills the process, before it is written.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import UTC, date, datetime
+from typing import Any
+
+from gc_assets.core.clock import Clock
+from gc_assets.state.files import Files
+from gc_assets.state.journal import State
+from gc_assets.state.receipts import Receipt
+
+NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
+DAY = date(2026, 3, 14)
+
+
+def publish_empty(state: State, asset: str = "live_files", day: date = DAY, group: str = "sales", **facts: Any) -> str:
+    """The run id of a published table without rows."""
+    run = state.start(group, asset, day, Clock(NOW))
+    state.publish(
+        run,
+        Receipt(
+            group=run.group,
+            asset=run.asset,
+            run_date=run.run_date,
+            run_id=run.run_id,
+            created_at=NOW,
+            rows=0,
+            size_bytes=0,
+            digest="0" * 16,
+            files=(),
+            facts=facts,
+        ),
+    )
+    return run.run_id
+
+
+class Dying(Files):
+    """Files whose process is killed when it is about to write a file of a certain name."""
+
+    def replace(self, path: str, content: bytes) -> None:
+        if path.endswith(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().replace(path, content)
+
+
+def main(root: str, count: str, *die_at: str) -> None:
+    state = State(Dying(root)) if die_at else State.at(root)
+    for _ in range(int(count)):
+        sys.stdout.write(publish_empty(state) + "\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

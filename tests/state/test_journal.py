@@ -1,0 +1,223 @@
+"""The runs of an asset are found by one read, and none that has finished is ever missing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
+from gc_assets.state.facts import Freeze
+from gc_assets.state.files import Files
+from gc_assets.state.journal import State
+from tests.state.publisher import DAY, NOW, publish_empty
+
+CHECKOUT = Path(__file__).parents[2]
+INDEX = "sales/live_files/_index.json"
+
+
+class Counted(Files):
+    """Files that note what they are asked for."""
+
+    def read(self, path: str) -> bytes:
+        ASKED.append(path)
+        return super().read(path)
+
+    def list(self, path: str, *, recursive: bool = False) -> object:  # type: ignore[override]
+        ASKED.append(path)
+        return super().list(path, recursive=recursive)
+
+    def directories(self, path: str) -> object:  # type: ignore[override]
+        ASKED.append(path)
+        return super().directories(path)
+
+
+ASKED: list[str] = []
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    ASKED.clear()
+    return State(Counted(str(tmp_path)))
+
+
+def process(state: State, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.state.publisher", state.files.root, *arguments]
+    return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+
+
+def run_ids(state: State, asset: str = "live_files") -> list[str]:
+    return [run.run_id for run in state.history("sales", asset)]
+
+
+def test_all_runs_are_found_by_one_read(state: State) -> None:
+    made = [publish_empty(state, day=DAY + timedelta(days=number)) for number in range(20)]
+    ASKED.clear()
+    assert run_ids(state) == made
+    assert ASKED == [INDEX]
+
+
+def test_an_asset_that_never_ran_has_no_runs(state: State) -> None:
+    assert state.history("sales", "live_files") == ()
+    assert not (Path(state.files.root) / INDEX).exists()
+
+
+def test_runs_published_by_processes_at_once_are_all_in_the_index(state: State) -> None:
+    processes = [process(state, "15") for _ in range(3)]
+    made = {line for one in processes for line in one.communicate()[0].split()}
+    assert len(made) == 45
+    assert set(run_ids(state)) == made
+    assert state.unindexed() == []
+
+
+def test_a_run_that_died_before_its_receipt_is_passed_over_without_a_listing(state: State) -> None:
+    made = publish_empty(state)
+    assert process(state, "1", "_receipt.json").wait() == -9
+    ASKED.clear()
+    assert run_ids(state) == [made]
+    assert [path.rpartition("/")[2] for path in ASKED] == ["_index.json", "_receipt.json"]
+
+
+def test_a_run_that_died_after_its_receipt_is_found(state: State) -> None:
+    """Its table is whole: a log that nobody found would let its files be forgotten."""
+    publish_empty(state)
+    assert process(state, "1", "current.json").wait() == -9
+    assert len(run_ids(state)) == 2
+    publish_empty(state)
+    ASKED.clear()
+    assert len(run_ids(state)) == 3
+    assert ASKED == [INDEX]
+
+
+def test_a_state_without_an_index_is_indexed_from_its_receipts_once(state: State) -> None:
+    made = [publish_empty(state), publish_empty(state, day=DAY + timedelta(days=1))]
+    before = state.history("sales", "live_files")
+    (Path(state.files.root) / INDEX).unlink()
+    assert state.history("sales", "live_files") == before
+    ASKED.clear()
+    assert run_ids(state) == made
+    assert ASKED == [INDEX]
+
+
+def test_the_first_run_of_a_new_release_enters_the_index_beside_those_of_the_old_one(state: State) -> None:
+    old = publish_empty(state)
+    (Path(state.files.root) / INDEX).unlink()
+    new = publish_empty(state)
+    assert run_ids(state) == [old, new]
+
+
+@pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_state_that_may_only_be_read_is_read_from_its_receipts(state: State, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
+    made = publish_empty(state)
+    (Path(state.files.root) / INDEX).unlink()
+
+    def refused(*_: object) -> bool:
+        raise OSError(refusal, os.strerror(refusal))
+
+    monkeypatch.setattr(Files, "replace_if", refused)
+    assert run_ids(state) == [made]
+    assert not (Path(state.files.root) / INDEX).exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"index_version": 1, "sha256": "", "runs": []}', b"\xff"])
+def test_a_damaged_index_stops_by_name_and_is_repaired_from_the_receipts(state: State, damage: bytes) -> None:
+    made = [publish_empty(state), publish_empty(state)]
+    before = (Path(state.files.root) / INDEX).read_bytes()
+    (Path(state.files.root) / INDEX).write_bytes(damage)
+    with pytest.raises(StateError, match=r"sales/live_files/_index\.json is damaged.*`gc-assets doctor --repair`"):
+        state.history("sales", "live_files")
+    with pytest.raises(StateError, match="is damaged"):
+        publish_empty(state)
+    assert [INDEX in line for line in state.unindexed()] == [True]
+    assert state.repair() == [INDEX]
+    assert run_ids(state) == made
+    assert (Path(state.files.root) / INDEX).read_bytes() == before
+    assert state.repair() == []
+
+
+def test_an_index_that_lost_a_run_is_damaged(state: State) -> None:
+    publish_empty(state)
+    publish_empty(state, day=DAY + timedelta(days=1))
+    path = Path(state.files.root) / INDEX
+    document = json.loads(path.read_text())
+    document["runs"].pop()
+    path.write_text(json.dumps(document))
+    with pytest.raises(StateError, match="its sum does not agree"):
+        state.history("sales", "live_files")
+
+
+def test_an_index_of_a_newer_release_is_not_guessed_at(state: State) -> None:
+    publish_empty(state)
+    path = Path(state.files.root) / INDEX
+    path.write_text(json.dumps({**json.loads(path.read_text()), "index_version": 2}))
+    with pytest.raises(StateError, match="has version 2, this release reads version 1; upgrade gc-assets"):
+        state.history("sales", "live_files")
+
+
+def test_a_run_that_an_older_release_added_since_is_reported_and_repaired(state: State) -> None:
+    publish_empty(state)
+    before = (Path(state.files.root) / INDEX).read_bytes()
+    late = publish_empty(state)
+    (Path(state.files.root) / INDEX).write_bytes(before)
+    assert state.unindexed() == [f"{state.files.root}/{INDEX} lacks the run sales/live_files/run_date=2026-03-14/{late}"]
+    assert state.repair() == [INDEX]
+    assert late in run_ids(state)
+    assert state.unindexed() == []
+
+
+def test_a_repair_keeps_a_run_that_is_about_to_publish(state: State) -> None:
+    assert process(state, "1", "_receipt.json").wait() == -9
+    before = (Path(state.files.root) / INDEX).read_bytes()
+    assert state.repair() == []
+    assert (Path(state.files.root) / INDEX).read_bytes() == before
+
+
+def test_a_receipt_other_than_the_one_that_was_indexed_is_not_opened(state: State) -> None:
+    publish_empty(state)
+    (run,) = state.history("sales", "live_files")
+    path = Path(state.files.root) / run.path / "_receipt.json"
+    path.write_text(path.read_text().replace('"rows": 0', '"rows": 1'))
+    with pytest.raises(StateError, match=r"is not the receipt that _index\.json names"):
+        state.open(run)
+
+
+def test_pruned_runs_leave_the_index(state: State) -> None:
+    old, kept = publish_empty(state), publish_empty(state)
+    state.prune(0, Clock(NOW + timedelta(days=1)))
+    assert run_ids(state) == [kept] != [old]
+    assert state.unindexed() == []
+
+
+def test_the_index_tells_what_a_headline_is_made_of(state: State) -> None:
+    facts = {
+        "kind": "iceberg",
+        "as_of": "2026-03-14T00:00:00+00:00",
+        "frozen_at": "2026-03-14T09:30:00+00:00",
+        "historical": False,
+        "rehearsal": True,
+        "policy_digest": "p",
+        "refs_digest": "r",
+        "claims": 1,
+        "pinned": 0,
+        "notes": [],
+        "min_age_seconds": 0,
+    }
+    publish_empty(state, "lake_refs", **facts)
+    (run,) = state.history("sales", "lake_refs")
+    assert run.headline(Freeze) == Freeze(frozen_at=NOW, rehearsal=True)
+    assert set(run.entry.facts) == {"frozen_at", "rehearsal"}
+
+
+def test_the_newest_table_is_the_newest_that_became_current(state: State) -> None:
+    publish_empty(state, day=date(2026, 3, 1))
+    subprocess.run([sys.executable, "-m", "tests.state.publisher", state.files.root, "1", "current.json"], cwd=CHECKOUT, check=False)
+    found = state.latest("sales", "live_files")
+    assert found is not None
+    assert found.receipt.run_date == date(2026, 3, 1)

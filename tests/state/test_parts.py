@@ -1,0 +1,126 @@
+"""Batches become Parquet parts that say truly what they hold."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gc_assets.state import parts
+from gc_assets.state.files import Files
+from gc_assets.state.parts import PartWriter, read_parts
+
+SCHEMA = pa.schema([("key", pa.string()), ("size_bytes", pa.int64())])
+
+
+def batch(*keys: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"key": list(keys), "size_bytes": pa.array([len(key) for key in keys], pa.int64())}, schema=SCHEMA)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(str(tmp_path))
+
+
+def test_every_part_is_what_its_record_says(files: Files, tmp_path: Path) -> None:
+    writer = PartWriter(files, "t/run", SCHEMA)
+    writer.write(batch("a", "b"))
+    writer.write(batch("c"))
+    (part,) = writer.close()
+    content = (tmp_path / "t" / "run" / part.name).read_bytes()
+    assert (part.rows, part.size_bytes, part.sha256) == (3, len(content), hashlib.sha256(content).hexdigest())
+    assert pq.read_table(tmp_path / "t" / "run" / part.name).column("key").to_pylist() == ["a", "b", "c"]
+
+
+def test_no_row_makes_no_part(files: Files) -> None:
+    writer = PartWriter(files, "t", SCHEMA)
+    writer.write(batch())
+    assert writer.close() == []
+    assert files.list("t", recursive=True) == []
+
+
+def test_a_part_ends_at_its_row_limit_and_no_row_is_lost_between_parts(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_ROWS", 3)
+    writer = PartWriter(files, "t", SCHEMA)
+    for key in "abcdefg":
+        writer.write(batch(key))
+    assert [part.rows for part in writer.close()] == [3, 3, 1]
+    found = read_parts(files, [f"t/{part.name}" for part in writer.parts], SCHEMA)
+    assert found.column("key").to_pylist() == list("abcdefg")
+
+
+def test_a_part_ends_at_its_byte_limit(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 1)
+    writer = PartWriter(files, "t", SCHEMA)
+    writer.write(batch("a", "b"))
+    writer.write(batch("c"))
+    assert [part.rows for part in writer.close()] == [2, 1]
+
+
+def test_a_second_attempt_of_a_task_never_writes_over_the_first(files: Files) -> None:
+    attempts = [PartWriter(files, "t", SCHEMA), PartWriter(files, "t", SCHEMA)]
+    for attempt in attempts:
+        attempt.write(batch("a"))
+        attempt.close()
+    assert len({part.name for attempt in attempts for part in attempt.parts}) == 2
+    assert len(files.list("t")) == 2
+
+
+def test_a_side_table_lies_in_its_own_directory_and_its_parts_say_so(files: Files) -> None:
+    writer = PartWriter(files, "t", SCHEMA, "_side")
+    writer.write(batch("a"))
+    (part,) = writer.close()
+    assert part.name.startswith("_side/part-")
+    assert files.list("t") == []
+    assert len(files.list("t/_side")) == 1
+
+
+def test_columns_are_matched_by_name_and_cast(files: Files) -> None:
+    writer = PartWriter(files, "t", SCHEMA)
+    writer.write(
+        pa.RecordBatch.from_pydict({"more": [True], "size_bytes": pa.array([1], pa.int32()), "key": pa.array(["a"], pa.large_string())})
+    )
+    writer.close()
+    assert read_parts(files, [f"t/{part.name}" for part in writer.parts], SCHEMA).to_pylist() == [{"key": "a", "size_bytes": 1}]
+
+
+def test_a_value_that_does_not_fit_its_column_stops_the_write(files: Files) -> None:
+    writer = PartWriter(files, "t", pa.schema([("size_bytes", pa.int32())]))
+    writer.write(batch("a").set_column(1, "size_bytes", pa.array([2**40], pa.int64())))
+    with pytest.raises(pa.ArrowInvalid, match="not in range"):
+        writer.close()
+    assert files.list("t") == []
+
+
+def test_no_parts_read_as_an_empty_table_of_the_asked_columns(files: Files) -> None:
+    assert read_parts(files, [], SCHEMA, ["size_bytes"]).schema == pa.schema([SCHEMA.field("size_bytes")])
+
+
+def test_a_part_that_is_gone_or_torn_is_an_error_and_no_empty_table(files: Files) -> None:
+    writer = PartWriter(files, "t", SCHEMA)
+    writer.write(batch("a"))
+    (part,) = writer.close()
+    files.replace(f"t/{part.name}", files.read(f"t/{part.name}")[:-10])
+    with pytest.raises(pa.ArrowInvalid):
+        read_parts(files, [f"t/{part.name}"], SCHEMA)
+    with pytest.raises(FileNotFoundError):
+        read_parts(files, ["t/gone.parquet"], SCHEMA)
+
+
+@given(st.lists(st.lists(st.text(max_size=3), max_size=5), max_size=8), st.integers(1, 7))
+def test_any_batches_read_back_row_by_row(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], limit: int) -> None:
+    files = Files(str(tmp_path_factory.mktemp("parts")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parts, "PART_ROWS", limit)
+        writer = PartWriter(files, "t", SCHEMA)
+        for keys in rows:
+            writer.write(batch(*keys))
+        written = writer.close()
+    found = read_parts(files, [f"t/{part.name}" for part in written], SCHEMA)
+    assert found.column("key").to_pylist() == [key for keys in rows for key in keys]
+    assert sum(part.rows for part in written) == found.num_rows

@@ -1,0 +1,129 @@
+"""A night costs the state as many requests after a thousand nights as it does at the beginning."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections import Counter
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader, sealed
+from gc_assets.stages.books.plans import plans
+from gc_assets.stages.mark.policy import current_rules, policy_table
+from gc_assets.state.files import Files
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+NIGHTS = 1_000
+# Every so many of them something was new to decode, and every so many a plan was applied.
+DECODING, APPLYING = 5, 20
+REQUESTS = ("read", "read_version", "replace", "replace_if", "size", "list", "directories", "delete", "delete_directory")
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """What this process asks of the state, each request once; executors are other processes."""
+    asked, within = Counter[str](), list[str]()
+    for name in REQUESTS:
+        inner = getattr(Files, name)
+
+        def counted(files: Files, path: str, *more: Any, name: str = name, inner: Any = inner, **options: Any) -> Any:
+            if not within:
+                asked[name] += 1
+            within.append(name)
+            try:
+                return inner(files, path, *more, **options)
+            finally:
+                within.pop()
+
+        monkeypatch.setattr(Files, name, counted)
+    return asked
+
+
+def night(house: Lakehouse, requests: Counter[str]) -> int:
+    """The requests of all stages of a night up to its plan."""
+    requests.clear()
+    for lake in house.config.lakes:
+        policy_table(house.tonight(), lake.name)
+        current_rules(house.tonight(), lake.name)
+    house.plan()
+    return sum(requests.values())
+
+
+def earlier_nights(state: Path, nights: int, like: date, before: date) -> None:
+    """So many nights before a date, as a release without an index wrote them: the tables of the night `like`, mostly without rows."""
+    for receipt in sorted(state.glob(f"*/*/run_date={like}/*/_receipt.json")):
+        document = json.loads(receipt.read_text())
+        for number in range(1, nights + 1):
+            copied = receipt.parent.parent.parent.name
+            if copied in {"deletion_log", "expiry_log"} and number % APPLYING:
+                continue
+            has_rows = copied in {"deletion_log", "expiry_log"} or (copied == "manifest_entries" and number % DECODING == 0)
+            _copy_of(receipt.parent, document, before - timedelta(days=number), has_rows=has_rows)
+
+
+def _copy_of(run: Path, document: dict[str, Any], day: date, *, has_rows: bool) -> None:
+    again = f"{day:%Y%m%d}{run.name[8:]}"
+    target = run.parent.parent / f"run_date={day}" / again
+    target.mkdir(parents=True)
+    copied = {**document, "run_date": str(day), "run_id": again, "created_at": f"{day}T03:00:00Z", "facts": dict(document["facts"])}
+    if has_rows:
+        for part in [*document["files"], *(part for parts in document["side"].values() for part in parts)]:
+            (target / part["name"]).parent.mkdir(exist_ok=True)
+            (target / part["name"]).write_bytes((run / part["name"]).read_bytes())
+    else:
+        copied |= {"files": [], "side": {}, "rows": 0, "size_bytes": 0}
+    if "frozen_at" in copied["facts"]:
+        copied["facts"]["frozen_at"] = f"{day}T03:00:00+00:00"
+    if "header" in copied["facts"]:
+        header = PlanHeader.model_validate(copied["facts"]["header"])
+        kept = {name: getattr(header, name) for name in header.model_fields_set - {"plan_id", "approve_before", "apply_before"}}
+        other = sealed(**{**kept, "run_date": day, "created_at": header.created_at - timedelta(days=1)})
+        copied["facts"] = {"plan_id": other.plan_id, "header": other.model_dump(mode="json")}
+    content = json.dumps(copied).encode()
+    (target / "_receipt.json").write_bytes(content)
+    pointer = {"run_id": again, "receipt_sha256": hashlib.sha256(content).hexdigest()}
+    (target.parent / "current.json").write_text(json.dumps(pointer))
+
+
+def test_a_night_after_a_thousand_asks_the_state_as_often_as_the_second(
+    spark: SparkSession, tmp_path: Path, requests: Counter[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = Lakehouse(spark, tmp_path)
+    lake = LakeBuilder(house.root)
+    orders = lake.table("db.orders", days_ago(60))
+    orders.append(days_ago(50))
+    orders.overwrite(days_ago(20))
+    orders.append(days_ago(2))
+    orders.leftovers(days_ago(10))
+    house.lakes = [lake.config("sales")]
+    header = house.plan()
+    house.approved(header)
+    house.apply(header)
+    first = house.clock.today()
+    house.now += timedelta(days=1)
+    second = night(house, requests)
+
+    earlier_nights(tmp_path / "state", NIGHTS, first, first - timedelta(days=400))
+    for index in (tmp_path / "state").glob("*/*/_index.json"):
+        index.unlink()
+    requests.clear()
+    house.now += timedelta(days=1)
+    night(house, requests)  # the first night of a release with an index makes it
+    house.now += timedelta(days=1)
+    late = night(house, requests)
+    requests.clear()
+    listed = len(list(plans(house.config)))
+    with capsys.disabled():
+        sys.stdout.write(f"\nrequests to the state: {second} in the second night, {late} after {NIGHTS:,}\n")
+    assert late <= second
+    assert listed > NIGHTS
+    assert sum(requests.values()) <= 5

@@ -1,0 +1,689 @@
+"""What a store must guarantee (`stores/protocol.py`), as tests that every store passes.
+
+A store joins by an entry of `STORES`: a place of its own for each test, and the hand of another writer, which uses nothing of
+ours. What is special to a store is tested beside it, in `tests/stores/<scheme>/`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from threading import Barrier, Event, Thread
+from typing import Any, Protocol, get_args
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
+from gc_assets.core.phases import Action
+from gc_assets.stores.protocol import (
+    INVENTORY_SCHEMA,
+    LEASE_DURATION,
+    RESERVED_PREFIX,
+    Directory,
+    Lease,
+    Planned,
+    QuarantineMode,
+    Store,
+)
+from gc_assets.stores.store import SCHEMES, open_store
+from tests.killed import PROCESSES
+from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
+
+TICK = timedelta(microseconds=1)
+# Keys that some store, library or shell takes for others.
+ODD_KEYS = [
+    "plain",
+    "t/a b",
+    "t/new\nline",
+    "t/tab\t",
+    "t/a%20b",
+    "t/a+b",
+    "t/a%2Fb",
+    "t/a",
+    "t/A",
+    "t/e\u0301",
+    "t/\u00e9",
+    "t/\U0001f9ca",
+    "t/#?*[",
+    "t/a\\b",
+    "t/'\"&<>",
+    "t/a;b=c,d",
+    ".hidden",
+    ".a/.b",
+    "..a/b",
+    "t/" + "n" * 255,
+    "t/deep/er/x",
+]
+
+
+class Bench(Protocol):
+    """A store under test, and another writer. `tick` is how coarse the store's times are."""
+
+    store: Store
+    tick: timedelta
+
+    def put(self, key: str, content: bytes) -> None: ...
+    def get(self, key: str) -> bytes | None: ...
+    def remove(self, key: str) -> None: ...
+    def everything(self) -> set[str]:
+        """Everything that lies there, the reserved prefix included."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalBench:
+    root: Path
+    store: Store
+    # The kernel dates a file by the last tick of its clock.
+    tick: timedelta = timedelta(milliseconds=20)
+
+    def put(self, key: str, content: bytes) -> None:
+        path, staged = self.root / key, self.root.parent / "staged"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        staged.write_bytes(content)
+        staged.replace(path)  # beside the one that it replaces for a moment, so that it never gets that one's inode
+
+    def get(self, key: str) -> bytes | None:
+        path = self.root / key
+        return path.read_bytes() if path.is_file() else None
+
+    def remove(self, key: str) -> None:
+        (self.root / key).unlink()
+
+    def everything(self) -> set[str]:
+        return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file()}
+
+
+@contextmanager
+def on_a_disk() -> Iterator[Bench]:
+    with in_memory() as base:
+        root = base / "storage"
+        root.mkdir()
+        yield LocalBench(root, open_store(f"file://{root}/"))
+
+
+STORES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {"local": on_a_disk}
+SCHEME_OF = {"local": "file"}
+
+
+@pytest.fixture(params=STORES)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    with STORES[request.param]() as opened:
+        yield opened
+
+
+@dataclass(frozen=True)
+class Acting:
+    """A bench, and one of its store's ways to quarantine."""
+
+    bench: Bench
+    mode: QuarantineMode
+
+    def __call__(self, *rows: Planned, resumed: Sequence[Planned] = ()) -> list[str]:
+        """The verdicts of one batch; whatever is not done says why."""
+        results = self.bench.store.quarantine(self.mode, PLAN).act(rows, resumed)
+        assert all(bool(result.error) == (result.verdict != "done") for result in results)
+        return [result.verdict for result in results]
+
+    def planned(self, key: str, action: Action = "quarantine") -> Planned:
+        """The row that a plan would hold for the object that stands there now."""
+        return self.again(row_of(inventory(self.bench.store)[key]), action)
+
+    def again(self, row: Planned, action: Action) -> Planned:
+        """The same object, for the act that follows its quarantine."""
+        return replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN)
+
+
+MODES = [(store, mode) for store in STORES for mode in SCHEMES[SCHEME_OF[store]].quarantines]
+
+
+@pytest.fixture(params=MODES, ids=["-".join(pair) for pair in MODES])
+def act(request: pytest.FixtureRequest) -> Iterator[Acting]:
+    store, mode = request.param
+    with STORES[store]() as opened:
+        yield Acting(opened, mode)
+
+
+def row_of(listed: dict[str, Any]) -> Planned:
+    return Planned(listed["key"], "quarantine", listed["size_bytes"], listed["etag"], listed["version_id"])
+
+
+def address(store: Store, key: str) -> str:
+    return f"{store.location}{key}"
+
+
+def listing(
+    store: Store, budget: int = 10**9, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+) -> tuple[pa.Table, list[Directory]]:
+    """All rounds of a listing, its tasks sent through a pickle; what an executor does."""
+    tasks = list(store.plan_listing(2, carried, settled_before))
+    batches: list[pa.RecordBatch] = []
+    directories: list[Directory] = []
+    while tasks:
+        for step in pickle.loads(pickle.dumps(tasks.pop())).run(budget):  # noqa: S301  (bytes made on this line)
+            assert not step.problems
+            batches.append(step.objects)
+            directories += step.directories
+            tasks += step.leftover
+    return pa.Table.from_batches(batches, schema=INVENTORY_SCHEMA), directories
+
+
+def inventory(store: Store, budget: int = 10**9) -> dict[str, dict[str, Any]]:
+    """The listed rows by their keys, each of which was met once."""
+    rows = listing(store, budget)[0].to_pylist()
+    by_key = {row["key"]: row for row in rows}
+    assert len(by_key) == len(rows)
+    return by_key
+
+
+# Listing
+
+
+@pytest.mark.parametrize("budget", [3, 10**9])
+def test_a_listing_that_ends_has_met_every_object_that_was_there_all_along(bench: Bench, budget: int) -> None:
+    there = {f"{place}{number:02d}" for place in ("", "t/", "t/deep/", "u/") for number in range(25)}
+    for key in there:
+        bench.put(key, b"x")
+    over = Event()
+
+    def churn() -> None:
+        for number in count():
+            keys = [f"{place}passing-{number % 40:02d}" for place in ("", "t/", "t/deep/", "u/", f"new-{number % 7}/")]
+            for key in keys:
+                bench.put(key, b"passing")
+            for key in keys:
+                bench.remove(key)
+            if over.is_set():
+                return
+
+    writer = Thread(target=churn)
+    writer.start()
+    try:
+        for _ in range(10):
+            met = inventory(bench.store, budget).keys()
+            assert there <= met
+            assert all("passing-" in key for key in met - there)
+    finally:
+        over.set()
+        writer.join()
+
+
+def test_keys_are_listed_and_read_byte_by_byte_as_they_were_written(bench: Bench) -> None:
+    contents = {key: key.encode() for key in ODD_KEYS}
+    for key, content in contents.items():
+        bench.put(key, content)
+    objects = bench.store.objects
+    assert {key: row["size_bytes"] for key, row in inventory(bench.store).items()} == {key: len(c) for key, c in contents.items()}
+    assert {key: objects.read(address(bench.store, key)) for key in ODD_KEYS} == contents
+    assert {key: objects.size(address(bench.store, key)) for key in ODD_KEYS} == {key: len(c) for key, c in contents.items()}
+    below = {name: size for name, size, _ in objects.list(bench.store.location)}
+    assert below == {address(bench.store, key): len(content) for key, content in contents.items()}
+
+
+def test_a_prefix_is_a_whole_path_and_one_without_objects_is_empty(bench: Bench) -> None:
+    for key in ("t/a", "t/deep/b", "t_2/c", "ta"):
+        bench.put(key, b"x")
+    assert sorted(name for name, _, _ in bench.store.objects.list(address(bench.store, "t/"))) == [
+        address(bench.store, key) for key in ("t/a", "t/deep/b")
+    ]
+    assert list(bench.store.objects.list(address(bench.store, "nothing/"))) == []
+    with pytest.raises(StoreError, match="must end in '/'"):
+        list(bench.store.objects.list(address(bench.store, "t")))
+
+
+def test_the_reserved_prefix_is_never_listed_and_names_like_it_are(act: Acting) -> None:
+    for key in (".gc-assets-not/x", "t/.gc-assets/x", "gone"):
+        act.bench.put(key, b"x")
+    lease = act.bench.store.acquire(PLAN, "test", CLOCK)
+    act.bench.put(f"{RESERVED_PREFIX}anything", b"x")
+    assert act(act.planned("gone")) == ["done"]
+    left = {"gone"} if act.mode == "deferred" else set[str]()
+    assert set(inventory(act.bench.store)) == {".gc-assets-not/x", "t/.gc-assets/x", *left}
+    lease.release()
+
+
+def test_what_is_carried_and_what_is_listed_are_everything_together(bench: Bench) -> None:
+    for number in range(12):
+        bench.put(f"data/{number % 4}/{number}", b"x")
+    settled = datetime.now(UTC) + timedelta(hours=1)
+    before, directories = listing(bench.store, settled_before=settled)
+    bench.put("data/0/new", b"x")
+    bench.remove("data/1/1")
+    carried = bench.store.unchanged(directories)
+    again = listing(bench.store, carried=carried)[0].to_pylist()
+    for batch in before.to_batches():
+        again += bench.store.carried_objects(batch, pa.array(sorted(carried), pa.string())).to_pylist()
+    assert sorted(again, key=lambda row: row["key"]) == sorted(inventory(bench.store).values(), key=lambda row: row["key"])
+
+
+def test_an_object_is_known_by_one_identity_wherever_it_is_looked_at(bench: Bench) -> None:
+    bench.put("a", b"one")
+    first = inventory(bench.store)["a"]
+    assert bench.store.editable.read_with_etag(address(bench.store, "a")) == (b"one", first["etag"])
+    assert inventory(bench.store)["a"] == first
+    bench.put("a", b"two")
+    assert inventory(bench.store)["a"]["etag"] != first["etag"]
+
+
+# Objects
+
+
+def test_a_missing_object_is_file_not_found(bench: Bench) -> None:
+    nothing = address(bench.store, "t/nothing")
+    for call in (bench.store.objects.read, bench.store.objects.size, bench.store.editable.read_with_etag):
+        with pytest.raises(FileNotFoundError):
+            call(nothing)
+
+
+def test_a_reader_meets_an_object_whole_or_not_at_all(bench: Bench) -> None:
+    place, length, over = address(bench.store, "a"), 200_000, Event()
+    met: set[bytes] = set()
+
+    def read() -> None:
+        while not over.is_set():
+            with suppress(FileNotFoundError):
+                content = bench.store.objects.read(place)
+                assert len(content) == length
+                assert len(set(content)) == 1
+                met.add(content[:1])
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        try:
+            for number in count():
+                if number % 10 == 0:
+                    with suppress(FileNotFoundError):
+                        bench.store.editable.remove(place, bench.store.editable.read_with_etag(place)[1])
+                    bench.store.editable.create(place, bytes([number % 250]) * length)
+                etag = bench.store.editable.read_with_etag(place)[1]
+                bench.store.editable.replace(place, bytes([number % 250]) * length, etag)
+                if (number > 30 and len(met) > 5) or any(reader.done() for reader in readers):
+                    break
+        finally:
+            over.set()
+        for reader in readers:
+            reader.result()
+
+
+def _looked(store: Store, key: str) -> tuple[bytes, int, bool, bool]:
+    place = address(store, key)
+    by_prefix = any(name == place for name, _, _ in store.objects.list(store.location))
+    return store.objects.read(place), store.objects.size(place), by_prefix, key in inventory(store)
+
+
+def test_what_was_written_is_seen_by_everybody_once_the_write_has_returned(bench: Bench) -> None:
+    with ProcessPoolExecutor(1, mp_context=PROCESSES) as pool:
+        for number in range(3):
+            bench.store.editable.create(address(bench.store, f"t{number}/a"), b"seen")
+            assert _looked(bench.store, f"t{number}/a") == (b"seen", 4, True, True)
+            assert pool.submit(_looked, bench.store, f"t{number}/a").result(60) == (b"seen", 4, True, True)
+
+
+def _create(store: Store, content: bytes) -> bool:
+    try:
+        store.editable.create(address(store, "t/one"), content)
+    except FileExistsError:
+        return False
+    return True
+
+
+def test_of_threads_that_create_one_object_exactly_one_succeeds(bench: Bench) -> None:
+    start = Barrier(8)
+
+    def racer(number: int) -> bool:
+        start.wait()
+        return _create(bench.store, bytes([number]))
+
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(racer, range(8)))
+    assert won.count(True) == 1
+    assert bench.get("t/one") == bytes([won.index(True)])
+
+
+def test_of_processes_that_create_one_object_exactly_one_succeeds(bench: Bench) -> None:
+    won = raced(_create, [(bench.store, bytes([number])) for number in range(4)])
+    assert won.count(True) == 1
+    assert bench.get("t/one") == bytes([won.index(True)])
+
+
+def _racer(start: Any, results: Any, number: int, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    start.wait()
+    results.put((number, work(*args)))
+
+
+def raced(work: Callable[..., Any], of: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """What `work` answers in processes that begin it at the same time."""
+    start, results = PROCESSES.Barrier(len(of)), PROCESSES.Queue()
+    racers = [PROCESSES.Process(target=_racer, args=(start, results, number, work, args)) for number, args in enumerate(of)]
+    for racer in racers:
+        racer.start()
+    answers = dict(results.get(timeout=60) for _ in racers)
+    for racer in racers:
+        racer.join()
+    return [answers[number] for number in range(len(of))]
+
+
+def test_a_change_is_made_to_the_object_that_was_read_or_not_at_all(bench: Bench) -> None:
+    editable, place = bench.store.editable, address(bench.store, "t/a")
+    bench.put("t/a", b"read")
+    _, etag = editable.read_with_etag(place)
+    bench.put("t/a", b"newer")
+    with pytest.raises(ObjectChanged):
+        editable.replace(place, b"ours", etag)
+    with pytest.raises(ObjectChanged):
+        editable.remove(place, etag)
+    assert bench.get("t/a") == b"newer"
+    bench.remove("t/a")
+    for change in (lambda: editable.replace(place, b"ours", etag), lambda: editable.remove(place, etag)):
+        with pytest.raises(FileNotFoundError):
+            change()
+    assert bench.get("t/a") is None
+
+
+def _replace(store: Store, content: bytes, etag: str) -> bool:
+    try:
+        store.editable.replace(address(store, "a"), content, etag)
+    except ObjectChanged:
+        return False
+    return True
+
+
+def test_of_processes_that_replace_one_object_exactly_one_succeeds(bench: Bench) -> None:
+    bench.put("a", b"read by all")
+    _, etag = bench.store.editable.read_with_etag(address(bench.store, "a"))
+    won = raced(_replace, [(bench.store, bytes([number]), etag) for number in range(4)])
+    assert won.count(True) == 1
+    assert bench.get("a") == bytes([won.index(True)])
+
+
+def test_times_do_not_go_back_and_are_readings_of_the_stores_clock(bench: Bench) -> None:
+    readings, times = [bench.store.now()], list[datetime]()
+    for number in range(20):
+        bench.put("again", str(number).encode())
+        bench.put(f"t/{number}", b"x")
+        rows = inventory(bench.store)
+        times += [rows["again"]["last_modified"], rows[f"t/{number}"]["last_modified"]]
+        readings.append(bench.store.now())
+    assert times == sorted(times)
+    assert readings == sorted(readings)
+    assert all(reading.tzinfo is not None for reading in readings)
+    for number in range(20):
+        pair = times[2 * number : 2 * number + 2]
+        assert all(readings[number] - bench.tick <= time <= readings[number + 1] + bench.tick for time in pair)
+
+
+# Quarantine, restore, purge
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+def test_quarantine_then_restore_gives_the_object_back(act: Acting, key: str) -> None:
+    act.bench.put("t/other", b"live")
+    act.bench.put(key, b"precious")
+    row = act.planned(key)
+    assert act(row) == ["done"]
+    assert act.bench.get(key) == (b"precious" if act.mode == "deferred" else None)
+    assert act(act.again(row, "restore")) == ["done"]
+    assert (act.bench.get(key), act.bench.get("t/other")) == (b"precious", b"live")
+    assert set(inventory(act.bench.store)) == {key, "t/other"}
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+def test_quarantine_then_purge_leaves_everything_else(act: Acting, key: str) -> None:
+    others = [f"{key[:200]}2", "t/other", "u/x"]
+    for name in (key, *others):
+        act.bench.put(name, name.encode())
+    row = act.planned(key)
+    assert act(row) == ["done"]
+    assert act(act.again(row, "purge")) == ["done"]
+    assert set(inventory(act.bench.store)) == set(others)
+    assert [act.bench.get(name) for name in others] == [name.encode() for name in others]
+    assert act(act.again(row, "restore")) == ["absent"]
+    assert not [name for name in act.bench.everything() if not name.startswith(RESERVED_PREFIX) and name not in others]
+
+
+@pytest.mark.parametrize("action", ["quarantine", "restore"])
+def test_acting_again_on_what_is_done_is_done(act: Acting, action: Action) -> None:
+    act.bench.put("t/a", b"x")
+    row = act.planned("t/a")
+    assert act(row) == ["done"]
+    assert [act(act.again(row, action)) for _ in range(3)] == [["done"]] * 3
+
+
+def test_an_object_that_was_replaced_since_the_plan_is_left_alone(act: Acting) -> None:
+    act.bench.put("t/a", b"old")
+    row = act.planned("t/a")
+    act.bench.put("t/a", b"new")
+    assert act(row) == ["changed"]
+    assert act.bench.get("t/a") == b"new"
+
+
+@pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
+def test_an_object_written_after_the_quarantine_is_never_touched(act: Acting, action: Action) -> None:
+    act.bench.put("t/a", b"old")
+    row = act.planned("t/a")
+    assert act(row) == ["done"]
+    act.bench.put("t/a", b"new")
+    verdict = act(act.again(row, action))
+    assert act.bench.get("t/a") == b"new"
+    if action == "restore":
+        assert verdict == ["changed"]
+
+
+def test_what_is_gone_is_absent(act: Acting) -> None:
+    act.bench.put("t/a", b"x")
+    row = act.planned("t/a")
+    act.bench.remove("t/a")
+    assert [act(act.again(row, action)) for action in ("quarantine", "restore", "purge")] == [["absent"]] * 3
+
+
+def test_only_a_purge_that_an_interrupted_run_may_have_made_is_done_where_nothing_is_left(act: Acting) -> None:
+    for key in ("a", "b"):
+        act.bench.put(key, b"x")
+    rows = [act.planned(key) for key in ("a", "b")]
+    purges = [act.again(row, "purge") for row in rows]
+    assert act(*rows) == ["done", "done"]
+    assert act(*purges) == ["done", "done"]
+    assert act(*purges, resumed=purges[:1]) == ["done", "absent"]
+
+
+def test_a_batch_that_was_interrupted_anywhere_is_ended_by_acting_again(act: Acting) -> None:
+    keys = [f"t/{number}" for number in range(6)]
+    for key in keys:
+        act.bench.put(key, key.encode())
+    rows = [act.planned(key) for key in keys]
+    for action in ("quarantine", "restore", "quarantine", "purge"):
+        batch = [act.again(row, action) for row in rows]
+        assert act(*batch[:3]) == ["done"] * 3
+        assert act(*batch, resumed=batch) == ["done"] * 6
+    assert inventory(act.bench.store) == {}
+
+
+def test_every_object_of_a_batch_has_its_own_result_in_order(act: Acting) -> None:
+    for key in ("a", "b", "changed"):
+        act.bench.put(key, b"old")
+    a, b, changed = (act.planned(key) for key in ("a", "b", "changed"))
+    act.bench.put("changed", b"new")
+    gone = replace(a, key="gone")
+    nameless = replace(b, key="b", etag=None)
+    assert act(gone, a, changed, nameless, b) == ["absent", "done", "changed", "denied", "done"]
+
+
+def test_a_thousand_objects_are_one_batch(act: Acting) -> None:
+    for number in range(1000):
+        act.bench.put(f"t/{number}", b"x")
+    rows = [row_of(row) for row in inventory(act.bench.store).values()]
+    for action in ("quarantine", "purge"):
+        assert act(*(act.again(row, action) for row in rows)) == ["done"] * 1000
+    assert inventory(act.bench.store) == {}
+
+
+@pytest.mark.parametrize("key", [".gc-assets/lease.json", ".gc-assets/trash/other/a", ".gc-assets"])
+@pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
+def test_the_reserved_prefix_is_never_acted_on(act: Acting, key: str, action: Action) -> None:
+    lease = act.bench.store.acquire(PLAN, "test", CLOCK)
+    act.bench.put(".gc-assets/trash/other/a", b"kept")
+    act.bench.put("a", b"x")
+    before = act.bench.everything()
+    assert act(act.again(replace(act.planned("a"), key=key), action)) == ["denied"]
+    assert act.bench.everything() == before
+    lease.check()
+
+
+def test_a_mode_that_the_store_does_not_have_is_refused_by_name(bench: Bench) -> None:
+    lacking = set(get_args(QuarantineMode)) - set(SCHEMES[bench.store.scheme].quarantines)
+    for mode in lacking:
+        with pytest.raises(UsageError, match=mode):
+            bench.store.quarantine(mode, PLAN)
+
+
+# Lease
+
+
+def at(moment: timedelta) -> Clock:
+    return Clock(NOW + moment)
+
+
+def take(bench: Bench, clock: Clock = CLOCK, owner: str = "night run") -> Lease:
+    return bench.store.acquire(PLAN, owner, clock)
+
+
+def later(lease: Lease, moment: timedelta) -> Any:
+    """The same lease at another time."""
+    return replace(lease, clock=at(moment))
+
+
+def test_one_plan_holds_the_storage_and_is_named_to_all_others(bench: Bench) -> None:
+    assert bench.store.holder() is None
+    lease = take(bench)
+    with pytest.raises(GateRefused, match="night run") as refusal:
+        take(bench, at(LEASE_DURATION - TICK), "somebody else")
+    for words in (PLAN, NOW.isoformat(), (NOW + LEASE_DURATION).isoformat()):
+        assert words in str(refusal.value)
+    holder = bench.store.holder()
+    assert holder is not None
+    assert (holder.owner, holder.plan_id, holder.token) == ("night run", PLAN, lease.token)
+    assert holder.is_live(NOW)
+    assert not holder.is_live(NOW + LEASE_DURATION)
+    lease.release()
+    assert bench.store.holder() is None
+
+
+def test_the_fencing_token_grows_over_releases(bench: Bench) -> None:
+    tokens: list[int] = []
+    for _ in range(3):
+        lease = take(bench)
+        tokens.append(lease.token)
+        lease.release()
+    assert tokens == sorted(set(tokens))
+
+
+def test_an_expired_lease_is_taken_over_and_its_plan_stops(bench: Bench) -> None:
+    first = take(bench)
+    second = take(bench, at(LEASE_DURATION), "somebody else")
+    assert second.token > first.token
+    for stopped in (first.check, first.renew):
+        with pytest.raises(GateRefused, match="somebody else"):
+            stopped()
+    first.release()
+    second.check()
+
+
+def test_an_expired_lease_that_nobody_took_is_still_held(bench: Bench) -> None:
+    late = later(take(bench), LEASE_DURATION * 3)
+    late.check()
+    with pytest.raises(GateRefused):
+        take(bench, at(LEASE_DURATION * 3))
+
+
+def test_a_released_lease_stops_and_the_storage_is_free(bench: Bench) -> None:
+    lease = take(bench)
+    lease.release()
+    with pytest.raises(GateRefused, match="no lease"):
+        lease.check()
+    take(bench)
+
+
+@pytest.mark.parametrize(
+    "passed, expires", [(LEASE_DURATION / 2, LEASE_DURATION), (LEASE_DURATION / 2 + TICK, LEASE_DURATION * 1.5 + TICK)]
+)
+def test_a_check_extends_the_lease_when_half_its_time_is_over(bench: Bench, passed: timedelta, expires: timedelta) -> None:
+    later(take(bench), passed).check()
+    holder = bench.store.holder()
+    assert holder is not None
+    assert holder.expires_at == (NOW + expires).isoformat()
+
+
+def _take(store: Store, clock: Clock, owner: str) -> int | None:
+    try:
+        return store.acquire(PLAN, owner, clock).token
+    except GateRefused:
+        return None
+
+
+@pytest.mark.parametrize("before", ["free", "expired"])
+def test_of_processes_that_race_for_the_lease_one_wins(bench: Bench, before: str) -> None:
+    old = take(bench).token if before == "expired" else 0
+    won = [token for token in raced(_take, [(bench.store, at(LEASE_DURATION), str(number)) for number in range(4)]) if token]
+    assert len(won) == 1
+    assert won[0] > old
+
+
+# Values, and what doctor asks
+
+
+def test_everything_that_executors_are_given_pickles(bench: Bench) -> None:
+    bench.put("t/a", b"x")
+    lease = take(bench)
+    modes = SCHEMES[bench.store.scheme].quarantines
+    for value in (bench.store, lease, *(bench.store.quarantine(mode, PLAN) for mode in modes), *bench.store.plan_listing(2)):
+        assert pickle.loads(pickle.dumps(value)) == value  # noqa: S301  (bytes made on this line)
+    pickle.loads(pickle.dumps(lease)).check()  # noqa: S301  (bytes made on this line)
+
+
+def test_opening_a_store_touches_nothing(bench: Bench) -> None:
+    again = open_store(bench.store.location)
+    assert again == bench.store
+    assert (again.scheme, bench.everything()) == (bench.store.scheme, set())
+
+
+def test_canaries_prove_traits_and_are_gone_afterwards(bench: Bench) -> None:
+    bench.put("t/a", b"x")
+    traits = bench.store.probe()
+    assert traits.create_if_absent
+    assert traits == bench.store.probe()
+    assert bench.everything() == {"t/a"}
+
+
+def storage(bench: Bench, **keys: Any) -> StorageConfig:
+    mode = SCHEMES[bench.store.scheme].quarantines[0]
+    return StorageConfig.model_validate({"name": "s", "location": bench.store.location, "quarantine": mode, **keys})
+
+
+def test_an_examination_of_a_storage_in_mode_plan_changes_nothing(bench: Bench) -> None:
+    bench.put("t/a", b"x")
+    findings = list(bench.store.examine(storage(bench), NOW))
+    assert {finding.verdict for finding in findings} == {"ok"}
+    assert {finding.subject for finding in findings} == {"s"}
+    assert bench.everything() == {"t/a"}
+
+
+def test_an_examination_of_a_storage_in_mode_apply_proves_its_traits(bench: Bench) -> None:
+    findings = {finding.check: finding for finding in bench.store.examine(storage(bench, mode="apply"), NOW)}
+    assert findings["traits"].verdict == "ok"
+    assert bench.everything() == set()
+
+
+def test_an_examination_names_who_holds_the_lease_and_what_to_do(bench: Bench) -> None:
+    take(bench, owner="ada")
+    for moment in (NOW, NOW + LEASE_DURATION):
+        found = {finding.check: finding for finding in bench.store.examine(storage(bench), moment)}["lease"]
+        assert (found.verdict, "ada" in found.found, bool(found.todo)) == ("warn", True, True)

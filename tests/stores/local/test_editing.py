@@ -1,0 +1,259 @@
+"""Single objects on a local disk, changed on the condition that they are still what was read: no writer's object is ever lost."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.errors import ObjectChanged, StoreError
+from gc_assets.stores.local import editing
+from gc_assets.stores.local.editing import EditableLocalObjects
+from tests.killed import PROCESSES
+from tests.stores.builders import in_memory
+
+OBJECTS = EditableLocalObjects()
+NOBODY = 65534
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "repo" / "snapshots" / "A"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"old")
+    return path
+
+
+def names(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.parent.iterdir())
+
+
+def etag(path: Path) -> str:
+    return OBJECTS.read_with_etag(f"file://{path}")[1]
+
+
+def written_by_another(path: Path, content: bytes) -> None:
+    """As the library writes: a new file renamed over the old one."""
+    beside = path.with_name("upload#1")
+    beside.write_bytes(content)
+    beside.rename(path)
+
+
+def test_a_replaced_object_has_the_new_bytes_another_identity_and_nothing_beside_it(file: Path):
+    before = etag(file)
+    OBJECTS.replace(f"file://{file}", b"new", before)
+    assert file.read_bytes() == b"new"
+    assert etag(file) != before
+    assert names(file) == ["A"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_mode_bits_survive_a_replacement(file: Path, mode: int):
+    file.chmod(mode)
+    OBJECTS.replace(str(file), b"new", etag(file))
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_the_owner_survives_a_replacement(file: Path):
+    os.chown(file, NOBODY, NOBODY)
+    OBJECTS.replace(str(file), b"new", etag(file))
+    assert (file.stat().st_uid, file.stat().st_gid) == (NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize("change", ["replace", "remove"])
+def test_an_object_that_another_wrote_meanwhile_is_left_alone(file: Path, change: str):
+    read = etag(file)
+    written_by_another(file, b"theirs")
+    with pytest.raises(ObjectChanged, match=r"A.*expected.*found"):
+        OBJECTS.replace(str(file), b"mine", read) if change == "replace" else OBJECTS.remove(str(file), read)
+    assert file.read_bytes() == b"theirs"
+    assert names(file) == ["A"]
+
+
+@pytest.mark.parametrize("change", ["replace", "remove", "read_with_etag"])
+def test_an_object_that_is_gone_is_not_made_again(file: Path, change: str):
+    read = etag(file)
+    file.unlink()
+    arguments = {"replace": (b"mine", read), "remove": (read,), "read_with_etag": ()}[change]
+    with pytest.raises(FileNotFoundError):
+        getattr(OBJECTS, change)(str(file), *arguments)
+    assert names(file) == []
+
+
+def test_nothing_happens_in_the_working_directory_where_the_objects_own_directory_is_gone(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "A").write_bytes(b"a stranger")
+    for call in (lambda: OBJECTS.read_with_etag(str(tmp_path / "none" / "A")), lambda: OBJECTS.remove(str(tmp_path / "none" / "A"), "x")):
+        with pytest.raises(FileNotFoundError):
+            call()
+    assert (tmp_path / "A").read_bytes() == b"a stranger"
+
+
+def test_an_object_written_between_comparing_and_removing_is_put_back(file: Path, monkeypatch: pytest.MonkeyPatch):
+    read = etag(file)
+    meanwhile(monkeypatch, "_require", lambda: written_by_another(file, b"a commit"))
+    with pytest.raises(ObjectChanged):
+        OBJECTS.remove(str(file), read)
+    assert file.read_bytes() == b"a commit"
+    assert names(file) == ["A"]
+
+
+def test_of_two_objects_written_while_one_is_removed_the_later_stays(file: Path, monkeypatch: pytest.MonkeyPatch):
+    read = etag(file)
+    meanwhile(monkeypatch, "_require", lambda: written_by_another(file, b"a commit"))
+    before_putting_back = editing._put_back
+
+    def a_second_commit(aside, place):
+        written_by_another(file, b"the next commit")
+        before_putting_back(aside, place)
+
+    monkeypatch.setattr(editing, "_put_back", a_second_commit)
+    with pytest.raises(ObjectChanged):
+        OBJECTS.remove(str(file), read)
+    assert file.read_bytes() == b"the next commit"
+    assert names(file) == ["A"]
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act) -> None:
+    """Lets another writer act right after a step."""
+    real = getattr(editing, step)
+
+    def interrupted(*arguments):
+        real(*arguments)
+        act()
+
+    monkeypatch.setattr(editing, step, interrupted)
+
+
+def test_what_was_written_while_the_new_bytes_were_on_their_way_to_the_disk_is_left_alone(file: Path, monkeypatch: pytest.MonkeyPatch):
+    read, real = etag(file), editing._write
+
+    def slow(*arguments, **named):
+        real(*arguments, **named)
+        written_by_another(file, b"theirs")
+
+    monkeypatch.setattr(editing, "_write", slow)
+    with pytest.raises(ObjectChanged):
+        OBJECTS.replace(str(file), b"mine", read)
+    assert file.read_bytes() == b"theirs"
+    assert names(file) == ["A"]
+
+
+def test_a_created_object_never_overwrites_one(file: Path):
+    with pytest.raises(FileExistsError):
+        OBJECTS.create(str(file), b"mine")
+    assert file.read_bytes() == b"old"
+    assert names(file) == ["A"]
+    OBJECTS.create(str(file.with_name("B")), b"")
+    assert file.with_name("B").read_bytes() == b""
+    assert names(file) == ["A", "B"]
+
+
+def test_a_created_object_gets_its_directory(tmp_path: Path):
+    (tmp_path / "refs").mkdir()
+    OBJECTS.create(f"file://{tmp_path}/refs/branch.x/ref.json", b"{}")
+    assert (tmp_path / "refs" / "branch.x" / "ref.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize("what", ["the object", "its directory"])
+def test_no_change_goes_through_a_symbolic_link(tmp_path: Path, file: Path, what: str):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    read = etag(file)
+    if what == "the object":
+        file.rename(elsewhere / "A")
+        file.symlink_to(elsewhere / "A")
+    else:
+        file.rename(elsewhere / "A")
+        file.parent.rmdir()
+        file.parent.symlink_to(elsewhere)
+    for change in (lambda: OBJECTS.replace(str(file), b"mine", read), lambda: OBJECTS.remove(str(file), read)):
+        with pytest.raises((OSError, StoreError)):
+            change()
+    assert (elsewhere / "A").read_bytes() == b"old"
+    assert [entry.name for entry in elsewhere.iterdir()] == ["A"]
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write anywhere; a test of permissions needs another user."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("change", ["replace", "remove", "create"])
+def test_a_directory_that_may_not_be_written_stays_as_it_is(change: str):
+    with in_memory() as base:
+        file = base / "snapshots" / "A"
+        file.parent.mkdir()
+        file.write_bytes(b"old")
+        file.chmod(0o666)
+        base.chmod(0o755)
+        file.parent.chmod(0o555)
+        read = etag(file)
+        target = file.with_name("B") if change == "create" else file
+        arguments = {"replace": (b"mine", read), "remove": (read,), "create": (b"mine",)}[change]
+        with as_nobody(), pytest.raises(PermissionError):
+            getattr(OBJECTS, change)(str(target), *arguments)
+        assert file.read_bytes() == b"old"
+        assert names(file) == ["A"]
+        file.parent.chmod(0o755)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs two users")
+def test_a_file_whose_owner_cannot_be_kept_is_not_replaced():
+    with in_memory() as base:
+        file = base / "snapshots" / "A"
+        file.parent.mkdir()
+        file.write_bytes(b"old")
+        file.chmod(0o666)
+        for directory in (base, file.parent):
+            directory.chmod(0o777)
+        read = etag(file)
+        with as_nobody(), pytest.raises(PermissionError):
+            OBJECTS.replace(str(file), b"mine", read)
+        assert file.read_bytes() == b"old"
+        assert names(file) == ["A"]
+
+
+def _replace_all(path: Path, number: int, start, answers) -> None:
+    """Counts up the number in the file by reading and replacing it, again and again."""
+    objects, done, refused = EditableLocalObjects(), 0, 0
+    start.wait()
+    while done < number:
+        raw, identity = objects.read_with_etag(str(path))
+        try:
+            objects.replace(str(path), str(int(raw) + 1).encode(), identity)
+        except ObjectChanged:
+            refused += 1
+        else:
+            done += 1
+    answers.put(refused)
+
+
+def test_of_two_replacements_at_once_none_is_lost():
+    with in_memory() as base:
+        path = base / "snapshots" / "A"
+        path.parent.mkdir()
+        path.write_bytes(b"0")
+        start, answers = PROCESSES.Barrier(2), PROCESSES.Queue()
+        children = [PROCESSES.Process(target=_replace_all, args=(path, 200, start, answers)) for _ in range(2)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(60)
+        assert path.read_bytes() == b"400"
+        assert names(path) == ["A"]

@@ -1,0 +1,65 @@
+"""What doctor says of a storage on a local disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.findings import Finding
+from gc_assets.stores.store import open_store
+from tests.stores.builders import NOW
+
+
+def findings(root: Path, **keys: str) -> dict[str, Finding]:
+    storage = StorageConfig.model_validate({"name": "s", "location": str(root), **keys})
+    return {finding.check: finding for finding in open_store(storage.location).examine(storage, NOW)}
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, call, refuse)
+
+
+def test_a_directory_that_is_not_there_fails_with_what_to_do(tmp_path: Path) -> None:
+    found = findings(tmp_path / "gone")
+    assert (found["listable"].verdict, found["listable"].todo) == ("fail", "Mount it, or mend `location`.")
+
+
+@pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
+def test_a_storage_that_this_user_cannot_write_can_be_planned_and_not_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, verdict: str
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, kind: False)
+    found = findings(tmp_path, mode=mode)
+    assert (found["quarantine"].verdict, "not writable" in found["quarantine"].found) == (verdict, True)
+    assert "traits" not in found
+
+
+def test_a_file_system_without_hard_links_can_hold_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch, "link")
+    found = findings(tmp_path, mode="apply")
+    assert (found["traits"].verdict, "no hard links" in found["traits"].found) == ("fail", True)
+    assert list((tmp_path / ".gc-assets").iterdir()) == []
+
+
+@pytest.mark.parametrize("quarantine, verdict, way_out", [("trash", "fail", "deferred"), ("deferred", "warn", "Icechunk")])
+def test_a_file_system_that_cannot_rename_has_no_trash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quarantine: str, verdict: str, way_out: str
+) -> None:
+    lacking(monkeypatch, "rename")
+    found = findings(tmp_path, mode="apply", quarantine=quarantine)
+    assert (found["traits"].verdict, way_out in found["traits"].todo + found["traits"].found) == (verdict, True)
+    assert list((tmp_path / ".gc-assets").iterdir()) == []
+
+
+def test_a_lease_that_cannot_be_read_fails_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / ".gc-assets").mkdir()
+    (tmp_path / ".gc-assets/lease.json").write_text("{")
+    found = findings(tmp_path)["lease"]
+    assert (found.verdict, "is no lease" in found.found, found.todo.startswith("Make sure")) == ("fail", True, True)

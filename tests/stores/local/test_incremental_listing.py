@@ -1,0 +1,150 @@
+"""A listing that passes over unchanged directories finds exactly what a full one finds."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gc_assets.stores.local.listing import carried_objects, plan_listing, unchanged_directories
+from gc_assets.stores.protocol import INVENTORY_SCHEMA, Directory
+from tests.stores.builders import write
+
+SETTLED = datetime.max.replace(tzinfo=UTC)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "remove", "move", "night", "drop", "replace"]),
+        st.sampled_from(["data/p1/", "data/p2/", "data/s/t/p3/", "data/", "data/p1/deep/", ""]),
+        st.sampled_from(["a", "b", "c"]),
+    ),
+    max_size=25,
+)
+
+
+def listed(root: Path, carried: frozenset[str] = frozenset()) -> tuple[dict[str, str], list[Directory]]:
+    """Etag by key, and the directories that need not be read again."""
+    found, directories = listed_rows(root, carried)
+    return etags(found), directories
+
+
+def listed_rows(root: Path, carried: frozenset[str] = frozenset()) -> tuple[list[pa.RecordBatch], list[Directory]]:
+    """Rows of the inventory, and the directories that need not be read again."""
+    tasks = list(plan_listing(str(root), 2, carried, SETTLED))
+    found: list[pa.RecordBatch] = []
+    directories: list[Directory] = []
+    while tasks:
+        for step in tasks.pop().run(4):
+            found += [step.objects] if step.objects.num_rows else []
+            directories += step.directories
+            tasks += step.leftover
+    return found, directories
+
+
+def etags(batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
+    return {row["key"]: row["etag"] for batch in batches for row in batch.select(["key", "etag"]).to_pylist()}
+
+
+@dataclass
+class Nights:
+    """What is known of a storage's objects from night to night, carried over by the collector's own functions."""
+
+    root: Path
+    below: str = ""
+    objects: pa.RecordBatch = field(default_factory=lambda: pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA))
+    directories: list[Directory] = field(default_factory=list[Directory])
+
+    def list(self) -> frozenset[str]:
+        """Lists what changed; the keys of the directories that were not listed again."""
+        known = [item for item in self.directories if item.key.startswith(self.below)]
+        carried = unchanged_directories(str(self.root), known)
+        kept = carried_objects(self.objects, pa.array(sorted(carried), pa.string()))
+        found, read = listed_rows(self.root, carried)
+        assert kept.num_rows == sum(item.objects for item in known if item.key in carried)
+        self.objects = pa.Table.from_batches([kept, *found]).combine_chunks().to_batches()[0] if kept.num_rows or found else kept
+        self.directories = [item for item in known if item.key in carried] + read
+        return carried
+
+    def etags(self) -> dict[str, str]:
+        return etags([self.objects])
+
+
+def tick(root: Path, clock: Iterator[int], times: dict[Path, int]) -> None:
+    """Gives each directory that changed a new time: the file system's own clock may stand still between two changes."""
+    for path in [root, *root.rglob("*")]:
+        if path.is_dir() and path.stat().st_mtime_ns != times.get(path):
+            times[path] = next(clock)
+            os.utime(path, ns=(times[path], times[path]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS)
+def test_nights_that_list_only_what_changed_know_what_a_full_listing_knows(steps: list[tuple[str, str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        nights = Nights(root)
+        clock, times = itertools.count(1_000), dict[Path, int]()
+        for verb, place, name in [*steps, ("night", "", "")]:
+            path = root / place / name
+            if verb == "write" and not path.exists():
+                write(root, f"{place}{name}")
+            elif verb == "remove" and path.is_file():
+                path.unlink()
+            elif verb == "move" and path.is_file() and (root / "data/p2").is_dir() and not (root / "data/p2/moved").exists():
+                path.rename(root / "data/p2/moved")
+            elif verb == "drop" and place and (root / place).is_dir():
+                shutil.rmtree(root / place)
+            elif verb == "replace" and path.is_file():  # another object of that name, which is how stores replace one
+                path.unlink()
+                write(root, f"{place}{name}", b"other")
+            tick(root, clock, times)
+            if verb == "night":
+                nights.list()
+                assert len(nights.etags()) == nights.objects.num_rows
+                assert nights.etags() == listed(root)[0]
+
+
+def test_an_unchanged_directory_is_not_read_and_a_changed_one_is(tmp_path: Path) -> None:
+    write(tmp_path, "data/old/a")
+    write(tmp_path, "data/new/b")
+    _, directories = listed(tmp_path)
+    assert {item.key: item.objects for item in directories} == {"data/old/": 1, "data/new/": 1}
+    write(tmp_path, "data/new/c")
+    os.utime(tmp_path / "data/new", ns=(1, 1))
+    assert unchanged_directories(str(tmp_path), directories) == {"data/old/"}
+    found, _ = listed(tmp_path, frozenset({"data/old/"}))
+    assert set(found) == {"data/new/b", "data/new/c"}
+
+
+def test_a_directory_that_holds_more_than_objects_is_always_read(tmp_path: Path) -> None:
+    write(tmp_path, "data/a")
+    write(tmp_path, "data/deep/b")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "link").symlink_to(tmp_path / "data")
+    write(tmp_path, "linked/c")
+    assert {item.key for item in listed(tmp_path)[1]} == {"data/deep/"}
+
+
+def test_a_directory_that_was_changed_just_now_is_read_again(tmp_path: Path) -> None:
+    directory, modified = write(tmp_path, "data/p/a").parent, datetime(2026, 11, 21, tzinfo=UTC)
+    os.utime(directory, (modified.timestamp(), modified.timestamp()))
+    for settled, kept in [(modified, 0), (modified + timedelta(microseconds=1), 1)]:
+        tasks = plan_listing(str(tmp_path), 2, frozenset(), settled)
+        assert sum(len(step.directories) for task in tasks for step in task.run(100)) == kept
+
+
+def test_a_directory_that_became_a_link_or_is_gone_is_not_unchanged(tmp_path: Path) -> None:
+    write(tmp_path, "data/p/a")
+    _, directories = listed(tmp_path)
+    (tmp_path / "data/p").rename(tmp_path / "moved")
+    assert unchanged_directories(str(tmp_path), directories) == frozenset()
+    (tmp_path / "data/p").symlink_to(tmp_path / "moved")
+    assert unchanged_directories(str(tmp_path), directories) == frozenset()

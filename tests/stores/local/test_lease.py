@@ -1,0 +1,96 @@
+"""One plan at a time changes a storage."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.stores.local.lease import acquire
+from gc_assets.stores.protocol import LEASE_DURATION
+from tests.stores.builders import CLOCK, NOW
+
+TICK = timedelta(microseconds=1)
+
+
+def at(moment: timedelta) -> Clock:
+    return Clock(NOW + moment)
+
+
+def take(root: Path, clock: Clock = CLOCK, owner: str = "night run"):
+    return acquire(f"file://{root}/", "plan-a", owner, clock)
+
+
+def on_disk(root: Path) -> dict:
+    return json.loads((root / ".gc-assets/lease.json").read_text())
+
+
+def test_the_file_says_who_holds_the_storage_since_and_until_when(tmp_path):
+    lease = take(tmp_path)
+    assert on_disk(tmp_path) == {
+        "owner": "night run",
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "plan_id": "plan-a",
+        "token": 1,
+        "acquired_at": "2026-11-21T12:00:00+00:00",
+        "expires_at": "2026-11-21T12:10:00+00:00",
+    }
+    assert lease.token == 1
+
+
+def test_a_live_lease_refuses_and_names_its_owner_its_times_and_the_way_out(tmp_path):
+    take(tmp_path)
+    with pytest.raises(GateRefused) as refusal:
+        take(tmp_path, at(LEASE_DURATION - TICK), "somebody else")
+    for words in ("night run", "plan-a", "2026-11-21T12:00:00+00:00", "2026-11-21T12:10:00+00:00", "lease.json"):
+        assert words in str(refusal.value)
+    assert on_disk(tmp_path)["owner"] == "night run"
+
+
+def test_the_token_grows_though_the_counter_was_lost(tmp_path):
+    take(tmp_path).release()
+    take(tmp_path)
+    (tmp_path / ".gc-assets/fencing_token").unlink()
+    assert take(tmp_path, at(LEASE_DURATION)).token == 3
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"owner": "x"}', "null"])
+def test_a_lease_that_cannot_be_read_is_never_taken_over(tmp_path, content):
+    take(tmp_path)
+    (tmp_path / ".gc-assets/lease.json").write_text(content)
+    with pytest.raises(StoreError, match=r"lease\.json is no lease"):
+        take(tmp_path, at(LEASE_DURATION * 100))
+
+
+def test_a_counter_that_cannot_be_read_stops(tmp_path):
+    take(tmp_path).release()
+    (tmp_path / ".gc-assets/fencing_token").write_text("x")
+    with pytest.raises(StoreError, match="fencing_token"):
+        take(tmp_path)
+
+
+def test_a_storage_that_is_not_there_has_no_lease(tmp_path):
+    with pytest.raises(StoreError, match="mount it"):
+        take(tmp_path / "gone")
+    assert not (tmp_path / "gone").exists()
+
+
+def test_the_collectors_prefix_may_not_be_a_link(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".gc-assets").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="symbolic link"):
+        take(tmp_path)
+
+
+def test_where_locks_do_not_work_creating_the_file_is_for_one_only(tmp_path, monkeypatch):
+    monkeypatch.setattr("gc_assets.stores.local.lease._read", lambda control: None)
+    take(tmp_path)
+    with pytest.raises(GateRefused, match="another host"):
+        take(tmp_path)

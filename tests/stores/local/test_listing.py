@@ -1,0 +1,276 @@
+"""The listing of a local storage: everything once, whatever its shape and however it is cut."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.local import listing
+from gc_assets.stores.local.listing import plan_listing
+from gc_assets.stores.local.objects import etag_of
+from gc_assets.stores.protocol import INVENTORY_SCHEMA
+from tests.stores.builders import keys, listed, write
+
+
+def oracle(root: Path) -> dict[str, str]:
+    """Every regular file by `find`, which shares nothing with the code under test."""
+    out = subprocess.run(["find", str(root), "-type", "f", "-printf", r"%P\0"], capture_output=True, check=True).stdout
+    names = [name.decode() for name in out.split(b"\0") if name]
+    return {name: etag_of((root / name).lstat()) for name in names}
+
+
+def test_a_row_holds_size_time_and_identity(tmp_path):
+    path = write(tmp_path, "t/data/a.parquet", b"12345", 1_700_000_000_123_456_789)
+    step = listed(tmp_path)
+    assert step.objects.schema == INVENTORY_SCHEMA
+    row = step.objects.to_pylist()[0]
+    assert row["key"] == "t/data/a.parquet"
+    assert row["size_bytes"] == 5
+    assert row["last_modified"].isoformat() == "2023-11-14T22:13:20.123456+00:00"
+    assert row["etag"] == f"5-1700000000123456789-{path.stat().st_ino}" == etag_of(path.stat())
+    assert (row["source"], row["version_id"], row["storage_class"]) == ("listing", None, None)
+
+
+def test_a_time_before_1970_is_not_rounded_up(tmp_path):
+    write(tmp_path, "old", b"", -1)
+    row = listed(tmp_path).objects.to_pylist()[0]
+    assert row["last_modified"].isoformat() == "1969-12-31T23:59:59.999999+00:00"
+
+
+def test_the_location_may_be_spelled_as_a_file_address(tmp_path):
+    write(tmp_path, "a")
+    assert keys(listed(f"file://{tmp_path}/")) == keys(listed(str(tmp_path))) == ["a"]
+
+
+def test_the_location_itself_may_be_a_link(tmp_path):
+    write(tmp_path, "real/a")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert keys(listed(tmp_path / "link")) == ["a"]
+
+
+TREES = st.lists(st.lists(st.sampled_from(["a", "b%20", "c d", "é", "e\u0301", "n\nl"]), min_size=1, max_size=4), max_size=25)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tree=TREES, parallelism=st.integers(1, 4), budget=st.integers(1, 12), huge=st.integers(1, 6), per_task=st.integers(1, 5))
+def test_every_object_is_listed_once_however_the_work_is_cut(tmp_path_factory, tree, parallelism, budget, huge, per_task):
+    root = tmp_path_factory.mktemp("tree")
+    for parts in tree:
+        write(root, "/".join(f"{part}." for part in parts[:-1]) + f"/{parts[-1]}", parts[-1].encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "HUGE_DIRECTORY", huge)
+        patch.setattr(listing, "PLANNED_ENTRIES", 8)
+        patch.setattr(listing, "ENTRIES_PER_TASK", per_task)
+        step = listed(root, parallelism, budget)
+    found = dict(zip(step.objects.column("key").to_pylist(), step.objects.column("etag").to_pylist(), strict=True)) if tree else {}
+    assert step.objects.num_rows == len(found)
+    assert found == oracle(root)
+    assert step.problems == ()
+
+
+def test_one_huge_directory_spreads_over_the_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "HUGE_DIRECTORY", 100)
+    for number in range(400):
+        write(tmp_path, f"flat/{number}", b"")
+    sizes = [sum(step.objects.num_rows for step in task.run(10**9)) for task in plan_listing(str(tmp_path), 4)]
+    shares = [size for size in sizes if size]
+    assert len(shares) == 4
+    assert sum(shares) == 400
+    assert max(shares) < 2 * min(shares)
+
+
+def test_a_single_worker_lists_a_huge_directory_with_all_that_is_below_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "HUGE_DIRECTORY", 2)
+    for number in range(5):
+        write(tmp_path, f"t/{number}/x", b"")
+    assert len(keys(listed(tmp_path, 1))) == 5
+
+
+def test_a_huge_directory_that_only_a_task_meets_is_handed_back_in_shares(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "HUGE_DIRECTORY", 10)
+    monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
+    for number in range(30):
+        write(tmp_path, f"a/b/{number}", b"")
+    steps = [step for task in plan_listing(str(tmp_path), 3) for step in task.run(10**9)]
+    assert sum(step.objects.num_rows for step in steps) == 0
+    assert [len(task.units) for step in steps for task in step.leftover] == [1, 1, 1]
+    assert len(keys(listed(tmp_path, 3))) == 30
+
+
+def test_a_spent_budget_hands_the_rest_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
+    for number in range(20):
+        write(tmp_path, f"t/{number}/x", b"")
+    steps = [step for task in plan_listing(str(tmp_path), 2) for step in task.run(5)]
+    done = sum(step.objects.num_rows for step in steps)
+    assert done < 20
+    rest = [step for first in steps for task in first.leftover for step in task.run(10**9)]
+    assert done + sum(step.objects.num_rows for step in rest) == 20
+
+
+def test_a_small_storage_is_one_task(tmp_path):
+    for number in range(50):
+        write(tmp_path, f"t/{number}/x", b"")
+    assert len(plan_listing(str(tmp_path), 8)) == 1
+
+
+def test_links_are_recorded_and_never_followed(tmp_path):
+    write(tmp_path, "data/a")
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    write(outside, "b")
+    (tmp_path / "file-link").symlink_to(tmp_path / "data/a")
+    (tmp_path / "dir-link").symlink_to(outside)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    step = listed(tmp_path)
+    assert keys(step) == ["data/a"]
+    assert sorted((p.key, p.kind) for p in step.problems) == [(name, "symlink") for name in ("dangling", "dir-link", "file-link", "loop")]
+    assert not any(problem.is_incomplete for problem in step.problems)
+
+
+def test_names_that_are_not_utf8_are_kept_and_said(tmp_path):
+    write(tmp_path, "a")
+    raw = os.fsencode(tmp_path)
+    Path(os.fsdecode(raw + b"/d\xff")).mkdir()
+    for name in (b"/caf\xe9", b"/d\xff/x"):
+        os.close(os.open(raw + name, os.O_CREAT))
+    step = listed(tmp_path)
+    assert keys(step) == ["a"]
+    assert sorted((p.key, p.kind) for p in step.problems) == [(r"caf\xe9", "not_utf8"), (r"d\xff", "not_utf8")]
+
+
+def test_sockets_and_fifos_are_kept_and_said(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        step = listed(tmp_path)
+    assert step.objects.num_rows == 0
+    assert sorted((p.key, p.kind) for p in step.problems) == [("fifo", "special"), ("socket", "special")]
+
+
+def deny(monkeypatch, name: bytes, number: int = errno.EACCES) -> None:
+    real = os.scandir
+
+    def scandir(path):
+        if path.endswith(name):
+            raise OSError(number, os.strerror(number), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENAMETOOLONG])
+def test_an_unreadable_directory_makes_the_inventory_incomplete(tmp_path, monkeypatch, number):
+    write(tmp_path, "open/a")
+    write(tmp_path, "t/closed/b")
+    deny(monkeypatch, b"/closed", number)
+    step = listed(tmp_path)
+    assert keys(step) == ["open/a"]
+    assert [(p.key, p.kind, p.is_incomplete) for p in step.problems] == [("t/closed/", "unreadable", True)]
+    assert os.strerror(number) in step.problems[0].detail
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_directory_without_permission_makes_the_inventory_incomplete(tmp_path):
+    write(tmp_path, "closed/b")
+    (tmp_path / "closed").chmod(0)
+    try:
+        assert [p.kind for p in listed(tmp_path).problems] == ["unreadable"]
+    finally:
+        (tmp_path / "closed").chmod(0o755)
+
+
+def test_a_file_that_cannot_be_looked_at_makes_the_inventory_incomplete(tmp_path, monkeypatch):
+    write(tmp_path, "a")
+    real = os.stat
+
+    def stat(path, **kwargs):
+        if path == b"a":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, **kwargs)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert [(p.key, p.is_incomplete) for p in listed(tmp_path).problems] == [("a", True)]
+
+
+def test_a_file_that_vanishes_while_listing_is_skipped(tmp_path, monkeypatch):
+    write(tmp_path, "a")
+    write(tmp_path, "b")
+    real = os.stat
+
+    def stat(path, **kwargs):
+        if path == b"a":
+            (tmp_path / "a").unlink(missing_ok=True)
+        return real(path, **kwargs)
+
+    monkeypatch.setattr(os, "stat", stat)
+    step = listed(tmp_path)
+    assert (keys(step), step.problems) == (["b"], ())
+
+
+def test_a_directory_that_vanishes_between_plan_and_run_is_skipped(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
+    write(tmp_path, "a")
+    (tmp_path / "t").mkdir()
+    tasks = plan_listing(str(tmp_path), 2)
+    (tmp_path / "t").rmdir()
+    steps = [step for task in tasks for step in task.run(10**9)]
+    assert [problem for step in steps for problem in step.problems] == []
+
+
+def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "PLANNED_ENTRIES", 1)
+    write(tmp_path, "t/a")
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    write(outside, "b")
+    tasks = plan_listing(str(tmp_path), 2)
+    (tmp_path / "t").rename(tmp_path.parent / f"{tmp_path.name}-moved")
+    (tmp_path / "t").symlink_to(outside)
+    steps = [step for task in tasks for step in task.run(10**9)]
+    assert sum(step.objects.num_rows for step in steps) == 0
+    found = sorted((p.key, p.kind) for step in steps for p in step.problems)
+    assert found == [("t", "symlink"), ("t/", "unreadable")]
+
+
+def test_an_empty_root_is_an_empty_inventory(tmp_path):
+    step = listed(tmp_path)
+    assert (step.objects.num_rows, step.problems) == (0, ())
+
+
+def test_a_root_that_does_not_exist_is_an_error_and_no_empty_inventory(tmp_path):
+    with pytest.raises(StoreError, match=r"gone.*found nothing"):
+        plan_listing(f"file://{tmp_path}/gone/", 2)
+
+
+def test_a_root_that_is_a_file_is_an_error(tmp_path):
+    with pytest.raises(StoreError, match="found something else"):
+        plan_listing(str(write(tmp_path, "a")), 2)
+
+
+def test_a_root_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    deny(monkeypatch, os.fsencode(tmp_path.name) + b"/")
+    with pytest.raises(StoreError, match="cannot be read: Permission denied"):
+        plan_listing(str(tmp_path), 2)
+
+
+def test_a_root_that_vanishes_after_planning_makes_the_inventory_incomplete(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    tasks = plan_listing(str(root), 2)
+    root.rmdir()
+    assert [p.is_incomplete for task in tasks for step in task.run(10) for p in step.problems] == [True]
+
+
+def test_a_name_of_255_bytes_is_the_longest_there_is(tmp_path):
+    write(tmp_path, "n" * 255)
+    with pytest.raises(OSError, match="name too long"):
+        write(tmp_path, "n" * 1025)
+    assert keys(listed(tmp_path)) == ["n" * 255]

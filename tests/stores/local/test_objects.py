@@ -1,0 +1,102 @@
+"""Addresses of local disks, and whole reads by them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.local.objects import LocalObjects, local_path
+from tests.stores.builders import write
+
+OBJECTS = LocalObjects()
+
+
+@pytest.mark.parametrize("address", ["/data/a b", "file:/data/a b", "file:///data/a b", "FILE:///data/a b", "file://localhost/data/a b"])
+def test_all_spellings_of_a_local_address_are_one_path(address):
+    assert local_path(address) == "/data/a b"
+
+
+def test_percent_signs_are_data():
+    assert local_path("file:///data/a%20b") == "/data/a%20b"
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/key", "s3a://bucket/key", "hdfs:///x", "relative/path", "file:relative", "", "/a\0b"])
+def test_any_other_address_is_refused_by_name(address):
+    with pytest.raises(StoreError, match="not on a local disk"):
+        local_path(address)
+
+
+def test_a_file_address_of_another_host_is_refused():
+    with pytest.raises(StoreError, match="'nas'"):
+        local_path("file://nas/data/x")
+
+
+@pytest.mark.parametrize("name", ["plain", "a%20b", "a b", "new\nline", "e\u0301-nfd", "\u00e9-nfc", "a#b", "a?b"])
+def test_read_and_size_take_names_as_they_are(tmp_path, name):
+    write(tmp_path, name, b"12345")
+    address = f"file://{tmp_path}/{name}"
+    assert OBJECTS.read(address) == b"12345"
+    assert OBJECTS.size(address) == 5
+
+
+def test_a_directory_is_no_object(tmp_path):
+    with pytest.raises(FileNotFoundError, match="not a file"):
+        OBJECTS.size(str(tmp_path))
+    with pytest.raises(OSError, match="directory"):
+        OBJECTS.read(str(tmp_path))
+
+
+def test_list_spells_addresses_as_the_prefix_does(tmp_path):
+    write(tmp_path, "t/a", b"1", 1_600_000_000_000_001_999)
+    write(tmp_path, "t/deep/b%20", b"22")
+    write(tmp_path, "t_2/c")
+    found = sorted(OBJECTS.list(f"file:{tmp_path}/t/"))
+    assert [(address, size) for address, size, _ in found] == [(f"file:{tmp_path}/t/a", 1), (f"file:{tmp_path}/t/deep/b%20", 2)]
+    assert found[0][2] == datetime(2020, 9, 13, 12, 26, 40, 1, tzinfo=UTC)
+
+
+def test_the_collectors_own_prefix_is_not_part_of_a_lake_at_the_storages_root(tmp_path):
+    write(tmp_path, ".gc-assets/trash/p/snapshots/x")
+    write(tmp_path, "snapshots/.gc-assets/y")
+    assert [address for address, _, _ in OBJECTS.list(f"{tmp_path}/")] == [f"{tmp_path}/snapshots/.gc-assets/y"]
+
+
+def test_list_stops_at_a_symbolic_link_instead_of_missing_what_it_names(tmp_path):
+    write(tmp_path, "elsewhere/branch.main")
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs/branch.main").symlink_to(tmp_path / "elsewhere/branch.main")
+    with pytest.raises(StoreError, match=r"refs/branch\.main.*symbolic link"):
+        list(OBJECTS.list(f"{tmp_path}/refs/"))
+
+
+def test_list_stops_at_a_socket(tmp_path):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "s"))
+        with pytest.raises(StoreError, match="socket"):
+            list(OBJECTS.list(f"{tmp_path}/"))
+
+
+def test_list_stops_at_a_name_that_is_not_utf8(tmp_path):
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).write_bytes(b"")
+    with pytest.raises(StoreError, match=r"caf\\xe9.*not UTF-8"):
+        list(OBJECTS.list(f"{tmp_path}/"))
+
+
+def test_list_fails_on_an_unreadable_directory(tmp_path, monkeypatch):
+    write(tmp_path, "ok/a")
+    write(tmp_path, "closed/b")
+    real = os.scandir
+
+    def denied(path):
+        if b"closed" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(PermissionError, match="closed"):
+        list(OBJECTS.list(f"{tmp_path}/"))

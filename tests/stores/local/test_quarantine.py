@@ -1,0 +1,392 @@
+"""What happens to one planned object, in both ways to quarantine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.stores.local.quarantine import open_quarantine
+from tests.stores.builders import PLAN, contents, plan, trash, write
+
+
+@pytest.fixture(params=["trash", "deferred"])
+def mode(request):
+    return request.param
+
+
+def act(root: Path, mode, *batch, resumed=()):
+    results = open_quarantine(mode, f"file://{root}/", PLAN).act(batch, resumed)
+    return [result.verdict for result in results], [result.error for result in results]
+
+
+def verdict(root: Path, mode, planned, resumed=()):
+    return act(root, mode, planned, resumed=resumed)[0][0]
+
+
+class TestTrash:
+    def test_the_trash_has_the_key_below_its_plan_and_a_restore_brings_back_the_time_too(self, tmp_path):
+        key = "t/a b"
+        write(tmp_path, key, b"precious")
+        before, planned = contents(tmp_path), plan(tmp_path, key)
+        assert verdict(tmp_path, "trash", planned) == "done"
+        assert not (tmp_path / key).exists()
+        assert trash(tmp_path, key).read_bytes() == b"precious"
+        assert verdict(tmp_path, "trash", plan(tmp_path, key, "restore", etag=planned.etag)) == "done"
+        assert contents(tmp_path) == before
+
+    def test_a_restore_never_overwrites_what_was_written_since(self, tmp_path):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        write(tmp_path, "a", b"new")
+        verdicts, errors = act(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag))
+        assert verdicts == ["changed"]
+        assert "another object" in errors[0]
+        assert f".gc-assets/trash/{PLAN}/a" in errors[0]
+        assert ((tmp_path / "a").read_bytes(), trash(tmp_path, "a").read_bytes()) == (b"new", b"old")
+
+    def test_a_file_that_appears_during_a_restore_is_not_overwritten(self, tmp_path, monkeypatch):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        real = os.link
+
+        def link(*args, **kwargs):
+            write(tmp_path, "a", b"new")
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(os, "link", link)
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag)) == "failed"
+        assert ((tmp_path / "a").read_bytes(), trash(tmp_path, "a").read_bytes()) == (b"new", b"old")
+
+    def test_a_link_where_a_quarantined_file_was_is_neither_followed_nor_replaced(self, tmp_path):
+        write(tmp_path, "live", b"live")
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        (tmp_path / "a").symlink_to(tmp_path / "live")
+        assert verdict(tmp_path, "trash", planned) == "done"
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag)) == "denied"
+        assert (tmp_path / "a").is_symlink()
+        assert trash(tmp_path, "a").read_bytes() == b"old"
+
+    def test_where_a_replaced_file_cannot_be_put_back_the_error_says_where_it_is(self, tmp_path, monkeypatch):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        with monkeypatch.context() as patch:
+            replace_at_rename(patch, tmp_path / "a", b"committed just now")
+            patch.setattr(os, "link", raising(errno.EPERM))
+            verdicts, errors = act(tmp_path, "trash", planned)
+        assert verdicts == ["failed"]
+        assert f".gc-assets/trash/{PLAN}/a" in errors[0]
+        assert verdict(tmp_path, "trash", planned) == "changed"
+        assert (tmp_path / "a").read_bytes() == b"committed just now"
+
+    def test_a_file_system_without_hard_links_says_so_on_restore(self, tmp_path, monkeypatch):
+        write(tmp_path, "a")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        monkeypatch.setattr(os, "link", raising(errno.EPERM))
+        verdicts, errors = act(tmp_path, "trash", plan(tmp_path, "a", "restore", etag=planned.etag))
+        assert verdicts == ["denied"]
+        assert "no hard links" in errors[0]
+        assert trash(tmp_path, "a").exists()
+
+    def test_a_restore_makes_its_directory_again(self, tmp_path):
+        write(tmp_path, "t/deep/a", b"x")
+        planned = plan(tmp_path, "t/deep/a")
+        act(tmp_path, "trash", planned)
+        (tmp_path / "t/deep").rmdir()
+        (tmp_path / "t").rmdir()
+        assert verdict(tmp_path, "trash", plan(tmp_path, "t/deep/a", "restore", etag=planned.etag)) == "done"
+        assert (tmp_path / "t/deep/a").read_bytes() == b"x"
+
+    def test_a_restore_that_died_with_both_names_in_place_is_finished(self, tmp_path):
+        write(tmp_path, "a")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        (tmp_path / "a").hardlink_to(trash(tmp_path, "a"))
+        assert verdict(tmp_path, "trash", planned) == "failed"
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "restore")) == "done"
+        assert list(contents(tmp_path)) == ["a"]
+
+    def test_purge_takes_only_the_trash_and_never_the_live_name(self, tmp_path):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "purge")) == "absent"
+        act(tmp_path, "trash", planned)
+        write(tmp_path, "a", b"new")
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "purge", etag=planned.etag)) == "done"
+        assert contents(tmp_path).keys() == {"a"}
+
+    def test_an_object_changed_inside_the_trash_is_not_purged(self, tmp_path):
+        write(tmp_path, "a")
+        planned = plan(tmp_path, "a")
+        act(tmp_path, "trash", planned)
+        trash(tmp_path, "a").write_bytes(b"edited")
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a", "purge", etag=planned.etag)) == "changed"
+        assert trash(tmp_path, "a").exists()
+
+    def test_a_file_replaced_between_the_look_and_the_rename_goes_back(self, tmp_path, monkeypatch):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        replace_at_rename(monkeypatch, tmp_path / "a", b"committed just now")
+        assert verdict(tmp_path, "trash", planned) == "changed"
+        assert {key: content for key, (content, _) in contents(tmp_path).items()} == {"a": b"committed just now"}
+
+    def test_a_replaced_file_goes_back_also_after_a_crash_behind_the_rename(self, tmp_path):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        (tmp_path / "a").unlink()
+        write(tmp_path, f".gc-assets/trash/{PLAN}/a", b"committed just now")
+        assert verdict(tmp_path, "trash", planned) == "changed"
+        assert {key: content for key, (content, _) in contents(tmp_path).items()} == {"a": b"committed just now"}
+
+    def test_a_replaced_file_goes_back_also_after_a_crash_between_link_and_unlink(self, tmp_path):
+        write(tmp_path, "a", b"old")
+        planned = plan(tmp_path, "a")
+        (tmp_path / "a").unlink()
+        write(tmp_path, "a", b"committed just now")
+        trash(tmp_path, "a").parent.mkdir(parents=True)
+        trash(tmp_path, "a").hardlink_to(tmp_path / "a")
+        assert verdict(tmp_path, "trash", planned) == "changed"
+        assert list(contents(tmp_path)) == ["a"]
+
+    def test_the_trash_is_never_overwritten(self, tmp_path):
+        write(tmp_path, "a", b"old")
+        write(tmp_path, f".gc-assets/trash/{PLAN}/a", b"somebody's")
+        before = contents(tmp_path)
+        verdicts, errors = act(tmp_path, "trash", plan(tmp_path, "a"))
+        assert verdicts == ["failed"]
+        assert "by hand" in errors[0]
+        assert contents(tmp_path) == before
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+    @pytest.mark.parametrize("call", ["mkdir", "rename"])
+    def test_a_full_disk_fails_and_leaves_the_source(self, tmp_path, monkeypatch, call, number):
+        write(tmp_path, "t/a")
+        before, planned = contents(tmp_path), plan(tmp_path, "t/a")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, raising(number))
+            verdicts, errors = act(tmp_path, "trash", planned)
+        assert verdicts == ["failed"]
+        assert "apply the plan again" in errors[0]
+        assert contents(tmp_path) == before
+        assert verdict(tmp_path, "trash", planned) == "done"
+
+    def test_another_file_system_is_refused_with_a_way_out(self, tmp_path, monkeypatch):
+        write(tmp_path, "t/a")
+        before, planned = contents(tmp_path), plan(tmp_path, "t/a")
+        monkeypatch.setattr(os, "rename", raising(errno.EXDEV))
+        verdicts, errors = act(tmp_path, "trash", planned)
+        assert verdicts == ["failed"]
+        assert "another file system" in errors[0]
+        assert "deferred" in errors[0]
+        assert contents(tmp_path) == before
+
+    def test_a_permission_that_is_missing_is_denied(self, tmp_path, monkeypatch):
+        write(tmp_path, "t/a")
+        planned = plan(tmp_path, "t/a")
+        monkeypatch.setattr(os, "rename", raising(errno.EACCES))
+        assert act(tmp_path, "trash", planned) == (["denied"], ["quarantine 't/a': Permission denied"])
+
+    def test_a_trash_that_leads_elsewhere_is_denied(self, tmp_path):
+        outside = tmp_path.parent / f"{tmp_path.name}-outside"
+        outside.mkdir()
+        write(tmp_path, "a")
+        (tmp_path / ".gc-assets").symlink_to(outside)
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a")) == "denied"
+        assert (tmp_path / "a").exists()
+        assert list(outside.iterdir()) == []
+
+    @pytest.mark.parametrize("action", ["purge", "restore"])
+    @pytest.mark.parametrize("source", [None, "../..", "", ".", "a/b"])
+    def test_purge_and_restore_need_the_plan_that_quarantined(self, tmp_path, action, source):
+        write(tmp_path, "a")
+        odd = type(plan(tmp_path, "a"))("a", action, 7, plan(tmp_path, "a").etag, None, source)
+        assert verdict(tmp_path, "trash", odd) == "denied"
+
+
+class TestDeferred:
+    def test_quarantine_and_restore_move_nothing(self, tmp_path):
+        write(tmp_path, "t/a")
+        before = contents(tmp_path)
+        for action in ("quarantine", "restore", "quarantine"):
+            assert verdict(tmp_path, "deferred", plan(tmp_path, "t/a", action)) == "done"
+        assert contents(tmp_path) == before
+
+    def test_purge_unlinks_the_planned_object_only(self, tmp_path):
+        write(tmp_path, "t/a")
+        write(tmp_path, "t/b")
+        assert verdict(tmp_path, "deferred", plan(tmp_path, "t/a", "purge")) == "done"
+        assert list(contents(tmp_path)) == ["t/b"]
+
+    def test_empty_directories_stay(self, tmp_path):
+        write(tmp_path, "t/deep/a")
+        act(tmp_path, "deferred", plan(tmp_path, "t/deep/a", "purge"))
+        assert (tmp_path / "t/deep").is_dir()
+
+
+class TestBoth:
+    @pytest.mark.parametrize("how", ["new bytes", "same size, new time", "same bytes and time, new inode"])
+    @pytest.mark.parametrize("action", ["quarantine", "purge"])
+    def test_a_file_replaced_since_the_plan_is_left_alone(self, tmp_path, mode, how, action):
+        path = write(tmp_path, "t/a", b"old")
+        status, planned = path.stat(), plan(tmp_path, "t/a", action)
+        if how == "new bytes":
+            path.write_bytes(b"new and longer")
+        elif how == "same size, new time":
+            os.utime(path, ns=(0, status.st_mtime_ns + 1))
+        else:
+            path.rename(tmp_path / "kept-so-that-its-inode-is-taken")
+            write(tmp_path, "t/a", b"old", status.st_mtime_ns)
+        before = contents(tmp_path)
+        verdicts, errors = act(tmp_path, mode, planned)
+        in_trash = mode == "trash" and action == "purge"  # a purge looks in the trash, where nothing is
+        assert verdicts == (["absent"] if in_trash else ["changed"])
+        assert in_trash or planned.etag in errors[0]
+        assert contents(tmp_path) == before
+
+    @pytest.mark.parametrize("way, action", [("trash", "quarantine"), *(("deferred", a) for a in ("quarantine", "purge", "restore"))])
+    def test_a_key_that_is_a_link_now_is_denied(self, tmp_path, way, action):
+        write(tmp_path, "live", b"live")
+        write(tmp_path, "a")
+        planned = plan(tmp_path, "a", action)
+        (tmp_path / "a").unlink()
+        (tmp_path / "a").symlink_to(tmp_path / "live")
+        assert verdict(tmp_path, way, planned) == "denied"
+        assert (tmp_path / "a").is_symlink()
+        assert (tmp_path / "live").read_bytes() == b"live"
+
+    def test_a_key_that_leads_through_a_link_now_is_denied(self, tmp_path, mode):
+        write(tmp_path, "t/a")
+        planned = plan(tmp_path, "t/a")
+        (tmp_path / "t").rename(tmp_path.parent / f"{tmp_path.name}-moved")
+        (tmp_path / "t").symlink_to(tmp_path.parent / f"{tmp_path.name}-moved")
+        verdicts, errors = act(tmp_path, mode, planned)
+        assert verdicts == ["denied"]
+        assert "leads through 't'" in errors[0]
+        assert (tmp_path / "t/a").exists()
+
+    @pytest.mark.parametrize(
+        "key", ["../live", "t/../../live", "/etc/hostname", "t//a", "./t/a", "t/a/", "", "a\0b", ".gc-assets/lease.json", ".gc-assets"]
+    )
+    def test_a_key_that_is_no_plain_name_below_the_root_is_denied(self, tmp_path, mode, key):
+        root = tmp_path / "root"
+        write(root, "t/a")
+        live = write(tmp_path, "live")
+        good = plan(root, "t/a")
+        for action in ("quarantine", "purge", "restore"):
+            assert verdict(root, mode, type(good)(key, action, 7, good.etag, None, PLAN)) == "denied"
+        assert live.exists()
+        assert list(contents(root)) == ["t/a"]
+
+    def test_a_directory_is_never_taken(self, tmp_path, mode):
+        write(tmp_path, "t/a")
+        planned = plan(tmp_path, "t/a")
+        odd = type(planned)("t", "quarantine", 7, planned.etag)
+        verdicts, errors = act(tmp_path, mode, odd)
+        assert verdicts == ["changed"]
+        assert "a directory" in errors[0]
+        assert (tmp_path / "t/a").exists()
+
+    def test_a_file_where_a_directory_was_makes_its_keys_absent(self, tmp_path, mode):
+        write(tmp_path, "t/a")
+        planned = plan(tmp_path, "t/a")
+        (tmp_path / "t/a").unlink()
+        (tmp_path / "t").rmdir()
+        write(tmp_path, "t")
+        assert verdict(tmp_path, mode, planned) == "absent"
+
+    def test_a_row_without_identity_or_with_a_version_is_denied(self, tmp_path, mode):
+        write(tmp_path, "a")
+        good = plan(tmp_path, "a")
+        rows = [type(good)("a", "quarantine", 7, None), type(good)("a", "quarantine", 7, good.etag, "v1")]
+        assert act(tmp_path, mode, *rows)[0] == ["denied"] * 2
+        assert (tmp_path / "a").exists()
+
+    def test_one_bad_key_does_not_hold_up_the_others(self, tmp_path, mode):
+        write(tmp_path, "a")
+        write(tmp_path, "b")
+        good = plan(tmp_path, "b")
+        batch = [type(good)("../x", "quarantine", 7, good.etag), type(good)("gone", "quarantine", 7, good.etag), plan(tmp_path, "a"), good]
+        assert act(tmp_path, mode, *batch)[0] == ["denied", "absent", "done", "done"]
+
+    def test_a_storage_that_is_gone_fails_every_key(self, tmp_path, mode):
+        write(tmp_path, "root/a")
+        planned = plan(tmp_path / "root", "a")
+        assert verdict(tmp_path / "unmounted", mode, planned) == "failed"
+
+
+def test_a_local_disk_refuses_versioned_by_name(tmp_path):
+    with pytest.raises(UsageError, match=r"`quarantine: versioned` needs object versions"):
+        open_quarantine("versioned", str(tmp_path), PLAN)
+
+
+@pytest.mark.parametrize("plan_id", ["", "..", "a/b", ".", "a b"])
+def test_a_plan_id_that_cannot_name_a_directory_is_refused(tmp_path, plan_id):
+    with pytest.raises(UsageError, match="plan id"):
+        open_quarantine("trash", str(tmp_path), plan_id)
+
+
+def test_another_kind_of_store_is_refused():
+    with pytest.raises(StoreError, match="s3://"):
+        open_quarantine("trash", "s3://bucket/", PLAN)
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """A tmpfs of 64 KiB below the storage's root; skips where mounting is not permitted."""
+    target = tmp_path / "root"
+    target.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,nr_inodes=12", "tmpfs", str(target)], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no permission to mount: {done.stderr.decode().strip()}")
+    yield target
+    subprocess.run(["umount", str(target)], check=True)
+
+
+def test_a_disk_that_is_really_full_loses_nothing(mounted):
+    for number in range(7):
+        write(mounted, f"t{number}", b"x" * 4096)
+    before = contents(mounted)
+    rows = [plan(mounted, key) for key in before]
+    for number in range(4):  # root, seven files and these take all inodes: no directory can be made
+        (mounted / f"filler{number}").touch()
+    verdicts, errors = act(mounted, "trash", *rows)
+    assert verdicts == ["failed"] * 7
+    assert "the disk is full" in errors[0]
+    assert {key: value for key, value in contents(mounted).items() if key in before} == before
+
+
+def test_a_mount_below_the_root_is_another_file_system(mounted):
+    root = mounted.parent
+    write(mounted, "a", b"live")
+    verdicts, errors = act(root, "trash", plan(root, "root/a"))
+    assert verdicts == ["failed"]
+    assert "another file system" in errors[0]
+    assert (mounted / "a").read_bytes() == b"live"
+    assert verdict(root, "deferred", plan(root, "root/a", "purge")) == "done"
+
+
+def raising(number: int):
+    def call(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def replace_at_rename(monkeypatch, path: Path, content: bytes) -> None:
+    real = os.rename
+
+    def rename(*args, **kwargs):
+        path.unlink()
+        path.write_bytes(content)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(os, "rename", rename)

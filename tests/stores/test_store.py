@@ -1,0 +1,76 @@
+"""Which locations and quarantines a release has stores for, and whose an address is."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.stores.store import SCHEMES, open_objects, open_store, unsupported
+
+PACKAGE = Path(__file__).parents[2] / "gc_assets"
+
+
+def refused(**keys: str) -> list[tuple[str, str]]:
+    return list(unsupported(StorageConfig.model_validate({"name": "s", "location": "/data/lake", **keys})))
+
+
+@pytest.mark.parametrize(
+    "location", ["/data/lake", "file:/data/lake", "file:///data/lake/", "FILE:///data/lake/", "file://localhost/data/lake"]
+)
+def test_every_spelling_of_a_local_place_opens_the_local_store(location: str) -> None:
+    assert (open_store(location).scheme, open_store(location).location) == ("file", location)
+    assert refused(location=location) == []
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/prefix/", "s3a://bucket/", "gs://bucket/", "hdfs://name/x"])
+def test_a_location_that_no_store_has_is_refused_with_those_there_are(location: str) -> None:
+    with pytest.raises(UsageError, match=rf"'{location}'.* this release sweeps file://"):
+        open_store(location)
+    ((key, why),) = refused(location=location)
+    assert (key, why.startswith(f"{location!r} : this release sweeps file://")) == ("location", True)
+
+
+@pytest.mark.parametrize("location, why", [("file://nas/data/", "'nas'"), ("/data/../lake", r"`\.\.`")])
+def test_a_location_that_is_no_place_is_refused(location: str, why: str) -> None:
+    ((key, found),) = refused(location=location)
+    assert key == "location"
+    assert why.replace("\\", "") in found
+
+
+def test_a_quarantine_that_the_store_does_not_have_is_refused_with_those_it_has() -> None:
+    assert [refused(quarantine=mode) for mode in SCHEMES["file"].quarantines] == [[], []]
+    ((key, why),) = refused(quarantine="versioned")
+    assert key == "quarantine"
+    assert why.startswith("'versioned' : ")
+    assert why.endswith("use trash or deferred")
+
+
+def test_an_object_is_reached_by_the_scheme_of_its_address(tmp_path: Path) -> None:
+    objects = pickle.loads(pickle.dumps(open_objects()))  # noqa: S301  (bytes made on this line)
+    objects.create(f"file://{tmp_path}/a", b"one")
+    content, etag = objects.read_with_etag(f"{tmp_path}/a")
+    objects.replace(f"file:{tmp_path}/a", b"two!", etag)
+    assert (content, objects.read(f"{tmp_path}/a"), objects.size(f"{tmp_path}/a")) == (b"one", b"two!", 4)
+    assert [size for _, size, _ in objects.list(f"{tmp_path}/")] == [4]
+    objects.remove(f"{tmp_path}/a", objects.read_with_etag(f"{tmp_path}/a")[1])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/a", "hdfs:///a"])
+def test_an_address_that_no_store_reads_is_refused_by_name(address: str) -> None:
+    with pytest.raises(StoreError, match=rf"'{address}' is on no store that this release reads"):
+        open_objects().read(address)
+
+
+def test_nothing_above_the_stores_knows_one_of_them() -> None:
+    modules = [path for path in PACKAGE.rglob("*.py") if "stores" not in path.relative_to(PACKAGE).parts[:1]]
+    assert len(modules) > 100
+    assert [str(path) for path in modules if "gc_assets.stores.local" in path.read_text()] == []
+    of_disks = re.compile(r"file://|LocalObjects|local_path")
+    above = [path for path in modules if path.relative_to(PACKAGE).parts[0] in {"stages", "assets"}]
+    assert [str(path) for path in above if of_disks.search(path.read_text())] == []

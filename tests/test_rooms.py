@@ -1,0 +1,129 @@
+"""Which package may import which: arrows run down only, and in no circle."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "gc_assets"
+# From the ground up; rooms of one floor do not know each other.
+FLOORS = (
+    {"core"},
+    {"config", "state"},
+    {"lakes", "stores"},
+    {"stages"},
+    {"resources", "report"},
+    {"assets", "demo"},
+    {"definitions"},
+    {"cli"},
+    {"__main__"},
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+# What a room must not know, whoever asks.
+STRANGERS = {
+    "core": {"pyspark", "dagster", "pydantic_settings"},
+    "config": {"pyspark", "dagster"},
+    "state": {"pyspark", "dagster"},
+    "lakes": {"pyspark", "dagster"},
+    "stores": {"pyspark", "dagster"},
+    "stages": {"dagster"},
+    "report": {"pyspark", "dagster"},
+}
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Every module by its dotted name, and its syntax tree."""
+    for path in sorted(PACKAGE.rglob("*.py"), key=str):
+        dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        yield dotted.removesuffix(".__init__"), ast.parse(path.read_text())
+    for path in sorted((PACKAGE.parent / "resources").glob("*.py")):
+        yield f"gc_assets.resources.{path.stem}".removesuffix(".__init__"), ast.parse(path.read_text())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """What a module imports anywhere in it, functions included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (item.name for item in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{item.name}" for item in node.names)
+
+
+def room_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if parts[0] == "gc_assets" and len(parts) > 1 else None
+
+
+MODULES = dict(modules())
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {room for name in MODULES if (room := room_of(name)) is not None}
+    assert rooms == set(FLOOR)
+
+
+def test_no_import_runs_up_or_across_a_floor() -> None:
+    found = [
+        f"{name} imports {target}"
+        for name, tree in MODULES.items()
+        for target in imported(tree)
+        if (here := room_of(name)) is not None and (there := room_of(target)) in FLOOR and there != here and FLOOR[there] >= FLOOR[here]
+    ]
+    assert found == []
+
+
+def test_a_room_does_not_know_its_strangers() -> None:
+    found = [
+        f"{name} imports {target}"
+        for name, tree in MODULES.items()
+        for target in imported(tree)
+        if target.partition(".")[0] in STRANGERS.get(room_of(name) or "", set())
+    ]
+    assert found == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    names = set(MODULES)
+    edges = {name: {target for target in imported(tree) if target in names and target != name} for name, tree in MODULES.items()}
+    TopologicalSorter(edges).prepare()  # raises CycleError with the circle
+
+
+def test_nothing_reaches_the_resources_past_the_package() -> None:
+    """The wheel has no package `resources`: the folder of the checkout is `gc_assets.resources` there."""
+    found = [name for name, tree in MODULES.items() for target in imported(tree) if target.partition(".")[0] == "resources"]
+    assert found == []
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    silent = [path for path in PACKAGE.rglob("__init__.py") if len(ast.get_docstring(ast.parse(path.read_text())) or "") < 20]
+    assert silent == []
+
+
+# A switch on a kind, or a word that names one. The kind's own package says both (`lakes/kind.py`).
+SWITCH = re.compile(r"isinstance\([^)]*Lake[A-Z]|LakeFs|Nessie|Iceberg|Icechunk|\.kind (==|in|!=)")
+# Stages of boxes that only one kind has.
+OF_ONE_KIND = "gc_assets.stages.mark.lakefs"
+
+
+def code_of(tree: ast.Module) -> str:
+    """A module without comments and docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
+            node.body = [*node.body[1:], ast.Pass()]
+    return ast.unparse(tree)
+
+
+def test_nothing_above_the_lakes_asks_which_kind_a_lake_is() -> None:
+    rooms = {"core", "state", "stages", "assets", "cli", "report"}
+    asked = [
+        f"{name}: {line.strip()}"
+        for name, tree in modules()
+        if room_of(name) in rooms and not name.startswith(OF_ONE_KIND)
+        for line in code_of(tree).splitlines()
+        if SWITCH.search(line)
+    ]
+    assert asked == []
