@@ -12,6 +12,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,8 @@ TOMBSTONE = f"{POINTER}.deleted"
 # the library either: it lists no name that ends so. Tags are never removed, so a tag that has
 # nothing else is a loss.
 _STAGED = re.compile(rf"{re.escape(POINTER)}#[0-9]+")
+# How often the refs are read before a branch that is gone each time is an error.
+_READINGS = 3
 _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 
@@ -39,12 +42,25 @@ class RefsRead:
     files: tuple[ContentRoot, ...]
 
 
+class _BranchGone(LakeUnreadable):
+    """A branch was listed, and had no object any more when it was to be read."""
+
+
 def read_refs(lake: str, objects: Objects, repository: str) -> RefsRead:
     """Returns every ref below `<repository>/refs/`. Raises `LakeUnreadable` naming the object that
     could not be read or understood.
 
-    A directory without objects is no ref: deleting a branch leaves one on a local disk.
+    A directory without objects is no ref: deleting a branch leaves one on a local disk. Where a
+    branch goes while the refs are read, all are listed anew: it may have been renamed, and its new
+    name is not in the old listing.
     """
+    for _ in range(_READINGS - 1):
+        with suppress(_BranchGone):
+            return _read(lake, objects, repository)
+    return _read(lake, objects, repository)
+
+
+def _read(lake: str, objects: Objects, repository: str) -> RefsRead:
     prefix = f"{repository}/refs/"
     try:
         listed = {address: size for address, size, _ in objects.list(prefix)}
@@ -74,22 +90,24 @@ def read_refs(lake: str, objects: Objects, repository: str) -> RefsRead:
                 f"lake {lake}: {ref_type} {ref_name!r} has no {at}{POINTER}, only {', '.join(sorted(held))}; "
                 "restore it, or remove what is left of the ref"
             )
-        head = _head(lake, objects, ref_address(repository, _TYPES[ref_type], ref_name), f"{ref_type} {ref_name!r}")
+        head = _head(lake, objects, repository, _TYPES[ref_type], ref_name)
         refs.append(Ref(ref_name, _TYPES[ref_type], head))
     refs.sort(key=lambda ref: (ref.ref_type != "tag", ref.ref_name))
     return RefsRead(tuple(refs), tuple(_files(files, listed)))
 
 
-def _head(lake: str, objects: Objects, address: str, name: str) -> str:
-    def unreadable(why: str) -> LakeUnreadable:
-        return LakeUnreadable(
-            f"lake {lake}: {name} cannot be read: {why}; restore the file, or delete the ref with icechunk if it is not wanted"
-        )
+def _head(lake: str, objects: Objects, repository: str, ref_type: RefType, ref_name: str) -> str:
+    address = ref_address(repository, ref_type, ref_name)
+
+    def unreadable(why: str, raised: type[LakeUnreadable] = LakeUnreadable) -> LakeUnreadable:
+        named = f"lake {lake}: {ref_type} {ref_name!r} cannot be read: {why}"
+        return raised(f"{named}; restore the file, or delete the ref with icechunk if it is not wanted")
 
     try:
         return parse_head(address, objects.read(address))
     except OSError as error:
-        raise unreadable(f"{address}: {error}") from error
+        gone = isinstance(error, FileNotFoundError) and ref_type == "branch"
+        raise unreadable(f"{address}: {error}", _BranchGone if gone else LakeUnreadable) from error
     except FormatError as error:
         raise unreadable(str(error)) from error
 

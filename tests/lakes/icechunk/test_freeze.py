@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,45 @@ def test_a_snapshot_that_the_store_refuses_to_read_stops_the_run_although_no_ref
     lake._objects = Refusing(f"{built.location}/snapshots/{abandoned}")
     with pytest.raises(LakeUnreadable, match=abandoned):
         commits_of(lake, lake.freeze(AS_OF))
+
+
+@dataclass(frozen=True)
+class ChangingBetween(LocalObjects):
+    """A store in which something changes after each listing of the refs, as often as `changes` allow."""
+
+    changes: list[Callable[[], object]]
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        yield from list(LocalObjects.list(self, prefix))
+        if prefix.endswith("/refs/") and self.changes:
+            self.changes.pop()()
+
+
+def test_a_branch_that_is_renamed_while_refs_are_read_is_met_under_its_new_name(built: RepositoryBuilder):
+    def rename() -> None:
+        built.repo.create_branch("renamed", built.head("develop"))
+        built.repo.delete_branch("develop")
+
+    lake = lake_at(built.path)
+    lake._objects = ChangingBetween([rename])
+    assert {ref.ref_name for ref in lake.freeze(AS_OF).refs} == {"main", "v1", "renamed"}
+
+
+def test_branches_that_never_stop_going_while_refs_are_read_stop_the_run(built: RepositoryBuilder):
+    names = [f"b{number}" for number in range(4)]
+    for name in names:
+        built.repo.create_branch(name, built.head("main"))
+    lake = lake_at(built.path)
+    lake._objects = ChangingBetween([partial(built.repo.delete_branch, name) for name in names])
+    with pytest.raises(LakeUnreadable, match=r"branch 'b\d' cannot be read"):
+        lake.freeze(AS_OF)
+
+
+def test_a_tag_whose_file_is_gone_once_it_was_listed_stops_the_run(built: RepositoryBuilder):
+    lake = lake_at(built.path)
+    lake._objects = ChangingBetween([ref_file(built, "tag.v1").unlink])
+    with pytest.raises(LakeUnreadable, match="tag 'v1' cannot be read"):
+        lake.freeze(AS_OF)
 
 
 def test_a_ref_directory_without_its_pointer_stops_the_run(built: RepositoryBuilder):
