@@ -25,6 +25,9 @@ HERE_ROWS: Final = 100_000
 HERE_FILES: Final = 16
 # Pieces that read more bytes than this together are spread over executors.
 HERE_BYTES: Final = 4 * 2**20
+# A reading of which nobody knows how much it brings is begun here, and left to executors once it
+# has brought more rows than this.
+HERE_BEGUN: Final = 20_000
 
 
 def once(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
@@ -41,9 +44,26 @@ def spread(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Seq
     return _here(task, pieces) if size_bytes <= HERE_BYTES else _in_executors(spark, task, pieces)
 
 
+def begun(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
+    """Returns what a task yields for the numbers of so many pieces (column `id`), or null where
+    that is more than this process should hold.
+    """
+    found: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in task(iter([_numbers(pieces)])):
+        found.append(batch)
+        rows += batch.num_rows
+        if rows > HERE_BEGUN:
+            return None
+    return found
+
+
 def _here(task: Task, pieces: int) -> Sequence[Any]:
-    numbers = pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})
-    return [row for batch in task(iter([numbers])) for row in batch.to_pylist()]
+    return [row for batch in task(iter([_numbers(pieces)])) for row in batch.to_pylist()]
+
+
+def _numbers(pieces: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"id": pa.array(range(pieces), pa.int64())})
 
 
 def _in_executors(spark: SparkSession, task: Task, pieces: int) -> Sequence[Any]:

@@ -10,13 +10,15 @@ from pyspark.sql import SparkSession
 
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages import engine
+from gc_assets.stages.sweep import storage_inventory
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree
 from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-TABLES = ("reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
+OF_A_LAKE = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
+OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files")
 
 
 def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
@@ -33,7 +35,8 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
 
     def night() -> dict[str, str]:
         plan, state = house.plan(), house.tonight().state
-        owners = [(lake.name, table) for lake in house.config.lakes for table in TABLES] + [(STORAGE, "orphan_files")]
+        owners = [(lake.name, table) for lake in house.config.lakes for table in OF_A_LAKE]
+        owners += [(STORAGE, table) for table in OF_THE_STORAGE]
         found = {f"{owner}/{table}": state.require(owner, table, house.clock.today()).receipt.digest for owner, table in owners}
         return found | {"plan": plan.plan_id}
 
@@ -41,4 +44,6 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
     shutil.rmtree(tmp_path / "state")
     monkeypatch.setattr(engine, "HERE_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_BYTES", -1)
+    monkeypatch.setattr(engine, "HERE_BEGUN", -1)
+    monkeypatch.setattr(storage_inventory, "HERE_ENTRIES", 1)
     assert night() == here

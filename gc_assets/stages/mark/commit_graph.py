@@ -1,4 +1,4 @@
-"""Reads the commit graph in executors and stores it with generation numbers."""
+"""Reads the commit graph and stores it with generation numbers."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from gc_assets import __version__
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
+from gc_assets.stages import engine
 from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import parallelism, publish, read_table, spark_schema, write_frame
+from gc_assets.stages.tables import Written, parallelism, publish, read_rows, read_table, spark_schema, write_frame, write_rows
 from gc_assets.state.facts import CommitGraphFacts
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 
+# So few sources are read one after the other in this process.
+HERE_SOURCES = 4
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
@@ -45,9 +48,7 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     state = night.state
     refs = night.table(LAKE_REFS, lake_name)
     run = begin(night, night.group(lake_name), COMMIT_GRAPH)
-    ddl = spark_schema(COMMIT_GRAPH.schema)
     count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
-    numbers = spark.range(0, count, 1, max(1, min(count, parallelism(spark))))
     lake, meaning = night.lake(lake_name), read_as(night, lake_name)
     last = _last(night, lake_name) if growing(lake) is not None else None
     earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
@@ -55,13 +56,32 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     forgotten = tuple(last.paths()) if last is not None and earlier is None else ()
     read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known, forgotten)
     doing(f"{count:,} histories to read, {earlier.receipt.rows if earlier is not None else 0:,} commits known")
-    commits = numbers.mapInArrow(read, ddl)
-    if earlier is not None:
-        commits = commits.unionByName(read_table(spark, state, COMMIT_GRAPH, earlier))
-    leveled = commits.repartition(1).mapInArrow(with_generations, ddl)
-    written = write_frame(leveled, COMMIT_GRAPH, run, state)
+    written = _written_here(read, count, run, state, earlier)
+    if written is None:
+        written = _written_by_executors(spark, read, count, run, state, earlier)
     facts = CommitGraphFacts(commits=written.rows, known=earlier.receipt.rows if earlier is not None else 0, read_as=meaning)
     return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
+
+
+def _written_here(read: _ReadCommits, sources: int, run: Run, state: State, earlier: Published | None) -> Written | None:
+    """Writes the graph of a few sources. Returns null where it is too large for this process."""
+    known = earlier.receipt.rows if earlier is not None else 0
+    if sources > HERE_SOURCES or known > engine.HERE_ROWS or (commits := engine.begun(read, sources)) is None:
+        return None
+    if earlier is not None:
+        commits += read_rows(state, COMMIT_GRAPH, earlier).to_batches()
+    leveled = pa.Table.from_batches(with_generations(iter(commits)), COMMIT_GRAPH.schema)
+    return write_rows(leveled, COMMIT_GRAPH, run, state.files)
+
+
+def _written_by_executors(
+    spark: SparkSession, read: _ReadCommits, sources: int, run: Run, state: State, earlier: Published | None
+) -> Written:
+    ddl = spark_schema(COMMIT_GRAPH.schema)
+    commits = spark.range(0, sources, 1, max(1, min(sources, parallelism(spark)))).mapInArrow(read, ddl)
+    if earlier is not None:
+        commits = commits.unionByName(read_table(spark, state, COMMIT_GRAPH, earlier))
+    return write_frame(commits.repartition(1).mapInArrow(with_generations, ddl), COMMIT_GRAPH, run, state)
 
 
 def read_as(night: Night, lake_name: str) -> str:

@@ -1,15 +1,16 @@
-"""Builds the bloom filter of a storage's live keys in executors, and proves it by reading it back."""
+"""Builds the bloom filter of a storage's live keys, and proves it by reading it back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from xxhash import xxh64_intdigest
@@ -17,6 +18,8 @@ from xxhash import xxh64_intdigest
 from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount
+from gc_assets.stages import engine
+from gc_assets.stages.engine import Task
 from gc_assets.stages.mark.live_files import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
@@ -94,8 +97,8 @@ def seed_of(run_date: date) -> int:
 def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Published:
     """Publishes the filter over all live keys of a storage, sized from their exact count.
 
-    After publication the executors look up every live key in the published artefact. One miss
-    raises `GcError`, and the partition fails. The receipt carries the measured false-positive rate.
+    After publication every live key is looked up in the published artefact. One miss raises
+    `GcError`, and the partition fails. The receipt carries the measured false-positive rate.
     """
     state = night.state
     live = live_tables(night)
@@ -103,15 +106,10 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
     slices = max(1, -(-count // SLICE_KEYS))
     run = begin(night, storage_name, LIVE_FILTER)
     spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_of(night.run_date))
-    hashes = live_keys(spark, night, storage_name, live).select(
-        "key_hash", F.pmod(F.col("key_hash"), F.lit(slices)).cast("int").alias("slice")
-    )
-    if slices > 1:
-        hashes = hashes.repartition(slices, "slice")
-    partial = hashes.mapInArrow(_Build(spec), spark_schema(PARTIAL)).repartition(min(slices, parallelism(spark)), "slice")
+    hashes = _hashes(spark, night, storage_name, live, slices)
     merge = _Merge(spec, slices, state.files, run)
     doing(f"{count:,} live keys in {slices:,} slices")
-    written = merge_written(collect(partial.mapInArrow(merge, PARTS_DDL)))
+    written = merge_written(hashes.merged(_Build(spec), merge))
     missing_slices = slices - written.rows
     facts = LiveFilterFacts(
         keys=count,
@@ -132,23 +130,81 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
         unsafe=night.unsafe,
     )
     doing(f"looking up {count:,} live keys")
-    self_test(hashes, state.files, published, count)
+    _look_up(hashes, state.files, published, count)
     return published
 
 
-def self_test(hashes: DataFrame, files: Files, published: Published, expected: int) -> None:
+def _look_up(hashes: _Hashes, files: Files, published: Published, expected: int) -> None:
     """Looks up every live key in the filter as read back from storage.
 
     Raises `GcError` with the counts unless all of them are in it.
     """
     probe = ProbeFilter(files, tuple(published.paths()))
-    rows = collect(hashes.mapInArrow(_CountHits(probe), "probed long, hits long"))
+    rows = hashes.told(_CountHits(probe), "probed long, hits long")
     probed, hits = sum(row["probed"] for row in rows), sum(row["hits"] for row in rows)
     if not probed == hits == expected:
         raise GcError(
             f"live_filter of {published.path}: of {expected:,} live keys {probed:,} were looked up and {hits:,} found; "
             "a filter that misses a live key would delete it. Run live_filter again; if it persists, report a bug."
         )
+
+
+class _Hashes(Protocol):
+    """The hashes of a storage's live keys (columns `key_hash` and `slice`), read anew at each call."""
+
+    def told(self, task: Task, ddl: str) -> Sequence[Any]:
+        """Returns what the task yields for all of them, rows of `ddl`."""
+        ...
+
+    def merged(self, build: Task, merge: Task) -> Sequence[Any]:
+        """Returns what `merge` yields (rows of `PARTS_DDL`) for all that `build` yields (columns of
+        `PARTIAL`), each slice in one call.
+        """
+        ...
+
+
+def _hashes(spark: SparkSession, night: Night, storage_name: str, live: list[Published], slices: int) -> _Hashes:
+    paths = tuple(path for table in live for path in table.paths())
+    rows = sum(table.receipt.rows for table in live)
+    if slices == 1 and rows <= engine.HERE_ROWS and len(paths) <= engine.HERE_FILES:
+        return _HashesHere(night.state.files, paths, storage_name)
+    frame = live_keys(spark, night, storage_name, live).select(
+        "key_hash", F.pmod(F.col("key_hash"), F.lit(slices)).cast("int").alias("slice")
+    )
+    return _HashesInExecutors(frame.repartition(slices, "slice") if slices > 1 else frame, min(slices, parallelism(spark)))
+
+
+@dataclass(frozen=True)
+class _HashesHere:
+    """Few hashes, of one slice, in this process."""
+
+    files: Files
+    paths: tuple[str, ...]
+    storage: str
+
+    def told(self, task: Task, ddl: str) -> Sequence[Any]:  # noqa: ARG002 - Arrow batches bring their own schema
+        return [row for batch in task(self._batches()) for row in batch.to_pylist()]
+
+    def merged(self, build: Task, merge: Task) -> Sequence[Any]:
+        return [row for batch in merge(build(self._batches())) for row in batch.to_pylist()]
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        rows = read_parts(self.files, list(self.paths), LIVE_FILES.schema, ["storage", "key_hash"])
+        mine = rows.filter(pc.equal(rows.column("storage"), self.storage)).select(["key_hash"])
+        return iter(mine.append_column("slice", pa.array(np.zeros(mine.num_rows, np.int32))).to_batches())
+
+
+@dataclass(frozen=True)
+class _HashesInExecutors:
+    frame: DataFrame
+    width: int
+
+    def told(self, task: Task, ddl: str) -> Sequence[Any]:
+        return collect(self.frame.mapInArrow(task, ddl))
+
+    def merged(self, build: Task, merge: Task) -> Sequence[Any]:
+        partial = self.frame.mapInArrow(build, spark_schema(PARTIAL)).repartition(self.width, "slice")
+        return collect(partial.mapInArrow(merge, PARTS_DDL))
 
 
 @dataclass(frozen=True)

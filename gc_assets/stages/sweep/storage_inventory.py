@@ -47,6 +47,8 @@ from gc_assets.stores.protocol import Directory, ListingTask, Store
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
 BUDGET_ENTRIES: Final = 250_000
+# What costs less to list here than a Spark job costs.
+HERE_ENTRIES: Final = 20_000
 PROBLEMS_SIDE: Final = "_problems"
 DIRECTORIES_SIDE: Final = "_leaf_directories"
 # A directory modified later than this before the listing is read again the next night.
@@ -64,11 +66,10 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     """
     state, store = night.state, night.store(storage_name)
     run = begin(night, storage_name, STORAGE_INVENTORY)
-    width = parallelism(spark)
     before = carried_from(night, storage_name)
     known = _known(night, storage_name, before) if before is not None else []
     carried = store.unchanged(known)
-    tasks = store.plan_listing(width, carried, night.clock.now() - SETTLED_AFTER)
+    tasks = store.plan_listing(parallelism(spark), carried, night.clock.now() - SETTLED_AFTER)
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
     if before is not None and carried:
@@ -77,8 +78,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     while tasks:
         doing(f"{len(tasks):,} places to list, {finished:,} listed")
         planned += len(tasks)
-        work = spark.createDataFrame([(pickle.dumps(task),) for task in tasks], "task binary").repartition(min(width, len(tasks)))
-        listed = collect(work.mapInArrow(_List(state.files, run), LISTED_DDL))
+        listed = _listed(spark, tasks, _List(state.files, run, BUDGET_ENTRIES))
         rows += listed
         finished += sum(json.loads(row["facts"])["tasks"] for row in listed)
         tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (our own tasks' words)
@@ -113,6 +113,19 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     ]
     inputs = [before] if before is not None else []
     return publish(state, run, written, night.clock, inputs=inputs, balances=balances, facts=facts, unsafe=night.unsafe)
+
+
+def _listed(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
+    """Runs a round of listing tasks and returns what they report (columns of `LISTED_DDL`).
+
+    A single task is begun in this process. What it leaves over is for executors.
+    """
+    content = [pickle.dumps(task) for task in tasks]
+    if len(tasks) == 1:
+        alone = pa.RecordBatch.from_pydict({"task": pa.array(content, pa.binary())})
+        return [row for batch in replace(work, budget=HERE_ENTRIES)(iter([alone])) for row in batch.to_pylist()]
+    spread = spark.createDataFrame([(task,) for task in content], "task binary").repartition(min(parallelism(spark), len(tasks)))
+    return collect(spread.mapInArrow(work, LISTED_DDL))
 
 
 def carried_from(night: Night, storage_name: str) -> Published | None:
@@ -171,10 +184,11 @@ class _Carry:
 
 @dataclass(frozen=True)
 class _List:
-    """Runs listing tasks and writes what they list; runs in executors."""
+    """Runs listing tasks and writes what they list."""
 
     files: Files
     run: Run
+    budget: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
@@ -186,7 +200,7 @@ class _List:
         for batch in batches:
             for content in batch.column("task").to_pylist():
                 facts["tasks"] += 1
-                for step in pickle.loads(content).run(BUDGET_ENTRIES):  # noqa: S301  (our own driver's words)
+                for step in pickle.loads(content).run(self.budget):  # noqa: S301  (our own driver's words)
                     writer.write(step.objects)
                     objects += step.objects.num_rows
                     size_bytes += pc.sum(step.objects.column("size_bytes")).as_py() or 0
