@@ -43,14 +43,18 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     earlier = _newest(night, lake_name, day)
     listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
     known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
-    gone = known.join(listed.select(*ID), list(ID), "left_anti").join(_removals(spark, night, lake_name), list(ID), "left")
-    remembered = gone.select(
-        *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"expired", "expired_at", "reason", "plan_id"}],
-        F.lit(True).alias("expired"),
-        F.coalesce("removed.at", "expired_at", F.lit(seen_at)).alias("expired_at"),
-        F.coalesce("removed.reason", "reason", F.lit(ELSEWHERE)).alias("reason"),
-        F.coalesce("removed.plan_id", "plan_id").alias("plan_id"),
-    ).filter(F.col("expired_at") >= F.lit(seen_at - _keep(night, lake_name)))
+    gone = known.join(listed.select(*ID), list(ID), "left_anti")
+    remembered = (
+        _with_removals(spark, night, lake_name, gone)
+        .select(
+            *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"expired", "expired_at", "reason", "plan_id"}],
+            F.lit(True).alias("expired"),
+            F.coalesce("removed.at", "expired_at", F.lit(seen_at)).alias("expired_at"),
+            F.coalesce("removed.reason", "reason", F.lit(ELSEWHERE)).alias("reason"),
+            F.coalesce("removed.plan_id", "plan_id").alias("plan_id"),
+        )
+        .filter(F.col("expired_at") >= F.lit(seen_at - _keep(night, lake_name)))
+    )
     rows = listed.unionByName(remembered.select(*listed.columns))
     run = begin(night, lake_name, SNAPSHOT_HISTORY, day)
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
@@ -127,10 +131,10 @@ def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
     )
 
 
-def _removals(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
-    """Returns what the logs of all plans say of each snapshot that a plan removed (columns
-    table_uuid, snapshot_id, removed).
-    """
+def _with_removals(spark: SparkSession, night: Night, lake_name: str, snapshots: DataFrame) -> DataFrame:
+    """Adds what the logs of all plans say of each snapshot that a plan removed (column `removed`)."""
     paths = [path for log in night.state.history(lake_name, EXPIRY_LOG.name) for path in log.paths()]
+    if not paths:
+        return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))
     log = read_paths(spark, night.state.files, EXPIRY_LOG.schema, paths).filter("action = 'remove_snapshot' and outcome = 'done'")
-    return log.groupBy(*ID).agg(F.max(F.struct("at", "reason", "plan_id")).alias("removed"))
+    return snapshots.join(log.groupBy(*ID).agg(F.max(F.struct("at", "reason", "plan_id")).alias("removed")), list(ID), "left")
