@@ -27,8 +27,8 @@ from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 
-# So few sources are read one after the other in this process.
-HERE_SOURCES = 4
+# Up to so many sources are read one after the other in this process.
+HERE_SOURCES = 64
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
