@@ -12,7 +12,7 @@ from tests.stages.lakehouse import Lakehouse
 def unreadable(house: Lakehouse, lake: str = "ml") -> set[str]:
     """Paths in retained commits whose objects give no bytes, as of the lake's last mark; something is retained and readable."""
     reader = house.tonight().lake(lake)
-    kept = {row["commit_id"] for row in house.rows("reachable_snapshots", lake) if row["state"] == "retained"}
+    kept = house.commits("retained", lake)
     roots = {root["address"] for row in house.rows("commit_graph", lake) if row["commit_id"] in kept for root in row["content_roots"]}
     pending = [Container(address, Kind.METARANGE) for address in roots]
     lost: set[str] = set()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -14,24 +15,38 @@ from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import PHASES
 from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.stages.books.plans import StoredPlan, approve, find_plan
 from gc_assets.stages.delete.apply import Applied, apply_plan
 from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.stages.tables import read_rows
+from gc_assets.stages.tables import Totals, read_rows
+from gc_assets.state.journal import Published
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
 STORAGE = "warehouse"
+B = TypeVar("B")
+K = TypeVar("K")
 
 
 def days_ago(days: float) -> datetime:
     return NOW - timedelta(days=days)
+
+
+def counts(books: Mapping[K, Totals]) -> dict[K, int]:
+    """Books with their rows only."""
+    return {outcome: total.rows for outcome, total in books.items()}
+
+
+def outcomes(applied: Applied) -> set[str]:
+    return {outcome for _, outcome in applied.books}
 
 
 @dataclass
@@ -59,6 +74,11 @@ class Lakehouse:
     def clock(self) -> Clock:
         return Clock(self.now)
 
+    def weather(self, **settings: Any) -> IcechunkLakeConfig:
+        """The Icechunk repository at `<warehouse>/weather/`."""
+        location = f"file://{self.warehouse}/weather/"
+        return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, **settings})
+
     def tonight(self) -> Night:
         return Night.of(self.config, self.clock, self.clock.today())
 
@@ -84,20 +104,59 @@ class Lakehouse:
     def apply(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> Applied:
         return apply_plan(self.spark, self.tonight(), find_plan(self.config, header.plan_id), phases)
 
-    def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:
-        state = self.tonight().state
-        table = all_tables()[asset]
-        return read_rows(state, table, state.require(group, asset, self.clock.today())).to_pylist(maps_as_pydicts="strict")
+    def carry_out(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> Applied:
+        """Approves and applies."""
+        self.approved(header)
+        return self.apply(header, phases)
 
-    def keys(self, asset: str, group: str = STORAGE) -> set[str]:
-        return {row["key"] for row in self.rows(asset, group)}
+    def restore(self, plan_id: str) -> tuple[Published, dict[str, int]]:
+        """Puts back what a plan moved; the log, and how many files came to each outcome."""
+        published, books = restore(self.spark, self.tonight(), self.storage, plan_id=plan_id)
+        return published, counts(books)
+
+    def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:
+        rows = read_rows(self.tonight().state, all_tables()[asset], self.published(asset, group))
+        return rows.to_pylist(maps_as_pydicts="strict")
+
+    def published(self, asset: str, group: str = STORAGE) -> Published:
+        return self.tonight().state.require(group, asset, self.clock.today())
+
+    def facts(self, asset: str, group: str = STORAGE) -> dict[str, Any]:
+        return self.published(asset, group).receipt.facts
+
+    def decoded(self, lake: str) -> list[int]:
+        """How many containers each mark decoded, in the order of the marks."""
+        return [published.receipt.facts["decoded"] for published in self.tonight().state.runs(lake, "manifest_entries")]
+
+    def keys(self, asset: str, group: str = STORAGE, **columns: Any) -> set[str]:
+        """Keys of the rows with these values in these columns."""
+        return {row["key"] for row in self.rows(asset, group) if columns.items() <= row.items()}
+
+    def planned(self, below: str = "") -> dict[str, str]:
+        """Key, without this prefix, to action."""
+        return self._by_key("deletion_plan", "action", below)
+
+    def orphans(self, below: str = "") -> dict[str, str]:
+        """Key, without this prefix, to reason."""
+        return self._by_key("orphan_files", "reason", below)
+
+    def _by_key(self, asset: str, column: str, below: str) -> dict[str, str]:
+        rows = self.rows(asset)
+        found = {row["key"].removeprefix(below): row[column] for row in rows}
+        assert len(found) == len(rows), "a key stands there twice"
+        return found
 
     def leftovers(self) -> set[str]:
         """Planned keys that no commit names, whatever histories the plan edits."""
-        return {row["key"] for row in self.rows("deletion_plan") if row["reason"] == "unreferenced"}
+        return self.keys("deletion_plan", reason="unreferenced")
 
     def live(self) -> set[str]:
-        return {row["key"] for lake in self.config.lakes for row in self.rows("live_files", lake.name) if row["storage"] == STORAGE}
+        return {key for lake in self.config.lakes for key in self.keys("live_files", lake.name, storage=STORAGE)}
+
+    def commits(self, state: str, *lakes: str) -> set[str]:
+        """Ids of the commits in this state; of all lakes where none is named."""
+        rows = (row for lake in lakes or [lake.name for lake in self.lakes] for row in self.rows("reachable_snapshots", lake))
+        return {row["commit_id"] for row in rows if row["state"] == state}
 
     def key(self, path: Path | str) -> str:
         """The canonical key of a file below the warehouse."""
@@ -111,5 +170,28 @@ class Lakehouse:
                 found[self.key(path)] = (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
         return found
 
+    def trash(self, header: PlanHeader) -> set[str]:
+        """Keys that the plan's trash holds."""
+        trash = self.warehouse / ".gc-assets" / "trash" / header.plan_id
+        return {str(path.relative_to(trash)) for path in trash.rglob("*") if path.is_file()}
+
     def failed_gates(self, header: PlanHeader) -> set[str]:
         return {gate.name for gate in header.failed_gates}
+
+
+@dataclass
+class Story(Generic[B]):
+    """Lakes of a builder and the first plan over them, for the tests of a module that carry it on in order."""
+
+    house: Lakehouse
+    builder: B
+    garbage: set[str]
+    before: dict[str, tuple[str, int]]
+    header: PlanHeader
+
+    @classmethod
+    def begun(cls, house: Lakehouse, builder: B, garbage: set[str]) -> Story[B]:
+        return cls(house, builder, garbage, house.files(), house.plan())
+
+    def without_garbage(self) -> dict[str, tuple[str, int]]:
+        return {key: value for key, value in self.before.items() if key not in self.garbage}

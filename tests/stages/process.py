@@ -15,10 +15,9 @@ from typing import Any
 
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.books.plans import find_plan
-from gc_assets.stages.delete.restore import restore
 from tests.conftest import TEST_CONF
 from tests.killed import CHECKOUT
-from tests.stages.lakehouse import STORAGE, Lakehouse
+from tests.stages.lakehouse import Lakehouse, counts
 
 
 def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -38,17 +37,16 @@ def start(house: Lakehouse, mode: str, *arguments: str, **environment: str) -> s
 def story(house: Lakehouse) -> dict[str, Any]:
     """Plan, approve, apply, restore, with the files that are there after each."""
     header = house.plan()
-    house.approved(header)
-    applied = house.apply(header)
+    applied = house.carry_out(header)
     after_apply = house.files()
-    _, restored = restore(house.spark, house.tonight(), STORAGE, plan_id=header.plan_id)
+    _, restored = house.restore(header.plan_id)
     return {
         "plan_id": header.plan_id,
         "rows_digest": header.rows_digest,
         "live": sorted(house.live()),
-        "applied": {"/".join(key): total.rows for key, total in applied.books.items()},
+        "applied": {"/".join(key): rows for key, rows in counts(applied.books).items()},
         "after_apply": after_apply,
-        "restored": {outcome: total.rows for outcome, total in restored.items()},
+        "restored": restored,
         "after_restore": house.files(),
         "status": find_plan(house.config, header.plan_id).status_at(house.now),
     }

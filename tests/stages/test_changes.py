@@ -15,11 +15,9 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.plan import PlanHeader
-from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.refs import head_document
 from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.plans import StoredPlan, execution_directory, find_plan, unfinished
-from gc_assets.stages.delete.restore import restore
 from gc_assets.stores.local.lease import acquire
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
@@ -174,7 +172,7 @@ def test_a_quarantined_file_that_came_back_to_life_is_restored_by_the_next_plan_
     house, came_back = planned.house, planned.lost[4:]
     house.now = NOW + timedelta(days=1)
     later = house.plan()
-    actions = {row["key"]: row["action"] for row in house.rows("deletion_plan")}
+    actions = house.planned()
     assert {actions[house.key(path)] for path in came_back} == {"restore"}
     assert later.failed_gates == []  # a gate that failed for what the plan puts back would stop the very step that does it
     applied = house.apply(later, ("restore",))
@@ -195,9 +193,7 @@ def deleted_branch(spark: SparkSession, root: Path) -> tuple[Lakehouse, Reposito
     lost = repository.commit("dev", days_ago(60), numbers("old", range(3)))
     newest = repository.commit("dev", days_ago(50), numbers("older", range(3)))
     repository.repo.delete_branch("dev")
-    retention = {"default": "30d"}
-    location = f"file://{house.warehouse}/weather/"
-    house.lakes = [IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, "retention": retention})]
+    house.lakes = [house.weather(retention={"default": "30d"})]
     return house, repository, newest, {house.key(path) for snapshot in (lost, newest) for path in repository.created[snapshot]}
 
 
@@ -218,8 +214,7 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     """A branch is made on a snapshot right before it is moved, then the apply is killed: from there on no mark can read the lake."""
     house, repository, newest, private = deleted_branch(spark, tmp_path)
     before, header = house.files(), house.plan()
-    house.approved(header)
-    house.apply(header)
+    house.carry_out(header)
     (house.root / "state" / execution_directory(header) / "finished.json").unlink()
     (house.root / "state" / STORAGE / "apply" / "_records.json").unlink()
     shutil.rmtree(house.root / "state" / STORAGE / "deletion_log")
@@ -232,8 +227,8 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
         house.apply(header)
 
     house.now = NOW + timedelta(minutes=1)
-    _, books = restore(spark, house.tonight(), STORAGE, plan_id=header.plan_id)
-    assert {outcome: total.rows for outcome, total in books.items()} == {"done": header.totals["quarantine"].files}
+    _, books = house.restore(header.plan_id)
+    assert books == {"done": header.totals["quarantine"].files}
     assert {key: house.files()[key] for key in before} == before
     assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
     house.now = NOW + timedelta(days=1)

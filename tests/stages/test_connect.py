@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from tests.killed import CHECKOUT
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree, numbers
@@ -47,8 +46,7 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twic
     orders.tag(days_ago(19), "audit", first)
     lost = orders.leftovers(days_ago(10))
     lost += document_tree(house.warehouse / "weather", days_ago(40)).builder.abandon_writer("main", days_ago(15), numbers("gone", range(4)))
-    weather = {"name": "weather", "kind": "icechunk", "location": f"file://{house.warehouse}/weather/", "retention": {"default": "10d"}}
-    house.lakes = [iceberg.config("sales"), IcechunkLakeConfig.model_validate(weather)]
+    house.lakes = [iceberg.config("sales"), house.weather(retention={"default": "10d"})]
     before, header, live, planned = house.files(), house.plan(), house.live(), house.keys("deletion_plan")
     shutil.move(house.root / "state", house.root / "state-classic")
     server = {"SPARK_LOCAL_CONNECT_DISCOVERY": str(house.root / "server" / "connect-local.json")}

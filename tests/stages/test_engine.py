@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages import engine
 from gc_assets.stages.sweep import storage_inventory
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -30,14 +29,13 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
     orders.overwrite(days_ago(20))
     orders.leftovers(days_ago(10))
     document_tree(house.warehouse / "weather", days_ago(40))
-    weather = {"name": "weather", "kind": "icechunk", "location": f"file://{house.warehouse}/weather/", "retention": {"default": "10d"}}
-    house.lakes = [iceberg.config("sales"), IcechunkLakeConfig.model_validate(weather)]
+    house.lakes = [iceberg.config("sales"), house.weather(retention={"default": "10d"})]
 
     def night() -> dict[str, str]:
-        plan, state = house.plan(), house.tonight().state
+        plan = house.plan()
         owners = [(lake.name, table) for lake in house.config.lakes for table in OF_A_LAKE]
         owners += [(STORAGE, table) for table in OF_THE_STORAGE]
-        found = {f"{owner}/{table}": state.require(owner, table, house.clock.today()).receipt.digest for owner, table in owners}
+        found = {f"{owner}/{table}": house.published(table, owner).receipt.digest for owner, table in owners}
         return found | {"plan": plan.plan_id}
 
     here = night()

@@ -46,13 +46,6 @@ class Night:
         """Key to reason."""
         return {self.house.key(path): reason for verdict in self.verdicts.values() for path, reason in verdict.orphans.items()}
 
-    def orphans(self) -> dict[str, str]:
-        return {row["key"]: row["reason"] for row in self.house.rows("orphan_files")}
-
-    def retained(self) -> set[str]:
-        rows = (row for lake in self.house.lakes for row in self.house.rows("reachable_snapshots", lake.name))
-        return {row["commit_id"] for row in rows if row["state"] == "retained"}
-
 
 @pytest.fixture(scope="module")
 def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Night:
@@ -69,7 +62,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
 @pytest.mark.spark
 def test_random_tables_keep_the_snapshots_that_brute_force_keeps(tables: Night) -> None:
     assert len(tables.verdicts) == TABLES
-    assert tables.retained() == set().union(*(verdict.retained for verdict in tables.verdicts.values()))
+    assert tables.house.commits("retained") == set().union(*(verdict.retained for verdict in tables.verdicts.values()))
 
 
 @pytest.mark.spark
@@ -79,13 +72,13 @@ def test_live_files_of_random_tables_are_those_of_brute_force(tables: Night) -> 
 
 @pytest.mark.spark
 def test_orphans_of_random_tables_and_their_reasons_are_those_of_brute_force(tables: Night) -> None:
-    assert tables.orphans() == tables.orphans_by_brute_force()
+    assert tables.house.orphans() == tables.orphans_by_brute_force()
 
 
 @pytest.mark.spark
 def test_the_random_tables_meet_every_verdict(tables: Night) -> None:
     states = Counter(row["state"] for row in tables.house.rows("reachable_snapshots", "sales"))
-    reasons = Counter(tables.orphans().values())
+    reasons = Counter(tables.house.orphans().values())
     kinds = Counter(row["kind"] for row in tables.house.rows("live_files", "sales"))
     assert min(states["retained"], states["expired"], states["dangling"]) > TABLES // 40, states
     assert min(reasons["expired"], reasons["unreferenced"]) > TABLES // 10, reasons
@@ -201,10 +194,10 @@ def repositories(spark: SparkSession, trees: list[Tree]) -> Night:
 
 @pytest.mark.spark
 def test_live_files_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: Night) -> None:
-    assert repositories.retained() == set().union(*(verdict.retained for verdict in repositories.verdicts.values()))
+    assert repositories.house.commits("retained") == set().union(*(verdict.retained for verdict in repositories.verdicts.values()))
     assert repositories.house.live() == repositories.live_by_brute_force()
 
 
 @pytest.mark.spark
 def test_orphans_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: Night) -> None:
-    assert repositories.orphans() == repositories.orphans_by_brute_force()
+    assert repositories.house.orphans() == repositories.orphans_by_brute_force()

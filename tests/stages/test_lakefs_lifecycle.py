@@ -15,14 +15,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.delete.restore import restore
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
 from tests.lakes.lakefs.support import config_of
 from tests.stages.lakefs_reading import unreadable
-from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
+from tests.stages.lakehouse import NOW, Lakehouse, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
 GATES = {"max_delete_share": 1, "max_live_drop": 1}
@@ -47,7 +46,7 @@ class Place:
         return {row["key"].removeprefix(f"{self.name}/"): row for row in rows}
 
     def orphans(self) -> dict[str, str]:
-        return {row["key"].removeprefix(f"{self.name}/"): row["reason"] for row in self.house.rows("orphan_files")}
+        return self.house.orphans(f"{self.name}/")
 
 
 def served(spark: SparkSession, folder: Path) -> Iterator[tuple[Place, RepositoryBuilder]]:
@@ -156,8 +155,7 @@ def test_the_published_tables_are_those_that_the_proposal_prints(recorded: tuple
     is_as_the_plain_loops_say(place, recording, first, january(day))
     everything = place.house.rows("potential_commits", "ml")
     assert {row["last_deleted"] for row in everything} == {None}
-    place.house.approved(header)
-    place.house.apply(header)
+    place.house.carry_out(header)
 
     place.rules(**second)
     place.house.now = january(day + 1) + timedelta(hours=3)
@@ -241,8 +239,8 @@ def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_
     assert at.objects()[old]["paths"] == ["tmp/a", "tmp/b"]
     assert at.objects()[old]["matched_rules"] == ["rule1"]
     assert released.kept in released.builder.files()
-    published = at.house.tonight().state.require("ml", "potential_commits", at.house.clock.today())
-    assert published.receipt.facts["notes"] == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
+    notes = at.house.facts("potential_commits", "ml")["notes"]
+    assert notes == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
     assert at.house.plan().plan_id == released.header.plan_id  # planned again, it is the same plan
 
 
@@ -255,21 +253,19 @@ def test_the_whole_protocol_with_lifecycle_rules(released: Released) -> None:
         at.house.apply(header)
     assert old in builder.files()
     at.rules(rule1=SHORT)
-    assert {outcome for _, outcome in at.house.apply(header).books} == {"done"}
+    assert outcomes(at.house.apply(header)) == {"done"}
     assert old not in builder.files()
     assert unreadable(at.house) == {"tmp/a", "tmp/b"}
-    restore(at.house.spark, at.house.tonight(), STORAGE, plan_id=header.plan_id)
+    at.house.restore(header.plan_id)
     assert unreadable(at.house) == set()
     at.house.now = NOW + timedelta(days=1)
     header = at.house.plan()
     assert at.orphans() == {old: "lifecycle"}
-    at.house.approved(header)
-    at.house.apply(header)
+    at.house.carry_out(header)
     at.house.now = NOW + timedelta(days=2)
     purge = at.house.plan()
-    assert {row["action"] for row in at.house.rows("deletion_plan")} == {"purge"}
-    at.house.approved(purge)
-    at.house.apply(purge)
+    assert set(at.house.planned().values()) == {"purge"}
+    at.house.carry_out(purge)
     at.house.now = NOW + timedelta(days=3)
     after = at.house.plan()
     assert after.rows == 0

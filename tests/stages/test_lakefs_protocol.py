@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,200 +16,195 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.books.plans import find_plan
-from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.sweep.storage_inventory import carried_from, storage_inventory
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.stages.lakefs_reading import unreadable
-from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
 
 pytestmark = pytest.mark.spark
 
-
-@dataclass
-class Story:
-    house: Lakehouse
-    builder: RepositoryBuilder
-    server: FakeServer
-    dead: dict[str, str] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-    header: PlanHeader | None = None
-
-    def orphans(self) -> dict[str, str]:
-        return {row["key"].removeprefix("ml-data/"): row["reason"] for row in self.house.rows("orphan_files")}
-
-    def plan(self) -> PlanHeader:
-        self.header = self.house.plan()
-        return self.header
-
-    def planned(self) -> dict[str, str]:
-        return {row["key"].removeprefix("ml-data/"): row["action"] for row in self.house.rows("deletion_plan")}
-
-    def readable(self) -> None:
-        """Every object of every retained commit, and every staged one, is there."""
-        assert unreadable(self.house) == set()
-        repository = self.builder.repository
-        for branch in repository.branches:
-            for item in (repository.seen(branch) or {}).values():
-                assert (self.builder.namespace / item.address).is_file()
+BELOW = "ml-data/"
 
 
-def started(spark: SparkSession, folder: Path) -> Iterator[Story]:
-    house = Lakehouse(spark, folder)
-    builder = RepositoryBuilder(house.warehouse, days_ago(60))
+class Filled(RepositoryBuilder):
+    """A repository with objects that are to go, each for its reason, and others that are to stay."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, days_ago(60))
+        self.rules(10, main=20)
+        self.commit("main", a_1=b"a1", a_2=b"a2")
+        first = {path: item.address for path, item in self.repository.trees[self.repository.branches["main"].head].items()}
+        self.repository.tags["v1"] = self.repository.branches["main"].head
+        self.now = days_ago(50)
+        expired = self.stage("main", "a/1")
+        self.commit("main")
+        self.now = days_ago(40)
+        head = self.stage("main", "a/1")
+        self.commit("main")
+        self.now = days_ago(30)
+        lost = self.stage("main", "tmp")
+        self.reset("main")
+        staged = self.stage("main", "staged")
+        self.now = days_ago(2)
+        young = self.upload()
+        self.now = days_ago(10)
+        named_young = self.upload(name=xid(NOW - timedelta(hours=20)))
+        self.dead = {expired: "expired", lost: "uncommitted"}
+        self.kept = {*first.values(), head, staged, young, named_young}
+
+    def one(self, reason: str) -> str:
+        return next(key for key, why in self.dead.items() if why == reason)
+
+
+@contextmanager
+def served(house: Lakehouse, builder: RepositoryBuilder) -> Iterator[FakeServer]:
+    """A server of the repository, which becomes the lake of the storage."""
     server = FakeServer(builder.repository)
     with server.running() as url:
         house.lakes = [config_of(url, "ml-data", location=f"file://{builder.namespace}")]
-        yield Story(house, builder, server)
+        yield server
 
 
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    for story in started(spark, tmp_path_factory.mktemp("lakefs")):
-        builder = story.builder
-        builder.rules(10, main=20)
-        builder.commit("main", a_1=b"a1", a_2=b"a2")
-        first = {path: item.address for path, item in builder.repository.trees[builder.repository.branches["main"].head].items()}
-        builder.repository.tags["v1"] = builder.repository.branches["main"].head
-        builder.now = days_ago(50)
-        expired = builder.stage("main", "a/1")
-        builder.commit("main")
-        builder.now = days_ago(40)
-        head = builder.stage("main", "a/1")
-        builder.commit("main")
-        builder.now = days_ago(30)
-        lost = builder.stage("main", "tmp")
-        builder.reset("main")
-        staged = builder.stage("main", "staged")
-        builder.now = days_ago(2)
-        young = builder.upload()
-        builder.now = days_ago(10)
-        named_young = builder.upload(name=xid(NOW - timedelta(hours=20)))
-        story.dead = {expired: "expired", lost: "uncommitted"}
-        story.kept = {*first.values(), head, staged, young, named_young}
-        yield story
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story[Filled]]:
+    house = Lakehouse(spark, tmp_path_factory.mktemp("lakefs"))
+    builder = Filled(house.warehouse)
+    with served(house, builder):
+        yield Story.begun(house, builder, {f"{BELOW}{key}" for key in builder.dead})
 
 
-def test_the_plan_holds_what_the_rules_let_go_and_what_nobody_committed(story: Story) -> None:
-    header = story.plan()
-    assert header.failed_gates == []
-    assert story.orphans() == story.dead
-    assert story.planned() == dict.fromkeys(story.dead, "quarantine")
-    assert header.held_for_expiry.files == 0
+def readable(story: Story[Filled]) -> None:
+    """Every object of every retained commit, and every staged one, is there."""
+    assert unreadable(story.house) == set()
+    repository = story.builder.repository
+    for branch in repository.branches:
+        for item in (repository.seen(branch) or {}).values():
+            assert (story.builder.namespace / item.address).is_file()
 
 
-def test_all_else_is_kept(story: Story) -> None:
-    assert story.builder.files() == story.kept | story.dead.keys()
+def test_the_plan_holds_what_the_rules_let_go_and_what_nobody_committed(story: Story[Filled]) -> None:
+    assert story.header.failed_gates == []
+    assert story.house.orphans(BELOW) == story.builder.dead
+    assert story.house.planned() == dict.fromkeys(story.garbage, "quarantine")
+    assert story.header.held_for_expiry.files == 0
 
 
-def test_explain_says_why_a_file_is_kept_or_goes(story: Story) -> None:
+def test_all_else_is_kept(story: Story[Filled]) -> None:
+    assert story.builder.files() == story.builder.kept | story.builder.dead.keys()
+
+
+def test_explain_says_why_a_file_is_kept_or_goes(story: Story[Filled]) -> None:
     def verdict(key: str) -> tuple[str, str]:
-        (found,) = explain(story.house.tonight(), f"ml-data/{key}")
+        (found,) = explain(story.house.tonight(), f"{BELOW}{key}")
         return found.verdict, found.sentence
 
-    said = {key: verdict(key) for key in story.kept | story.dead.keys()}
-    assert {said[key][0] for key in story.dead} == {"planned"}
+    said = {key: verdict(key) for key in story.builder.kept | story.builder.dead.keys()}
+    assert {said[key][0] for key in story.builder.dead} == {"planned"}
     young = sorted(sentence for kind, sentence in said.values() if kind == "young")
     assert len(young) == 2
     assert "by its name it was handed out so lately that lake ml may yet link it" in young[0]
     assert "younger than the grace period" in young[1]
-    assert {kind for key, (kind, _) in said.items() if key in story.kept} == {"live", "young"}
+    assert {kind for key, (kind, _) in said.items() if key in story.builder.kept} == {"live", "young"}
 
 
-def test_the_credentials_are_in_no_table_receipt_or_plan(story: Story) -> None:
+def test_the_credentials_are_in_no_table_receipt_or_plan(story: Story[Filled]) -> None:
     written = [path for path in (story.house.root / "state").rglob("*") if path.is_file()]
     assert len(written) > 20
     for path in written:
         assert SECRET.encode() not in path.read_bytes(), path
 
 
-def test_the_second_mark_decodes_nothing(story: Story) -> None:
+def test_the_second_mark_decodes_nothing(story: Story[Filled]) -> None:
     story.house.mark()
-    decoded = [published.receipt.facts["decoded"] for published in story.house.tonight().state.runs("ml", "manifest_entries")]
-    assert decoded[0] > 0
-    assert set(decoded[1:]) == {0}
+    first, *later = story.house.decoded("ml")
+    assert first > 0
+    assert set(later) == {0}
 
 
-def test_apply_quarantines_exactly_the_planned_files(story: Story) -> None:
-    assert story.header is not None
-    story.house.approved(story.header)
-    applied = story.house.apply(story.header)
-    assert {key: total.rows for key, total in applied.books.items()} == {("quarantine", "done"): len(story.dead)}
-    assert story.builder.files() == story.kept
-    story.readable()
+def test_apply_quarantines_exactly_the_planned_files(story: Story[Filled]) -> None:
+    assert counts(story.house.carry_out(story.header).books) == {("quarantine", "done"): len(story.garbage)}
+    assert story.builder.files() == story.builder.kept
+    readable(story)
 
 
-def test_what_waits_in_quarantine_is_not_planned_back_because_an_expired_commit_names_it(story: Story) -> None:
+def test_what_waits_in_quarantine_is_not_planned_back_because_an_expired_commit_names_it(story: Story[Filled]) -> None:
     story.house.now = NOW + timedelta(days=1)
     story.house.settings = {"quarantine_days": 30}
-    story.plan()
-    assert story.planned() == {}
+    story.house.plan()
+    assert story.house.planned() == {}
     story.house.settings = {}
 
 
-def test_a_quarantined_file_that_is_linked_again_comes_back(story: Story) -> None:
+def test_a_quarantined_file_that_is_linked_again_comes_back(story: Story[Filled]) -> None:
     """H15: an address that was handed out may be linked again at any age; quarantine and the fresh mark prove who is dead."""
-    revived = next(key for key, reason in story.dead.items() if reason == "uncommitted")
+    revived = story.builder.one("uncommitted")
     story.builder.stage("main", "linked", revived)
     story.house.now = NOW + timedelta(days=2)
-    header = story.plan()
-    assert story.planned()[revived] == "restore"
-    story.house.approved(header)
-    story.house.apply(header, ("restore",))
+    header = story.house.plan()
+    assert story.house.planned(BELOW)[revived] == "restore"
+    story.house.carry_out(header, ("restore",))
     assert revived in story.builder.files()
-    story.readable()
+    readable(story)
     story.builder.repository.branches["main"].staged.pop("linked")
 
 
-def test_restore_puts_everything_back(story: Story) -> None:
-    quarantined = next(plan for plan in story.house.tonight().state.runs(STORAGE, "deletion_log"))
-    plan_id = quarantined.receipt.facts["plan_id"]
-    restore(story.house.spark, story.house.tonight(), STORAGE, plan_id=plan_id)
-    assert story.builder.files() == story.kept | story.dead.keys()
-    assert find_plan(story.house.config, plan_id).status_at(story.house.now) == "restored"
+def test_restore_puts_everything_back(story: Story[Filled]) -> None:
+    story.house.restore(story.header.plan_id)
+    assert story.builder.files() == story.builder.kept | story.builder.dead.keys()
+    assert story.before.items() <= story.house.files().items()
+    assert find_plan(story.house.config, story.header.plan_id).status_at(story.house.now) == "restored"
 
 
-def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story) -> None:
+def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story[Filled]) -> None:
     house = story.house
     house.now = NOW + timedelta(days=3)
-    header = story.plan()
-    dead = set(story.planned())
-    assert story.dead.keys() <= dead
-    house.approved(header)
-    house.apply(header)
+    header = house.plan()
+    dead = house.keys("deletion_plan")
+    assert story.garbage <= dead
+    house.carry_out(header)
     house.now = NOW + timedelta(days=4)
-    purge = story.plan()
-    assert {key for key, action in story.planned().items() if action == "purge"} == dead
-    house.approved(purge)
-    assert all(outcome == "done" for _, outcome in house.apply(purge).books)
-    assert not story.dead.keys() & story.builder.files()
-    story.readable()
+    purge = house.plan()
+    assert house.keys("deletion_plan", action="purge") == dead
+    assert outcomes(house.carry_out(purge)) == {"done"}
+    assert not story.garbage & house.files().keys()
+    readable(story)
 
 
-def test_a_longer_rule_afterwards_does_not_ask_for_what_the_shorter_one_took(story: Story) -> None:
+def test_a_longer_rule_afterwards_does_not_ask_for_what_the_shorter_one_took(story: Story[Filled]) -> None:
     """lakeFS keeps its commits: what is purged is live again by the longer rule, and gone by our own hand, which is no sign of a loss."""
     house = story.house
     story.builder.rules(365)
     house.now = NOW + timedelta(days=5)
-    assert story.plan().failed_gates == []
-    expired = next(key for key, reason in story.dead.items() if reason == "expired")
-    assert f"ml-data/{expired}" in house.live()
+    assert house.plan().failed_gates == []
+    assert f"{BELOW}{story.builder.one('expired')}" in house.live()
     assert unreadable(house) == {"a/1"}
 
 
 # Single nights
 
 
+@dataclass
+class Fresh:
+    """An empty repository on a storage of its own, and its server."""
+
+    house: Lakehouse
+    builder: RepositoryBuilder
+    server: FakeServer
+
+
 @pytest.fixture
-def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Story]:
-    yield from started(spark, tmp_path)
+def fresh(spark: SparkSession, tmp_path: Path) -> Iterator[Fresh]:
+    house = Lakehouse(spark, tmp_path)
+    builder = RepositoryBuilder(house.warehouse, days_ago(60))
+    with served(house, builder) as server:
+        yield Fresh(house, builder, server)
 
 
-def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(fresh: Story) -> None:
+def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(fresh: Fresh) -> None:
     """H7: lakeFS sweeps a mark of any age without looking again. H6: what a long commit hid from the plan is committed by then."""
     builder = fresh.builder
     builder.rules(1)
@@ -219,8 +215,8 @@ def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(
     builder.commit("main", a=b"3")
     builder.commit("dev", a=b"4")
     lost, hidden = builder.upload(), builder.upload()
-    header = fresh.plan()
-    assert fresh.planned().keys() == {*expired, lost, hidden}
+    header = fresh.house.plan()
+    assert fresh.house.planned(BELOW).keys() == {*expired, lost, hidden}
     fresh.house.approved(header)
     builder.branch("revived", old)
     builder.rules(1, dev=365)
@@ -228,11 +224,11 @@ def test_a_plan_is_stopped_by_a_longer_rule_a_new_branch_or_a_commit_made_since(
     builder.commit("main")
     builder.stage("main", "late", lost)
     applied = fresh.house.apply(header)
-    assert {outcome: total.rows for (_, outcome), total in applied.books.items()} == {"changed": 4}
+    assert counts(applied.books) == {("quarantine", "changed"): 4}
     assert {*expired, lost, hidden} <= builder.files()
 
 
-def test_a_range_that_is_gone_stops_the_night_and_names_it(fresh: Story) -> None:
+def test_a_range_that_is_gone_stops_the_night_and_names_it(fresh: Fresh) -> None:
     builder = fresh.builder
     builder.commit("main", a=b"1")
     dumps = {path.name for path in (builder.namespace / "_lakefs").iterdir()}
@@ -247,7 +243,7 @@ def test_a_range_that_is_gone_stops_the_night_and_names_it(fresh: Story) -> None
         fresh.house.mark()
 
 
-def test_grace_of_nothing_leaves_the_servers_own_in_force(fresh: Story) -> None:
+def test_grace_of_nothing_leaves_the_servers_own_in_force(fresh: Fresh) -> None:
     builder = fresh.builder
     fresh.house.settings = {"grace": timedelta(0)}
     fresh.server.grace_period = 6 * 3600
@@ -256,8 +252,8 @@ def test_grace_of_nothing_leaves_the_servers_own_in_force(fresh: Story) -> None:
     young = builder.upload()
     builder.now = NOW - timedelta(hours=7, minutes=30)
     old = builder.upload()
-    fresh.plan()
-    assert fresh.planned() == {old: "quarantine"}
+    fresh.house.plan()
+    assert fresh.house.planned(BELOW) == {old: "quarantine"}
     assert young in builder.files()
 
 
@@ -272,8 +268,9 @@ class Crowded:
 
 @pytest.fixture(scope="module")
 def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crowded]:
-    for story in started(spark, tmp_path_factory.mktemp("crowded")):
-        builder, house = story.builder, story.house
+    house = Lakehouse(spark, tmp_path_factory.mktemp("crowded"))
+    builder = RepositoryBuilder(house.warehouse, days_ago(60))
+    with served(house, builder):
         builder.commit("main", a=b"1")
         lost, foreign, elsewhere, staged = (builder.upload() for _ in range(4))
         for name in Crowded.strays:
@@ -288,8 +285,8 @@ def crowded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
         with server.running() as url:
             other = config_of(url, "importer", location=f"file://{importer.namespace}").model_copy(update={"name": "importer"})
             house.lakes = [*house.lakes, other]
-            story.plan()
-        yield Crowded(story.planned(), lost)
+            house.plan()
+        yield Crowded(house.planned(BELOW), lost)
 
 
 def test_objects_in_the_root_directly_under_data_and_of_uploads_in_progress(crowded: Crowded) -> None:
@@ -302,37 +299,36 @@ def test_another_lake_on_the_storage_protects_what_the_repository_lets_go(crowde
     assert crowded.planned == {crowded.lost: "quarantine", "data/loose.bin": "quarantine"}
 
 
-def test_the_second_night_lists_only_partitions_that_changed_and_plans_what_a_clean_run_would(fresh: Story) -> None:
+def test_the_second_night_lists_only_partitions_that_changed_and_plans_what_a_clean_run_would(fresh: Fresh) -> None:
     """And what was quarantined is gone from the next night's inventory."""
     builder, house = fresh.builder, fresh.house
     house.now = datetime.now(UTC) + timedelta(days=400)  # behind whatever time the disk gives its directories
     builder.commit("main", a=b"1")
     first = builder.upload()
-    fresh.plan()
-    assert fresh.planned().keys() == {first}
+    house.plan()
+    assert house.planned(BELOW).keys() == {first}
     builder.now = days_ago(30)
     second = builder.upload()
     house.now += timedelta(days=1)
-    header = fresh.plan()
-    facts = house.tonight().state.require(STORAGE, "storage_inventory", house.clock.today()).receipt.facts
+    header = house.plan()
+    facts = house.facts("storage_inventory")
     assert (facts["flow"], facts["carried_directories"], facts["carried_objects"]) == ("optimized", 1, 2)
-    assert fresh.planned().keys() == {first, second}
+    assert house.planned(BELOW).keys() == {first, second}
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(0)})]
-    assert fresh.plan().rows_digest == header.rows_digest
-    facts = house.tonight().state.require(STORAGE, "storage_inventory", house.clock.today()).receipt.facts
+    assert house.plan().rows_digest == header.rows_digest
+    facts = house.facts("storage_inventory")
     assert (facts["flow"], facts["carried_objects"]) == ("clean", 0)
 
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(days=7)})]
-    house.approved(header)
-    house.apply(header)
+    house.carry_out(header)
     house.now += timedelta(days=1)
-    fresh.plan()
-    facts = house.tonight().state.require(STORAGE, "storage_inventory", house.clock.today()).receipt.facts
+    house.plan()
+    facts = house.facts("storage_inventory")
     assert (facts["flow"], facts["carried_directories"]) == ("optimized", 0)
-    assert fresh.planned() == {first: "purge", second: "purge"}
+    assert house.planned(BELOW) == {first: "purge", second: "purge"}
 
 
-def test_the_whole_is_listed_every_seven_days(fresh: Story) -> None:
+def test_the_whole_is_listed_every_seven_days(fresh: Fresh) -> None:
     house = fresh.house
     fresh.builder.commit("main", a=b"1")
     published = storage_inventory(house.spark, house.tonight(), STORAGE)

@@ -5,34 +5,22 @@ The tests of this module are one story in order; each stands on what the one bef
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.delete.restore import restore
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
-from tests.stages.lakehouse import STORAGE, Lakehouse
+from tests.stages.lakehouse import Lakehouse, Story, counts, outcomes
 
 pytestmark = pytest.mark.spark
 
 START = datetime.now(UTC) + timedelta(days=1)
 
 
-@dataclass
-class Story:
-    house: Lakehouse
-    nessie: NessieBuilder
-    garbage: set[str]
-    before: dict[str, tuple[str, int]]
-    header: PlanHeader
-
-
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Story[NessieBuilder]:
     nessie_server.reset()
     house = Lakehouse(spark, tmp_path_factory.mktemp("nessie_night"), now=START)
     nessie = NessieBuilder(nessie_server.uri, house.warehouse)
@@ -50,77 +38,70 @@ def story(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.T
     lost = set(main.at_hand("db.orders").leftovers(LONG_AGO))
     created = {path for path in at_tag if path.name.startswith("00000-") and path.name.endswith(".metadata.json")}
     house.lakes = [nessie.config(retention={"default": "1"})]
-    garbage = {house.key(path) for path in superseded | dropped | lost | created}
-    return Story(house, nessie, garbage, house.files(), house.plan())
+    return Story.begun(house, nessie, {house.key(path) for path in superseded | dropped | lost | created})
 
 
-def readable(story: Story) -> None:
+def readable(story: Story[NessieBuilder]) -> None:
     for row in story.house.rows("live_contents", "shop"):
         assert open_table(row["metadata_location"]).scan().to_arrow().num_rows > 0
 
 
-def test_a_plan_holds_what_no_kept_commit_shows_and_the_files_of_dropped_tables(story: Story) -> None:
+def test_a_plan_holds_what_no_kept_commit_shows_and_the_files_of_dropped_tables(story: Story[NessieBuilder]) -> None:
     assert story.header.failed_gates == []
     assert story.house.keys("deletion_plan") == story.garbage
     readable(story)
 
 
-def test_every_file_is_live_or_planned(story: Story) -> None:
+def test_every_file_is_live_or_planned(story: Story[NessieBuilder]) -> None:
     assert set(story.before) - story.house.live() == story.garbage
 
 
-def test_the_second_mark_decodes_nothing(story: Story) -> None:
+def test_the_second_mark_decodes_nothing(story: Story[NessieBuilder]) -> None:
     assert story.house.plan().plan_id == story.header.plan_id
-    segments = [published.receipt.facts["decoded"] for published in story.house.tonight().state.runs("shop", "manifest_entries")]
-    assert segments[0] > 0
-    assert segments[1:] == [0]
+    first, *later = story.house.decoded("shop")
+    assert first > 0
+    assert later == [0]
 
 
-def test_apply_quarantines_exactly_the_plan_and_restore_puts_it_back(story: Story) -> None:
+def test_apply_quarantines_exactly_the_plan_and_restore_puts_it_back(story: Story[NessieBuilder]) -> None:
     house = story.house
-    house.approved(story.header)
-    applied = house.apply(story.header)
-    assert {key: total.rows for key, total in applied.books.items()} == {("quarantine", "done"): len(story.garbage)}
-    assert house.files() == {key: value for key, value in story.before.items() if key not in story.garbage}
+    assert counts(house.carry_out(story.header).books) == {("quarantine", "done"): len(story.garbage)}
+    assert house.files() == story.without_garbage()
     readable(story)
-    restore(house.spark, house.tonight(), STORAGE, plan_id=story.header.plan_id)
+    house.restore(story.header.plan_id)
     assert house.files() == story.before
 
 
-def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story) -> None:
+def test_a_later_night_quarantines_again_and_the_one_after_purges(story: Story[NessieBuilder]) -> None:
     house = story.house
     house.now = START + timedelta(days=1)
     header = house.plan()
     assert house.keys("deletion_plan") == story.garbage
-    house.approved(header)
-    house.apply(header)
+    house.carry_out(header)
     house.now = START + timedelta(days=2)
     purge = house.plan()
-    assert {row["key"] for row in house.rows("deletion_plan") if row["action"] == "purge"} == story.garbage
-    house.approved(purge)
-    applied = house.apply(purge)
-    assert all(outcome == "done" for _, outcome in applied.books)
-    assert house.files() == {key: value for key, value in story.before.items() if key not in story.garbage}
+    assert house.keys("deletion_plan", action="purge") == story.garbage
+    assert outcomes(house.carry_out(purge)) == {"done"}
+    assert house.files() == story.without_garbage()
     readable(story)
 
 
-def test_after_the_purge_nothing_is_left_to_do_and_collected_history_is_not_asked_for_again(story: Story) -> None:
+def test_after_the_purge_nothing_is_left_to_do_and_collected_history_is_not_asked_for_again(story: Story[NessieBuilder]) -> None:
     house = story.house
     house.now = START + timedelta(days=3)
     header = house.plan()
     assert header.totals == {}
     assert house.keys("deletion_plan") == set()
-    newest = list(house.tonight().state.runs("shop", "manifest_entries"))[-1]
-    assert (newest.receipt.facts["decoded"], newest.receipt.facts["unreadable"]) == (0, 0)
+    facts = house.facts("manifest_entries", "shop")
+    assert (facts["decoded"], facts["unreadable"]) == (0, 0)
 
 
-def test_a_longer_cutoff_does_not_ask_for_history_that_an_earlier_plan_took(story: Story) -> None:
+def test_a_longer_cutoff_does_not_ask_for_history_that_an_earlier_plan_took(story: Story[NessieBuilder]) -> None:
     house = story.house
     house.now = START + timedelta(days=4)
-    house.lakes = [story.nessie.config(retention={"default": "none"})]
+    house.lakes = [story.builder.config(retention={"default": "none"})]
     header = house.plan()
     assert header.failed_gates == []
-    live = house.tonight().state.require("shop", "live_files", house.clock.today())
-    assert any("are gone" in note for note in live.receipt.facts["notes"])
+    assert any("are gone" in note for note in house.facts("live_files", "shop")["notes"])
     readable_now = {row["metadata_location"] for row in house.rows("live_contents", "shop") if row["at_head"]}
     assert all(open_table(address).scan().to_arrow().num_rows > 0 for address in readable_now)

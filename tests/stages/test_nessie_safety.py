@@ -154,8 +154,7 @@ def test_a_night_over_sound_tables_passes_its_gates(shared: Shared) -> None:
 def test_what_cannot_be_listed_is_kept_whole_and_reported(shared: Shared) -> None:
     assert not shared.keys(*shared.unlisted) & shared.planned
     assert shared.keys(*shared.around) <= shared.planned
-    live = shared.house.tonight().state.require("shop", "live_files", shared.house.clock.today())
-    assert sum("cannot be listed" in note for note in live.receipt.facts["notes"]) == 2
+    assert sum("cannot be listed" in note for note in shared.house.facts("live_files", "shop")["notes"]) == 2
 
 
 def test_spellings_of_one_place_are_one_place_and_unclaimed_files_are_left_alone(shared: Shared) -> None:
@@ -199,8 +198,7 @@ def test_older_metadata_that_is_gone_stops_the_run_unless_that_is_tolerated(hous
     house.lakes = [builder.config(missing_history="tolerate")]
     header = house.plan()
     assert header.failed_gates == []
-    live = house.tonight().state.require("shop", "live_files", house.clock.today())
-    assert any(older.name in note for note in live.receipt.facts["notes"])
+    assert any(older.name in note for note in house.facts("live_files", "shop")["notes"])
 
 
 def test_a_repository_whose_every_table_was_dropped_passes_no_gate(house: Lakehouse, builder: NessieBuilder) -> None:
@@ -262,15 +260,13 @@ def test_deferred_quarantine_moves_nothing_and_does_not_purge_what_came_back_to_
     house.settings = {**house.settings, "quarantine": "deferred"}
     house.lakes = [builder.config(retention=HEADS)]
     before = house.files()
-    header = house.plan()
-    house.approved(header)
-    house.apply(header)
+    house.carry_out(house.plan())
     assert house.files() == before
     builder.branch("revived")
     builder.commit([put(["db", "t"], old)], "revived")
     house.now += timedelta(days=1)
     house.plan()
-    actions = {row["key"]: row["action"] for row in house.rows("deletion_plan")}
+    actions = house.planned()
     assert actions[house.key(old["metadataLocation"])] == "restore"
     assert "purge" in actions.values()
 
@@ -307,8 +303,7 @@ def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
     monkeypatch.setattr("gc_assets.stages.mark.commit_graph.__version__", "the next one")  # which reads every history anew
     house.plan()
     assert not mine & house.keys("deletion_plan")
-    notes = house.tonight().state.require("shop", "reachable_snapshots", house.clock.today()).receipt.facts["notes"]
-    assert sum("is gone since" in note for note in notes) == 2
+    assert sum("is gone since" in note for note in house.facts("reachable_snapshots", "shop")["notes"]) == 2
     builder.branch("again", at=head)
     assert open_table(str(metadata_of(builder, "db.t", "again"))).scan().to_arrow().num_rows > 0
     builder.drop("again")
@@ -343,17 +338,15 @@ def test_nothing_is_purged_while_live_metadata_that_was_never_read_waits_in_quar
     planned = house.keys("deletion_plan")
     assert old in planned
     assert any(key.endswith(".parquet") for key in planned)
-    house.approved(header)
-    house.apply(header)
+    house.carry_out(header)
     # All history is live again, and what its metadata names has to be read anew.
     house.lakes = [builder.config(missing_history="tolerate", keep_listed_snapshots="none")]
     for level in (".metadata.json", ".avro"):
         house.now += timedelta(days=1)
         header = house.plan()
-        assert {row["action"] for row in house.rows("deletion_plan")} == {"restore"}
-        assert all(key.endswith(level) for key in house.keys("deletion_plan"))
-        house.approved(header)
-        house.apply(header)
+        assert set(house.planned().values()) == {"restore"}
+        assert all(key.endswith(level) for key in house.planned())
+        house.carry_out(header)
     assert (house.warehouse / old).exists()
 
 

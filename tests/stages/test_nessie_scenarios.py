@@ -16,7 +16,7 @@ from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.scenarios import SCENARIOS, Told, tell
 from tests.lakes.nessie.server import Server
 from tests.lakes.nessie.support import shown_from_the_cutoff_on
-from tests.stages.lakehouse import Lakehouse
+from tests.stages.lakehouse import Lakehouse, outcomes
 
 pytestmark = pytest.mark.spark
 
@@ -64,13 +64,11 @@ def test_every_file_stays_or_is_planned(judged: Judged) -> None:
 
 def test_after_apply_and_purge_every_content_reads_in_full_and_a_second_run_plans_nothing(judged: Judged) -> None:
     house = judged.house
-    house.approved(judged.header)
-    house.apply(judged.header)
+    house.carry_out(judged.header)
     house.now = START + timedelta(minutes=5)
     purge = house.plan()
-    assert {row["action"] for row in house.rows("deletion_plan")} == {"purge"}
-    house.approved(purge)
-    assert all(outcome == "done" for _, outcome in house.apply(purge).books)
+    assert set(house.planned().values()) == {"purge"}
+    assert outcomes(house.carry_out(purge)) == {"done"}
     assert not [key for key in judged.planned if (house.warehouse / key).exists()]
     assert read_everything(judged) > len(SCENARIOS)
     house.now = START + timedelta(minutes=10)

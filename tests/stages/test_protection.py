@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -97,7 +96,6 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
             group.store.set_virtual_ref(f"{array.path}/c/{index}", f"file://{borrowed}", offset=8 * index, length=8)  # type: ignore[attr-defined]
 
     repository.commit("main", days_ago(25), refer)
-    weather = IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": f"file://{house.warehouse}/weather/"})
 
     # The same table in a second catalog, at an older age: what that one still shows stays.
     other = LakeBuilder(house.root, catalog_name="other", catalog_file="other.db")
@@ -130,7 +128,7 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
     os.utime(stray, (days_ago(30).timestamp(),) * 2)
     protected["notes.txt"] = "unowned"
 
-    house.lakes = [iceberg.config("sales"), other.config("archive"), weather]
+    house.lakes = [iceberg.config("sales"), other.config("archive"), house.weather()]
     header = house.plan()
     return Trapped(house, header, protected, {house.key(path) for path in garbage}, house.leftovers(), house.live())
 
@@ -151,7 +149,7 @@ def test_what_another_needs_is_live(trapped: Trapped, why: str) -> None:
 
 
 def test_nothing_protected_is_an_orphan(trapped: Trapped) -> None:
-    orphans = {row["key"] for row in trapped.house.rows("orphan_files")}
+    orphans = trapped.house.keys("orphan_files")
     assert {key: why for key, why in trapped.protected.items() if key in orphans} == {}
 
 
@@ -162,23 +160,18 @@ def test_every_spelling_of_a_live_file_is_one_key(trapped: Trapped) -> None:
 
 
 def test_what_is_no_object_is_reported_and_no_candidate(trapped: Trapped) -> None:
-    state = trapped.house.tonight().state
-    problems = state.require("warehouse", "storage_inventory", trapped.house.clock.today()).receipt.facts["problems"]
-    assert problems == {"symlink": 2, "special": 2, "not_utf8": 1}
+    assert trapped.house.facts("storage_inventory")["problems"] == {"symlink": 2, "special": 2, "not_utf8": 1}
     inventory = trapped.house.keys("storage_inventory")
     assert not {key for key in inventory if "link" in key or "pipe" in key or "not-utf8" in key}
 
 
 def test_unowned_files_are_counted_and_left_alone(trapped: Trapped) -> None:
-    state = trapped.house.tonight().state
-    waterfall = state.require("warehouse", "orphan_files", trapped.house.clock.today()).receipt.facts["waterfall"]
-    assert waterfall["unowned"]["files"] >= 1
+    assert trapped.house.facts("orphan_files")["waterfall"]["unowned"]["files"] >= 1
 
 
 def test_after_apply_every_table_reads_in_full(trapped: Trapped) -> None:
     house = trapped.house
-    house.approved(trapped.header)
-    house.apply(trapped.header)
+    house.carry_out(trapped.header)
     iceberg = LakeBuilder(house.root)
     for name in ("db.t", "db.t_2", "db.inner", "db.kept", "db.spelled", "db.twice"):
         assert iceberg.catalog.load_table(name).scan().to_arrow().num_rows > 0

@@ -105,9 +105,7 @@ def test_a_night_after_a_thousand_asks_the_state_as_often_as_the_second(
     orders.append(days_ago(2))
     orders.leftovers(days_ago(10))
     house.lakes = [lake.config("sales")]
-    header = house.plan()
-    house.approved(header)
-    house.apply(header)
+    house.carry_out(house.plan())
     first = house.clock.today()
     house.now += timedelta(days=1)
     second = night(house, requests)

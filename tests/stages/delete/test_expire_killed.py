@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from benchmarks.iceberg_history import HistoryWriter
 from gc_assets.core.clock import start_of
 from gc_assets.lakes.iceberg import catalog, expire, table_expiry  # noqa: F401 - imported before the fork, the lake imports them late
-from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stages.delete.expire import ExpiryRecord, actions_of, make_edits
@@ -54,8 +53,7 @@ def test_a_plan_killed_at_50_moments_of_its_expiry_is_completed_by_applying_agai
         writer.table(f"t{index}", **random_history(luck, as_of, statistics=False))
     before = {f"db.t{index}": document(builder.catalog.load_table(f"db.t{index}")) for index in range(HISTORIES)}
     tree = document_tree(house.warehouse / "weather", days_ago(18))
-    weather = {"name": "weather", "kind": "icechunk", "location": f"file://{house.warehouse}/weather/", "retention": {"default": "10d"}}
-    house.lakes = [builder.config("sales"), IcechunkLakeConfig.model_validate(weather)]
+    house.lakes = [builder.config("sales"), house.weather(retention={"default": "10d"})]
     header = house.plan()
     plan = house.approved(header, *house.failed_gates(header))
     planned = actions_of(house.tonight(), plan)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.books.plans import execution_directory, find_plan
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.stages.lakehouse import NOW, Lakehouse, days_ago
+from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +51,7 @@ def locked(house: Lakehouse) -> Iterator[None]:
 
 
 def freed(house: Lakehouse) -> set[str]:
-    return {row["key"] for row in house.rows("deletion_plan") if row["after_expiry"]}
+    return house.keys("deletion_plan", after_expiry=True)
 
 
 def test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_again(
@@ -60,19 +60,14 @@ def test_what_a_failed_edit_was_to_free_stays_and_goes_when_the_plan_is_applied_
     house, orders, header = planned
     waiting, leftovers, listed = freed(house), house.leftovers(), [item.snapshot_id for item in orders.table.snapshots()]
     with locked(house):
-        applied = house.apply(header)
-    books = {key: total.rows for key, total in applied.books.items()}
+        books = counts(house.apply(header).books)
     assert books == {("expire", "failed"): 2, ("quarantine", "done"): len(leftovers), ("quarantine", "failed"): len(waiting)}
     assert waiting <= set(house.files())
     assert not leftovers & set(house.files())
     assert [item.snapshot_id for item in orders.table.snapshots()] == listed
     assert find_plan(house.config, header.plan_id).finished is None
 
-    again = house.apply(header)
-    assert {key: total.rows for key, total in again.books.items()} == {
-        ("expire", "done"): 2,
-        ("quarantine", "done"): len(leftovers | waiting),
-    }
+    assert counts(house.apply(header).books) == {("expire", "done"): 2, ("quarantine", "done"): len(leftovers | waiting)}
     assert not waiting & set(house.files())
     assert orders.table.scan().to_arrow().num_rows > 0
 
@@ -89,9 +84,8 @@ def test_an_outdated_plan_whose_edits_failed_ends_without_them(planned: tuple[La
         outcome.unlink()
     (house.warehouse / key).hardlink_to(house.warehouse / ".gc-assets" / "trash" / header.plan_id / key)
     house.now = NOW + timedelta(days=4)
-    applied = house.apply(header)
+    books = counts(house.apply(header).books)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
-    books = {key: total.rows for key, total in applied.books.items()}
     assert books == {
         ("expire", "changed"): 2,
         ("quarantine", "done"): len(leftovers) - 1,

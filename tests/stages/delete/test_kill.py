@@ -18,7 +18,7 @@ from gc_assets.stores.protocol import LEASE_DURATION
 from tests.killed import kill_session
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages import process
-from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, counts, days_ago
 
 pytestmark = pytest.mark.spark
 
@@ -40,11 +40,6 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSes
     assert house.keys("deletion_plan") == garbage
     house.approved(header, *house.failed_gates(header))
     log = house.root / "state" / execution_directory(header)
-    trash = house.warehouse / ".gc-assets" / "trash" / header.plan_id
-
-    def in_trash() -> set[str]:
-        return {str(path.relative_to(trash)) for path in trash.rglob("*") if path.is_file()}
-
     killed = process.start(house, "session", "apply", header.plan_id)
     try:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -55,7 +50,7 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSes
     finally:
         kill_session(killed)
 
-    moved = in_trash()
+    moved = house.trash(header)
     assert len(moved) < len(garbage), "the apply was over before it was killed"
     assert moved
     assert set(house.files()) | moved == set(before)
@@ -66,9 +61,8 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSes
         house.apply(header)
 
     house.now = NOW + LEASE_DURATION + timedelta(minutes=1)
-    applied = house.apply(header)
-    assert {key: total.rows for key, total in applied.books.items()} == {("quarantine", "done"): len(garbage)}
+    assert counts(house.apply(header).books) == {("quarantine", "done"): len(garbage)}
     assert house.files() == {key: value for key, value in before.items() if key not in garbage}
-    assert in_trash() == garbage
+    assert house.trash(header) == garbage
     assert sorted(row["key"] for row in house.rows("deletion_log")) == sorted(garbage)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"

@@ -82,9 +82,7 @@ def sound(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Soun
     repository.tag("v1", repository.head("main"))
     for name in ("b", "c"):
         repository.commit("main", days_ago(20), numbers(name, range(3)))
-    location = f"file://{house.warehouse}/weather/"
-    weather = IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location})
-    return Sound(house, iceberg.config("sales"), weather)
+    return Sound(house, iceberg.config("sales"), house.weather())
 
 
 @pytest.fixture(scope="module", params=["manifest", "manifest list", "icechunk manifest"])

@@ -43,7 +43,7 @@ def query(name: str) -> str:
 
 
 @dataclass
-class Story:
+class ExpiredTable:
     """Five commits over two months; the first four are expired. `ids` and `times` in the order of the commits."""
 
     spark: SparkSession
@@ -56,7 +56,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> ExpiredTable:
     house = Lakehouse(spark, tmp_path_factory.mktemp("history"))
     builder = LakeBuilder(house.root)
     house.lakes = [builder.config("sales")]
@@ -87,7 +87,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     put(house, MANIFEST_ENTRIES, entries)
     put(house, SNAPSHOT_HISTORY, history)
     history_views(spark, house.tonight(), "sales")
-    return Story(spark, ids, times, files)
+    return ExpiredTable(spark, ids, times, files)
 
 
 def decoded(lake: IcebergLake) -> Any:
@@ -133,52 +133,52 @@ def moment(at: datetime) -> datetime:
     return at.replace(tzinfo=None)  # Spark hands out naive times in the session's zone, UTC
 
 
-def test_expired_snapshots_of_a_table_are_listed_with_their_application(story: Story) -> None:
-    rows = story.ask("expired")
+def test_expired_snapshots_of_a_table_are_listed_with_their_application(orders: ExpiredTable) -> None:
+    rows = orders.ask("expired")
     assert [(row["committed_at"], row["snapshot_id"], row["operation"], row["application"]) for row in rows] == [
-        (moment(story.times[0]), story.ids[0], "append", "app-09-28"),
-        (moment(story.times[1]), story.ids[1], "append", "app-09-29"),
-        (moment(story.times[2]), story.ids[2], "append", "app-10-02"),
-        (moment(story.times[3]), story.ids[3], "delete", "app-cleaner"),
+        (moment(orders.times[0]), orders.ids[0], "append", "app-09-28"),
+        (moment(orders.times[1]), orders.ids[1], "append", "app-09-29"),
+        (moment(orders.times[2]), orders.ids[2], "append", "app-10-02"),
+        (moment(orders.times[3]), orders.ids[3], "delete", "app-cleaner"),
     ]
 
 
-def test_live_and_expired_snapshots_are_one_view_with_what_removed_them(story: Story) -> None:
-    rows = story.ask("all", table=TABLE)
+def test_live_and_expired_snapshots_are_one_view_with_what_removed_them(orders: ExpiredTable) -> None:
+    rows = orders.ask("all", table=TABLE)
     assert [(row["snapshot_id"], row["expired"], row["plan_id"]) for row in rows] == [
-        *((snapshot_id, True, "p1") for snapshot_id in story.ids[:4]),
-        (story.ids[4], False, None),
+        *((snapshot_id, True, "p1") for snapshot_id in orders.ids[:4]),
+        (orders.ids[4], False, None),
     ]
     assert all(row["reason"].startswith("expired: ") for row in rows[:4])
 
 
-def test_the_view_has_the_columns_of_icebergs_snapshots_table_and_expired(story: Story) -> None:
+def test_the_view_has_the_columns_of_icebergs_snapshots_table_and_expired(orders: ExpiredTable) -> None:
     names = ["committed_at", "snapshot_id", "parent_id", "operation", "manifest_list", "summary"]
-    assert story.spark.table("all_snapshots").columns == ["table_name", *names, "expired"]
+    assert orders.spark.table("all_snapshots").columns == ["table_name", *names, "expired"]
 
 
-def test_a_live_file_says_when_and_by_which_application_it_was_added_although_its_snapshot_expired(story: Story) -> None:
-    [row] = story.ask("file added", table=TABLE, file=story.files["09-29"])
+def test_a_live_file_says_when_and_by_which_application_it_was_added_although_its_snapshot_expired(orders: ExpiredTable) -> None:
+    [row] = orders.ask("file added", table=TABLE, file=orders.files["09-29"])
     assert row == {
-        "committed_at": moment(story.times[1]),
-        "snapshot_id": str(story.ids[1]),
+        "committed_at": moment(orders.times[1]),
+        "snapshot_id": str(orders.ids[1]),
         "application": "app-09-29",
         "expired": True,
     }
-    assert story.ask("file removed", table=TABLE, file=story.files["09-29"]) == []
+    assert orders.ask("file removed", table=TABLE, file=orders.files["09-29"]) == []
 
 
-def test_a_removed_file_says_when_and_by_which_application_it_went(story: Story) -> None:
-    [row] = story.ask("file removed", table=TABLE, file=story.files["09-28"])
-    assert (row["committed_at"], row["operation"], row["application"]) == (moment(story.times[3]), "delete", "app-cleaner")
+def test_a_removed_file_says_when_and_by_which_application_it_went(orders: ExpiredTable) -> None:
+    [row] = orders.ask("file removed", table=TABLE, file=orders.files["09-28"])
+    assert (row["committed_at"], row["operation"], row["application"]) == (moment(orders.times[3]), "delete", "app-cleaner")
 
 
 @pytest.mark.parametrize("name", ["partition by summary", "partition by address"])
-def test_a_partition_says_when_it_came_and_went(story: Story, name: str) -> None:
-    rows = story.ask(name, table=TABLE, partition="day=09-28")
+def test_a_partition_says_when_it_came_and_went(orders: ExpiredTable, name: str) -> None:
+    rows = orders.ask(name, table=TABLE, partition="day=09-28")
     assert [(row["committed_at"], row["operation"], row["expired"]) for row in rows] == [
-        (moment(story.times[0]), "append", True),
-        (moment(story.times[3]), "delete", True),
+        (moment(orders.times[0]), "append", True),
+        (moment(orders.times[3]), "delete", True),
     ]
     if name == "partition by address":
         assert [(row["files_added"], row["files_removed"]) for row in rows] == [(1, 0), (0, 1)]
@@ -187,8 +187,8 @@ def test_a_partition_says_when_it_came_and_went(story: Story, name: str) -> None
         assert "deleted-records=2" in rows[1]["change"]
 
 
-def test_a_month_says_its_commits_files_records_and_bytes(story: Story) -> None:
-    rows = story.ask("per month", table=TABLE)
+def test_a_month_says_its_commits_files_records_and_bytes(orders: ExpiredTable) -> None:
+    rows = orders.ask("per month", table=TABLE)
     assert [(row["month"], row["commits"], row["of_them_expired"], row["files_added"], row["records_added"]) for row in rows] == [
         (datetime(2026, 9, 1), 2, 2, 2, 5),  # noqa: DTZ001
         (datetime(2026, 10, 1), 3, 2, 2, 5),  # noqa: DTZ001
@@ -197,7 +197,7 @@ def test_a_month_says_its_commits_files_records_and_bytes(story: Story) -> None:
     assert all(row["bytes_added"] > 0 for row in rows)
 
 
-def test_a_date_without_a_history_says_what_to_run(story: Story, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_date_without_a_history_says_what_to_run(orders: ExpiredTable, spark: SparkSession, tmp_path: Path) -> None:
     house = Lakehouse(spark, tmp_path, [LakeBuilder(tmp_path).config("sales")])
     with pytest.raises(StateError, match=r"sales/snapshot_history has no table for .*--through snapshot_history"):
         history_views(spark, house.tonight(), "sales")
