@@ -7,7 +7,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from gc_assets.stages.tables import PARTS_DDL, collect
 
-# One batch in, rows of `PARTS_DDL` out, as `DataFrame.mapInArrow` takes it.
+# Batches in, batches out, as `DataFrame.mapInArrow` takes it. `once` and `spread` want rows of
+# `PARTS_DDL`.
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 # A task that reads more rows of metadata than this runs in an executor, so that this process stays
@@ -26,40 +27,48 @@ HERE_FILES: Final = 16
 # Pieces that read more bytes than this together are spread over executors.
 HERE_BYTES: Final = 4 * 2**20
 # A reading of which nobody knows how much it brings is begun here, and left to executors once it
-# has brought more rows than this.
-HERE_BEGUN: Final = 20_000
+# has brought more than this.
+BEGUN_ROWS: Final = 20_000
+BEGUN_BYTES: Final = 16 * 2**20
 
 
 def once(spark: SparkSession, task: Task, rows: int, files: int) -> Sequence[Any]:
     """Runs a task that is called with one batch of one row, and returns what it reports (rows of
     `PARTS_DDL`). The task reads so many rows of metadata from so many files of the state.
     """
-    return _here(task, 1) if rows <= HERE_ROWS and files <= HERE_FILES else _in_executors(spark, task, 1)
+    return here(task, [_numbers(1)]) if is_little(rows, files) else _in_executors(spark, task, 1)
 
 
 def spread(spark: SparkSession, task: Task, pieces: int, size_bytes: int) -> Sequence[Any]:
     """Runs a task over the numbers of independent pieces (column `id`), and returns what it reports
     (rows of `PARTS_DDL`). `size_bytes` is how much the pieces read together.
     """
-    return _here(task, pieces) if size_bytes <= HERE_BYTES else _in_executors(spark, task, pieces)
+    return here(task, [_numbers(pieces)]) if size_bytes <= HERE_BYTES else _in_executors(spark, task, pieces)
 
 
 def begun(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
     """Returns what a task yields for the numbers of so many pieces (column `id`), or null where
-    that is more than this process should hold.
+    that is more than this process should hold. The task must not write anything.
     """
     found: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size_bytes = 0
     for batch in task(iter([_numbers(pieces)])):
         found.append(batch)
         rows += batch.num_rows
-        if rows > HERE_BEGUN:
+        size_bytes += batch.nbytes
+        if rows > BEGUN_ROWS or size_bytes > BEGUN_BYTES:
             return None
     return found
 
 
-def _here(task: Task, pieces: int) -> Sequence[Any]:
-    return [row for batch in task(iter([_numbers(pieces)])) for row in batch.to_pylist()]
+def here(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Runs a task in this process and returns the rows that it yields."""
+    return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
+
+
+def is_little(rows: int, files: int) -> bool:
+    """Says whether so many rows of metadata in so many files of the state are read here."""
+    return rows <= HERE_ROWS and files <= HERE_FILES
 
 
 def _numbers(pieces: int) -> pa.RecordBatch:

@@ -85,17 +85,19 @@ class Lakehouse:
     def mark(self) -> None:
         for lake in self.config.lakes:
             mark(self.spark, self.tonight(), lake.name)
-            if lake.kind == "iceberg":
-                snapshot_history(self.spark, self.tonight(), lake.name)
 
     def plan(self) -> PlanHeader:
-        """A whole night up to its plan."""
+        """A whole night up to its plan; the record of snapshots only where the plan removes some."""
         self.mark()
         night = self.tonight()
         live_filter(self.spark, night, self.storage)
         storage_inventory(self.spark, night, self.storage)
         orphan_files(self.spark, night, self.storage)
-        return header_of(deletion_plan(self.spark, night, self.storage))
+        header = header_of(deletion_plan(self.spark, night, self.storage))
+        for lake in self.config.lakes:
+            if header.expiry_actions.get(lake.name) and lake.kind == "iceberg":
+                snapshot_history(self.spark, night, lake.name)
+        return header
 
     def approved(self, header: PlanHeader, *overrides: str) -> StoredPlan:
         approve(self.config, self.clock, header.plan_id, "tester", overrides)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,7 +14,7 @@ from gc_assets.stages import engine
 from gc_assets.stages.sweep import storage_inventory
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree
-from tests.stages.lakehouse import STORAGE, Lakehouse, days_ago
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
@@ -31,17 +33,27 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
     document_tree(house.warehouse / "weather", days_ago(40))
     house.lakes = [iceberg.config("sales"), house.weather(retention={"default": "10d"})]
 
-    def night() -> dict[str, str]:
-        plan = house.plan()
-        owners = [(lake.name, table) for lake in house.config.lakes for table in OF_A_LAKE]
-        owners += [(STORAGE, table) for table in OF_THE_STORAGE]
-        found = {f"{owner}/{table}": house.published(table, owner).receipt.digest for owner, table in owners}
-        return found | {"plan": plan.plan_id}
+    def receipt_of(table: str, owner: str) -> dict[str, Any]:
+        receipt = house.published(table, owner).receipt
+        sides = {name: sum(part.rows for part in parts) for name, parts in receipt.side.items()}
+        facts = {name: value for name, value in receipt.facts.items() if name != "tasks"}
+        balances = [balance for balance in receipt.balances if balance.name != "listing tasks"]
+        return {"rows": receipt.rows, "digest": receipt.digest, "sides": sides, "facts": facts, "balances": balances}
 
-    here = night()
+    def two_nights() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for now in (NOW, NOW + timedelta(days=1)):
+            house.now = now
+            plan = house.plan()
+            found.append({"plan": plan.plan_id})
+            found += [receipt_of(table, lake.name) for lake in house.config.lakes for table in OF_A_LAKE]
+            found += [receipt_of(table, STORAGE) for table in OF_THE_STORAGE]
+        return found
+
+    here = two_nights()
     shutil.rmtree(tmp_path / "state")
     monkeypatch.setattr(engine, "HERE_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_BYTES", -1)
-    monkeypatch.setattr(engine, "HERE_BEGUN", -1)
+    monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
     monkeypatch.setattr(storage_inventory, "HERE_ENTRIES", 1)
-    assert night() == here
+    assert two_nights() == here

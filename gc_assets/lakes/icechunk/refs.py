@@ -12,7 +12,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +26,7 @@ TOMBSTONE = f"{POINTER}.deleted"
 # the library either: it lists no name that ends so. Tags are never removed, so a tag that has
 # nothing else is a loss.
 _STAGED = re.compile(rf"{re.escape(POINTER)}#[0-9]+")
-# How often the refs are read before a branch that is gone each time is an error.
+# How often the refs are read before it is an error that they are others each time.
 _READINGS = 3
 _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
@@ -50,22 +49,42 @@ def read_refs(lake: str, objects: Objects, repository: str) -> RefsRead:
     """Returns every ref below `<repository>/refs/`. Raises `LakeUnreadable` naming the object that
     could not be read or understood.
 
-    A directory without objects is no ref: deleting a branch leaves one on a local disk. Where a
-    branch goes while the refs are read, all are listed anew: it may have been renamed, and its new
-    name is not in the old listing.
+    A directory without objects is no ref: deleting a branch leaves one on a local disk.
+
+    No store lists and reads in one moment, and a branch that is renamed meanwhile may be in a
+    listing under neither of its names. So refs count only once they are listed again afterwards,
+    and are the same.
     """
-    for _ in range(_READINGS - 1):
-        with suppress(_BranchGone):
-            return _read(lake, objects, repository)
-    return _read(lake, objects, repository)
+    changed = LakeUnreadable(
+        f"lake {lake}: refs came or went each of the {_READINGS} times that {repository}/refs/ was read; run again when less is written"
+    )
+    for _ in range(_READINGS):
+        listed = _listed(lake, objects, repository)
+        try:
+            read = _read(lake, objects, repository, listed)
+        except _BranchGone as error:
+            changed = error
+            continue
+        if _of_refs(_listed(lake, objects, repository)) == _of_refs(listed):
+            return read
+    raise changed
 
 
-def _read(lake: str, objects: Objects, repository: str) -> RefsRead:
+def _listed(lake: str, objects: Objects, repository: str) -> dict[str, int]:
     prefix = f"{repository}/refs/"
     try:
-        listed = {address: size for address, size, _ in objects.list(prefix)}
+        return {address: size for address, size, _ in objects.list(prefix)}
     except OSError as error:
         raise LakeUnreadable(f"lake {lake}: {prefix} cannot be listed: {error}") from error
+
+
+def _of_refs(listed: Iterable[str]) -> set[str]:
+    """Returns the addresses without those of writes under way."""
+    return {address for address in listed if address.rpartition("/")[2] in {POINTER, TOMBSTONE}}
+
+
+def _read(lake: str, objects: Objects, repository: str, listed: Mapping[str, int]) -> RefsRead:
+    prefix = f"{repository}/refs/"
     names: dict[str, set[str]] = defaultdict(set)
     for address in listed:
         directory, _, name = address.removeprefix(prefix).rpartition("/")

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 
 # Up to so many sources are read one after the other in this process.
-HERE_SOURCES = 64
+HERE_SOURCES: Final = 64
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
@@ -50,13 +50,15 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     run = begin(night, night.group(lake_name), COMMIT_GRAPH)
     count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
     lake, meaning = night.lake(lake_name), read_as(night, lake_name)
-    last = _last(night, lake_name) if growing(lake) is not None else None
+    before = _last(night, lake_name)
+    last = before if growing(lake) is not None else None
     earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
     known = tuple(earlier.paths()) if earlier is not None else ()
     forgotten = tuple(last.paths()) if last is not None and earlier is None else ()
     read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known, forgotten)
     doing(f"{count:,} histories to read, {earlier.receipt.rows if earlier is not None else 0:,} commits known")
-    written = _written_here(read, count, run, state, earlier)
+    is_small = count <= HERE_SOURCES and (before is None or before.receipt.rows <= engine.BEGUN_ROWS)
+    written = _written_here(read, count, run, state, earlier) if is_small else None
     if written is None:
         written = _written_by_executors(spark, read, count, run, state, earlier)
     facts = CommitGraphFacts(commits=written.rows, known=earlier.receipt.rows if earlier is not None else 0, read_as=meaning)
@@ -64,9 +66,9 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
 
 
 def _written_here(read: _ReadCommits, sources: int, run: Run, state: State, earlier: Published | None) -> Written | None:
-    """Writes the graph of a few sources. Returns null where it is too large for this process."""
-    known = earlier.receipt.rows if earlier is not None else 0
-    if sources > HERE_SOURCES or known > engine.HERE_ROWS or (commits := engine.begun(read, sources)) is None:
+    """Writes the graph in this process. Returns null where it turns out to be too large for that."""
+    commits = engine.begun(read, sources)
+    if commits is None:
         return None
     if earlier is not None:
         commits += read_rows(state, COMMIT_GRAPH, earlier).to_batches()
@@ -111,7 +113,7 @@ class _ReadCommits:
     """Takes numbers of sources and yields their commits.
 
     `known` is the graph of an earlier night that is taken over. `forgotten` is one that has to be
-    read anew. Runs in executors.
+    read anew.
     """
 
     lake: Lake

@@ -109,7 +109,7 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
     hashes = _hashes(spark, night, storage_name, live, slices)
     merge = _Merge(spec, slices, state.files, run)
     doing(f"{count:,} live keys in {slices:,} slices")
-    written = merge_written(hashes.merged(_Build(spec), merge))
+    written = merge_written(hashes.built(_Build(spec), merge))
     missing_slices = slices - written.rows
     facts = LiveFilterFacts(
         keys=count,
@@ -134,13 +134,13 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
     return published
 
 
-def _look_up(hashes: _Hashes, files: Files, published: Published, expected: int) -> None:
+def _look_up(hashes: _Keys, files: Files, published: Published, expected: int) -> None:
     """Looks up every live key in the filter as read back from storage.
 
     Raises `GcError` with the counts unless all of them are in it.
     """
     probe = ProbeFilter(files, tuple(published.paths()))
-    rows = hashes.told(_CountHits(probe), "probed long, hits long")
+    rows = hashes.answers(_CountHits(probe), "probed long, hits long")
     probed, hits = sum(row["probed"] for row in rows), sum(row["hits"] for row in rows)
     if not probed == hits == expected:
         raise GcError(
@@ -149,44 +149,44 @@ def _look_up(hashes: _Hashes, files: Files, published: Published, expected: int)
         )
 
 
-class _Hashes(Protocol):
+class _Keys(Protocol):
     """The hashes of a storage's live keys (columns `key_hash` and `slice`), read anew at each call."""
 
-    def told(self, task: Task, ddl: str) -> Sequence[Any]:
+    def answers(self, task: Task, ddl: str) -> Sequence[Any]:
         """Returns what the task yields for all of them, rows of `ddl`."""
         ...
 
-    def merged(self, build: Task, merge: Task) -> Sequence[Any]:
+    def built(self, build: Task, merge: Task) -> Sequence[Any]:
         """Returns what `merge` yields (rows of `PARTS_DDL`) for all that `build` yields (columns of
         `PARTIAL`), each slice in one call.
         """
         ...
 
 
-def _hashes(spark: SparkSession, night: Night, storage_name: str, live: list[Published], slices: int) -> _Hashes:
+def _hashes(spark: SparkSession, night: Night, storage_name: str, live: list[Published], slices: int) -> _Keys:
     paths = tuple(path for table in live for path in table.paths())
     rows = sum(table.receipt.rows for table in live)
-    if slices == 1 and rows <= engine.HERE_ROWS and len(paths) <= engine.HERE_FILES:
-        return _HashesHere(night.state.files, paths, storage_name)
+    if slices == 1 and engine.is_little(rows, len(paths)):
+        return _KeysHere(night.state.files, paths, storage_name)
     frame = live_keys(spark, night, storage_name, live).select(
         "key_hash", F.pmod(F.col("key_hash"), F.lit(slices)).cast("int").alias("slice")
     )
-    return _HashesInExecutors(frame.repartition(slices, "slice") if slices > 1 else frame, min(slices, parallelism(spark)))
+    return _KeysInExecutors(frame.repartition(slices, "slice") if slices > 1 else frame, min(slices, parallelism(spark)))
 
 
 @dataclass(frozen=True)
-class _HashesHere:
+class _KeysHere:
     """Few hashes, of one slice, in this process."""
 
     files: Files
     paths: tuple[str, ...]
     storage: str
 
-    def told(self, task: Task, ddl: str) -> Sequence[Any]:  # noqa: ARG002 - Arrow batches bring their own schema
-        return [row for batch in task(self._batches()) for row in batch.to_pylist()]
+    def answers(self, task: Task, ddl: str) -> Sequence[Any]:  # noqa: ARG002 - Arrow batches bring their own schema
+        return engine.here(task, self._batches())
 
-    def merged(self, build: Task, merge: Task) -> Sequence[Any]:
-        return [row for batch in merge(build(self._batches())) for row in batch.to_pylist()]
+    def built(self, build: Task, merge: Task) -> Sequence[Any]:
+        return engine.here(merge, build(self._batches()))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         rows = read_parts(self.files, list(self.paths), LIVE_FILES.schema, ["storage", "key_hash"])
@@ -195,14 +195,14 @@ class _HashesHere:
 
 
 @dataclass(frozen=True)
-class _HashesInExecutors:
+class _KeysInExecutors:
     frame: DataFrame
     width: int
 
-    def told(self, task: Task, ddl: str) -> Sequence[Any]:
+    def answers(self, task: Task, ddl: str) -> Sequence[Any]:
         return collect(self.frame.mapInArrow(task, ddl))
 
-    def merged(self, build: Task, merge: Task) -> Sequence[Any]:
+    def built(self, build: Task, merge: Task) -> Sequence[Any]:
         partial = self.frame.mapInArrow(build, spark_schema(PARTIAL)).repartition(self.width, "slice")
         return collect(partial.mapInArrow(merge, PARTS_DDL))
 

@@ -1,5 +1,5 @@
-"""Lists a storage in executors, in rounds. A task that meets more than its share hands the rest
-back.
+"""Lists a storage in rounds. A task that meets more than its share hands the rest back. Only a
+small storage is listed in this process, all others in executors.
 
 Objects below `data/` of a lakeFS repository never change. So a directory there that is as it was
 the night before is not listed again: its rows are carried over (the optimized run). As a check the
@@ -22,6 +22,7 @@ from pandas.core.util.hashing import hash_array
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
+from gc_assets.stages.engine import here
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, side_rows
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
@@ -77,8 +78,11 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     planned = finished = 0
     while tasks:
         doing(f"{len(tasks):,} places to list, {finished:,} listed")
+        if planned == 0 and len(tasks) == 1:
+            listed = _begun(tasks, _List(state.files, run, HERE_ENTRIES))
+        else:
+            listed = _in_executors(spark, tasks, _List(state.files, run, BUDGET_ENTRIES))
         planned += len(tasks)
-        listed = _listed(spark, tasks, _List(state.files, run, BUDGET_ENTRIES))
         rows += listed
         finished += sum(json.loads(row["facts"])["tasks"] for row in listed)
         tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (our own tasks' words)
@@ -115,16 +119,16 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     return publish(state, run, written, night.clock, inputs=inputs, balances=balances, facts=facts, unsafe=night.unsafe)
 
 
-def _listed(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
-    """Runs a round of listing tasks and returns what they report (columns of `LISTED_DDL`).
-
-    A single task is begun in this process. What it leaves over is for executors.
+def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
+    """Runs the first round of a small storage in this process, and returns what it reports (columns
+    of `LISTED_DDL`).
     """
-    content = [pickle.dumps(task) for task in tasks]
-    if len(tasks) == 1:
-        alone = pa.RecordBatch.from_pydict({"task": pa.array(content, pa.binary())})
-        return [row for batch in replace(work, budget=HERE_ENTRIES)(iter([alone])) for row in batch.to_pylist()]
-    spread = spark.createDataFrame([(task,) for task in content], "task binary").repartition(min(parallelism(spark), len(tasks)))
+    return here(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
+
+
+def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
+    content = [(pickle.dumps(task),) for task in tasks]
+    spread = spark.createDataFrame(content, "task binary").repartition(min(parallelism(spark), len(tasks)))
     return collect(spread.mapInArrow(work, LISTED_DDL))
 
 

@@ -142,6 +142,37 @@ def test_a_branch_that_is_renamed_while_refs_are_read_is_met_under_its_new_name(
     assert {ref.ref_name for ref in lake.freeze(AS_OF).refs} == {"main", "v1", "renamed"}
 
 
+@dataclass(frozen=True)
+class ScannedSlowly(LocalObjects):
+    """A store whose first listing meets a branch under neither name: it is renamed behind the one and before the other."""
+
+    rename: list[Callable[[], object]]
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        met = list(LocalObjects.list(self, prefix))
+        if prefix.endswith("/refs/") and self.rename:
+            self.rename.pop()()
+            met = [item for item in met if "branch.develop" not in item[0]]
+        yield from met
+
+
+def test_a_branch_that_a_listing_met_under_neither_of_its_names_is_not_missed(built: RepositoryBuilder):
+    def rename() -> None:
+        built.repo.create_branch("renamed", built.head("develop"))
+        built.repo.delete_branch("develop")
+
+    lake = lake_at(built.path)
+    lake._objects = ScannedSlowly([rename])
+    assert {ref.ref_name for ref in lake.freeze(AS_OF).refs} == {"main", "v1", "renamed"}
+
+
+def test_branches_that_never_stop_coming_while_refs_are_read_stop_the_run(built: RepositoryBuilder):
+    lake = lake_at(built.path)
+    lake._objects = ChangingBetween([partial(built.repo.create_branch, f"b{number}", built.head("main")) for number in range(6)])
+    with pytest.raises(LakeUnreadable, match=r"came or went each of the 3 times that .*/refs/ was read"):
+        lake.freeze(AS_OF)
+
+
 def test_branches_that_never_stop_going_while_refs_are_read_stop_the_run(built: RepositoryBuilder):
     names = [f"b{number}" for number in range(4)]
     for name in names:
