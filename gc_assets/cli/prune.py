@@ -13,8 +13,8 @@ from gc_assets.cli.output import say, write_json
 @format_option()
 @common_options
 def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
-    """Removes run directories that a later run of the same date replaced. No current table goes,
-    and no file of a lake.
+    """Removes run directories that a later run of the same date replaced, and copies of old rows
+    that were replaced by larger ones (`_folds/`). No current table goes, and no file of a lake.
 
     The cache of decoded metadata, all plans, logs and policies stay whatever their age.
 

@@ -1,7 +1,8 @@
 """What a lake kind must answer, and the values in which it answers.
 
 A lake kind knows formats and nothing of Spark. `freeze` runs in the driver and reads what can
-change (refs, table pointers). `commits` and `decode` run in executors, on values that pickle.
+change (refs, table pointers). `commits` and `decode` run in executors where there is much to read,
+so lakes pickle.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class CommitSource:
-    """A piece of the commit graph that one executor task reads: an Iceberg metadata.json, or a
+    """A piece of the commit graph that is read by one task: an Iceberg metadata.json, or a
     share of Icechunk's `snapshots/`.
 
     `properties` are frozen facts of the piece that retention needs later. For Iceberg these are the

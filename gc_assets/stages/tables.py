@@ -321,6 +321,7 @@ def publish(
         unsafe=tuple(unsafe),
     )
     published = state.publish(run, receipt)
+    state.fold(run.group, run.asset, clock)
     made(published)
     return published
 

@@ -30,9 +30,15 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _Part(_Model):
+class Part(_Model):
+    """A Parquet file of a run. Those of side tables have the side's name before a slash."""
+
     name: str
     rows: int
+    size_bytes: int = 0
+
+    def lies_in(self, side: str | None) -> bool:
+        return self.name.rpartition("/")[0] == (side or "")
 
 
 class Entry(_Model):
@@ -47,7 +53,7 @@ class Entry(_Model):
     receipt_sha256: str
     is_there: bool
     facts: dict[str, Any] = Field(default_factory=dict[str, Any])
-    parts: tuple[_Part, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 class _Runs(_Model):
@@ -86,8 +92,7 @@ class PastRun:
         """
         if self.asset not in MANY_RUNS:
             raise ValueError(f"the index of {self.asset} names no parts; open the run")
-        wanted = side or ""
-        return [f"{self.path}/{part.name}" for part in self.entry.parts if part.name.rpartition("/")[0] == wanted]
+        return [f"{self.path}/{part.name}" for part in self.entry.parts if part.lies_in(side)]
 
     def headline(self, model: type[_H]) -> _H:
         """Returns the run's headline. Raises `StateError` where the run's receipt lacks a fact of
@@ -118,7 +123,7 @@ def entry_of(receipt: Receipt, sha256: str, *, is_there: bool) -> Entry:
         receipt_sha256=sha256,
         is_there=is_there,
         facts=_headline(receipt),
-        parts=tuple(_Part(name=part.name, rows=part.rows) for part in parts if part.rows),
+        parts=tuple(Part(name=part.name, rows=part.rows, size_bytes=part.size_bytes) for part in parts if part.rows),
     )
 
 

@@ -25,8 +25,10 @@ from pydantic import ValidationError
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
+from gc_assets.state import folds
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files, may_not_write
+from gc_assets.state.folds import FOLDED, Source
 from gc_assets.state.index import INDEX, Entries, Entry, Index, PastRun, entry_of, partition_of
 from gc_assets.state.receipts import Receipt, places
 from gc_assets.state.schemas import SCHEMA_VERSION
@@ -117,6 +119,11 @@ class State:
         self._enter(run, entry_of(receipt, sha256, is_there=True))
         return Published(run.path, receipt)
 
+    def fold(self, group: str, asset: str, clock: Clock) -> None:
+        """Folds small runs of a table that consists of many, where there is a long row of them."""
+        if asset in FOLDED:
+            folds.fold(self.files, self.history(group, asset), clock)
+
     def current(self, group: str, asset: str, run_date: date) -> Published | None:
         """Returns the table of a run date, verified against its receipt, or None where that date
         was never published.
@@ -150,6 +157,16 @@ class State:
         runs = (PastRun(group, asset, entry) for entry in entries.values())
         finished = (run for run in runs if run.entry.is_there or self._receipt_sha256(run.path) == run.entry.receipt_sha256)
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
+
+    def sources(self, runs: Sequence[PastRun], side: str | None = None) -> list[Source]:
+        """Returns the files that hold the rows of these runs of one table, or of their side table,
+        in the order of the runs. Many small runs lie in few files (`state.folds`).
+        """
+        return folds.sources(self.files, runs, side)
+
+    def paths(self, runs: Sequence[PastRun], side: str | None = None) -> list[str]:
+        """Returns the paths of `sources`."""
+        return [source.path for source in self.sources(runs, side)]
 
     def open(self, run: PastRun) -> Published:
         """Returns the run's table. Its receipt is verified against the index."""
@@ -190,8 +207,8 @@ class State:
                 )
 
     def prune(self, keep_days: int, clock: Clock, protected: Sequence[str] = ()) -> list[str]:
-        """Removes run directories that are not current and older than `keep_days`, and returns
-        their paths.
+        """Removes run directories that are not current and older than `keep_days`, and folds that
+        were replaced before that. Returns their paths.
 
         The assets in `protected` are left alone: the old runs of append-only tables are their
         content. Only groups directly below the root are visited, so no re-check is.
@@ -202,17 +219,21 @@ class State:
             for asset in self.files.directories(group):
                 if asset not in protected:
                     removed += self._prune(group, asset, limit)
+                if asset in FOLDED:
+                    removed += self._prune_folds(group, asset, limit)
         return removed
 
     def unindexed(self) -> list[str]:
-        """Returns one sentence for each run with a receipt that the index of its asset lacks, and
-        for each finished run of an index whose receipt is gone.
+        """Returns one sentence for each run with a receipt that the index of its asset lacks, for
+        each finished run of an index whose receipt is gone, and for each file of a fold that is.
 
         Reads every receipt. A damaged index is one sentence. A missing index is none: the next
         reader makes it.
         """
         found: list[str] = []
         for group, asset in self._assets():
+            if asset in FOLDED:
+                found += folds.damaged(self.files, group, asset)
             index = Index(self.files, f"{group}/{asset}/{INDEX}")
             try:
                 read = index.read()
@@ -229,14 +250,18 @@ class State:
         return found
 
     def repair(self) -> list[str]:
-        """Makes the indexes that exist again from the receipts, and returns the paths of those that
-        this changed. Only groups directly below the root are visited, so no re-check is.
+        """Makes the indexes that exist again from the receipts, and empties lists of folds whose
+        files are gone. Returns the paths of what this changed. Only groups directly below the root
+        are visited, so no re-check is.
 
         Entries that wait for their receipt are kept where the index can be read: their runs may be
         about to publish.
         """
         changed: list[str] = []
         for group, asset in self._assets():
+            if asset in FOLDED and folds.damaged(self.files, group, asset):
+                folds.forget(self.files, group, asset)
+                changed.append(f"{group}/{asset}/{folds.LIST}")
             index = Index(self.files, f"{group}/{asset}/{INDEX}")
             try:
                 read = index.read()
@@ -379,6 +404,12 @@ class State:
                     f"{self.files.root}/{path}/{part.name} {found}, its receipt says {part.size_bytes:,} bytes: "
                     "the table is half there; run its asset again"
                 )
+
+    def _prune_folds(self, group: str, asset: str, limit: float) -> list[str]:
+        old = [path for path in folds.unlisted(self.files, group, asset) if (_started(path.rpartition("/")[2]) or limit) < limit]
+        for path in old:
+            self.files.delete_directory(path)
+        return old
 
     def _prune(self, group: str, asset: str, limit: float) -> list[str]:
         """Removes the runs from the index before it removes their directories, so that a half

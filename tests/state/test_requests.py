@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader, sealed
+from gc_assets.stages import engine
+from gc_assets.stages.books import ledger
 from gc_assets.stages.books.plans import plans
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.state.files import Files
+from gc_assets.state.folds import Source
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -25,12 +29,24 @@ pytestmark = pytest.mark.spark
 NIGHTS = 1_000
 # Every so many of them something was new to decode, and every so many a plan was applied.
 DECODING, APPLYING = 5, 20
-REQUESTS = ("read", "read_version", "replace", "replace_if", "size", "list", "directories", "delete", "delete_directory")
+REQUESTS = ("read", "read_version", "replace", "replace_if", "size", "list", "directories", "delete", "delete_directory", "uri")
 
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """What this process asks of the state, each request once; executors are other processes."""
+    """What a night asks of the state, each request once.
+
+    All that may run in this process does. A file that Spark is told to read is one request (`uri`), a log that executors read another.
+    """
+    for limit in ("HERE_ROWS", "HERE_FILES", "HERE_BYTES", "BEGUN_ROWS", "BEGUN_BYTES"):
+        monkeypatch.setattr(engine, limit, 10**9)
+    reads = ledger._ReadWords
+
+    def told(files: Files, parts: Sequence[Source]) -> ledger._ReadWords:
+        asked["log"] += len(parts)
+        return reads(files, tuple(parts))
+
+    monkeypatch.setattr(ledger, "_ReadWords", told)
     asked, within = Counter[str](), list[str]()
     for name in REQUESTS:
         inner = getattr(Files, name)

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.phases import ABSENT, DONE, PURGE, QUARANTINE
 from gc_assets.stages.tables import parallelism, spark_schema
 from gc_assets.state.files import Files
+from gc_assets.state.folds import Source
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
@@ -65,18 +66,18 @@ def held(words: pa.Table) -> pa.Table:
     return pa.table({name: waiting.column(columns.get(name, name)) for name in HELD.names}).cast(HELD)
 
 
-def logged(files: Files, logs: Sequence[PastRun]) -> pa.Table:
+def logged(state: State, logs: Sequence[PastRun]) -> pa.Table:
     """Returns all words of these logs (columns `WORDS`).
 
     Logs of 0.2.0 do not name their runs in each row. Their receipts do.
     """
-    tables = [_words(files, path, log.run_id) for log in logs for path in log.paths()]
+    tables = [_words(state.files, source) for source in state.sources(logs)]
     return pa.concat_tables(tables) if tables else WORDS.empty_table()
 
 
 def quarantined(state: State, storage_name: str) -> pa.Table:
     """Returns what is in quarantine in a storage (columns `HELD`), in memory."""
-    return held(logged(state.files, state.history(storage_name, DELETION_LOG.name)))
+    return held(logged(state, state.history(storage_name, DELETION_LOG.name)))
 
 
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, unpublished: Sequence[DataFrame] = ()) -> DataFrame:
@@ -85,7 +86,7 @@ def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, unpu
 
     `unpublished` are rows of `deletion_log` that no log holds yet.
     """
-    parts = [(path, log.run_id) for log in state.history(storage_name, DELETION_LOG.name) for path in log.paths()]
+    parts = state.sources(state.history(storage_name, DELETION_LOG.name))
     ddl = spark_schema(WORDS)
     numbers = spark.range(0, len(parts), 1, max(1, min(len(parts), parallelism(spark))))
     words = numbers.mapInArrow(_ReadWords(state.files, tuple(parts)), ddl)
@@ -110,13 +111,12 @@ class _ReadWords:
     """Takes numbers of parts and yields their settled words. Runs in executors."""
 
     files: Files
-    parts: tuple[tuple[str, str], ...]
+    parts: tuple[Source, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                path, run_id = self.parts[number]
-                yield from settled(_words(self.files, path, run_id)).select(WORDS.names).to_batches()
+                yield from settled(_words(self.files, self.parts[number])).select(WORDS.names).to_batches()
 
 
 def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -126,6 +126,7 @@ def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from held(pa.Table.from_batches(words).cast(WORDS)).to_batches()
 
 
-def _words(files: Files, path: str, run_id: str) -> pa.Table:
-    words = read_parts(files, [path], DELETION_LOG.schema, WORDS.names)
-    return words.set_column(words.schema.get_field_index("run_id"), WORDS.field("run_id"), pc.fill_null(words.column("run_id"), run_id))
+def _words(files: Files, source: Source) -> pa.Table:
+    words = read_parts(files, [source.path], DELETION_LOG.schema, WORDS.names)
+    run_id = pc.fill_null(words.column("run_id"), source.run_id)
+    return words.set_column(words.schema.get_field_index("run_id"), WORDS.field("run_id"), run_id)

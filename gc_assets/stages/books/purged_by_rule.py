@@ -26,7 +26,7 @@ def purged_by_rule(spark: SparkSession, night: Night, storage_name: str) -> Data
     lakes = [lake.name for lake in night.config.lakes if night.kind(lake.name).releases_by_rule]
     if not lakes:
         return spark.createDataFrame([], "key string, lake string")
-    logs = [path for log in night.state.history(storage_name, DELETION_LOG.name) for path in log.paths()]
+    logs = night.state.paths(night.state.history(storage_name, DELETION_LOG.name))
     purged = read_paths(spark, night.state.files, DELETION_LOG.schema, logs).filter(
         (F.col("phase") == "purge") & (F.col("outcome") == "done")
     )

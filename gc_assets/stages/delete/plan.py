@@ -114,7 +114,7 @@ def planned_actions(state: State, plan: Published) -> pa.Table:
 class _CopyExpiry:
     """Copies rows of `expiry_plan` beside the plan, where nothing changes them any more.
 
-    `facts` count them by lake. Runs in one executor task.
+    `facts` count them by lake. One task, here or in an executor (`engine.once`).
     """
 
     storage: str

@@ -1,8 +1,8 @@
 """Ranks the metadata objects that commits point at by what the policy makes of their commits, and
 finds all containers below them.
 
-Arrow in one executor task. Containers number thousands where files number millions, so a Spark join
-per level would cost more than the work. Nothing here runs in the driver.
+Arrow in one task. Containers number thousands where files number millions, so a Spark join
+per level would cost more than the work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decodes containers in executors: reads each one, has its lake decode it, and writes what it names
+"""Decodes containers: reads each one, has its lake decode it, and writes what it names
 (design 3.4).
 """
 
@@ -55,7 +55,7 @@ class Decode:
     """Reads and decodes the containers of the `tasks` whose numbers come in, and writes their
     children.
 
-    Runs in executors.
+    Many tasks, here or in executors (`engine.spread`).
     """
 
     lake: Lake

@@ -23,7 +23,7 @@ from gc_assets.stages.engine import once
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.manifest_entries import named_length, segment_paths, segment_rows, segments
+from gc_assets.stages.mark.manifest_entries import named_length, segment_rows, segments
 from gc_assets.stages.mark.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
@@ -105,22 +105,22 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     close = _Close(
         lake_name,
         root_tables(night, lake_name, inputs),
-        tuple(segment_paths(cache, EDGES_SIDE)),
-        tuple(segment_paths(cache, CONTAINERS_SIDE)),
+        tuple(state.paths(cache, EDGES_SIDE)),
+        tuple(state.paths(cache, CONTAINERS_SIDE)),
         tuple(entries.paths(UNREADABLE_SIDE)),
-        tuple(segment_paths(cache, PLACES_SIDE)),
+        tuple(state.paths(cache, PLACES_SIDE)),
         _logs(night),
         run,
     )
     doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
     read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
-    closed = merge_written(once(spark, close, read, sum(len(segment_paths(cache, side)) for side in sides)))
+    closed = merge_written(once(spark, close, read, sum(len(state.paths(cache, side)) for side in sides)))
     kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
-    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(cache))
+    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(cache))
     routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
     # The addresses of all entries are as much to read as all other columns together.
     external = any(segment.headline(Segment).external for segment in cache)
@@ -163,7 +163,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
 def _logs(night: Night) -> dict[str, tuple[str, ...]]:
     """Returns the parts of `deletion_log` of each storage, of all time."""
     names = [storage.name for storage in night.config.storages]
-    return {name: tuple(path for log in night.state.history(name, DELETION_LOG.name) for path in log.paths()) for name in names}
+    return {name: tuple(night.state.paths(night.state.history(name, DELETION_LOG.name))) for name in names}
 
 
 def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, Amount]:
@@ -258,7 +258,7 @@ def _route() -> Column:
 class _Close:
     """Walks from content roots to every container, and writes witnesses and directly named files.
 
-    Runs in one executor task.
+    One task, here or in an executor (`engine.once`).
     """
 
     lake_name: str

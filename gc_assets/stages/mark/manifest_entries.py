@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -57,10 +57,6 @@ def decoded_as(night: Night, lake_name: str) -> str:
     return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, places, *chosen]).encode()).hexdigest()
 
 
-def segment_paths(runs: Sequence[PastRun], side: str | None = None) -> list[str]:
-    return [path for segment in runs for path in segment.paths(side)]
-
-
 def segment_rows(runs: list[PastRun], side: str) -> int:
     """Returns how many rows the side tables of these segments hold."""
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
@@ -75,7 +71,7 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     inputs = inputs_of(night, lake_name)
     cache = segments(night, lake_name)
     run = begin(night, lake_name, MANIFEST_ENTRIES)
-    known, parents = segment_paths(cache, CONTAINERS_SIDE), segment_paths(cache, UNREADABLE_SIDE)
+    known, parents = state.paths(cache, CONTAINERS_SIDE), state.paths(cache, UNREADABLE_SIDE)
     roots: RootTables | None = root_tables(night, lake_name, inputs)
     metadata = sum(table.rows for table in inputs.values()) + segment_rows(cache, CONTAINERS_SIDE)
     levels: list[Written] = []
@@ -126,7 +122,7 @@ class _Pending:
     content root that an earlier night decoded or did not see is not asked for again. Otherwise
     collected history would be asked for every night, for ever.
 
-    Runs in one executor task.
+    One task, here or in an executor (`engine.once`).
     """
 
     files: Files

@@ -1,4 +1,4 @@
-"""Applies the retention policy to the whole commit graph, in one executor task per lake."""
+"""Applies the retention policy to the whole commit graph, in one task per lake."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
 def _logs(night: Night, lake_name: str) -> tuple[str, ...]:
     """Returns the parts of `expiry_log` of all executions, oldest first."""
     logs = sorted(night.state.history(lake_name, EXPIRY_LOG.name), key=lambda log: log.run_id)
-    return tuple(path for log in logs for path in log.paths())
+    return tuple(night.state.paths(logs))
 
 
 def edits_in(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
@@ -117,7 +117,7 @@ def edits_in(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
 class _Retain:
     """Reads the published graph, asks the lake, and writes the tables.
 
-    Runs in one executor task.
+    One task, here or in an executor (`engine.once`).
     """
 
     lake: Lake

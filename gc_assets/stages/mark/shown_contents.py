@@ -3,7 +3,7 @@
 Some of those objects may be absent. Some contents name a snapshot that must be listed. Others name
 places, which become claims.
 
-Arrow in one executor task. Lakes without `live_contents` need none of this.
+Arrow in one task. Lakes without `live_contents` need none of this.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
 
 def _with_removals(spark: SparkSession, night: Night, lake_name: str, snapshots: DataFrame) -> DataFrame:
     """Adds what the logs of all plans say of each snapshot that a plan removed (column `removed`)."""
-    paths = [path for log in night.state.history(lake_name, EXPIRY_LOG.name) for path in log.paths()]
+    paths = night.state.paths(night.state.history(lake_name, EXPIRY_LOG.name))
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))
     log = read_paths(spark, night.state.files, EXPIRY_LOG.schema, paths).filter("action = 'remove_snapshot' and outcome = 'done'")

@@ -197,9 +197,9 @@ def _claims(night: Night, storage: str) -> Claims:
 def _words(night: Night, storage: str, key: str) -> pa.Table:
     """Returns what was ever done to the key, or tried, oldest first (columns of `deletion_log`)."""
     found = [DELETION_LOG.schema.empty_table()]
-    for log in night.state.history(storage, DELETION_LOG.name):
-        rows = rows_where(night.state, DELETION_LOG.schema, log.paths(), "key", [key])
-        run_id = pc.fill_null(rows.column("run_id"), log.run_id)
+    for source in night.state.sources(night.state.history(storage, DELETION_LOG.name)):
+        rows = rows_where(night.state, DELETION_LOG.schema, [source.path], "key", [key])
+        run_id = pc.fill_null(rows.column("run_id"), source.run_id)
         found.append(rows.set_column(rows.schema.get_field_index("run_id"), DELETION_LOG.schema.field("run_id"), run_id))
     return pa.concat_tables(found).sort_by([("at", "ascending"), ("run_id", "ascending")])
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from gc_assets.lakes.protocol import Kind
 from gc_assets.stages.mark.decoding import PLACES_SIDE
-from gc_assets.stages.mark.manifest_entries import segment_paths, segments
+from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.parts import read_parts
@@ -73,7 +73,7 @@ def _of_server(night: Night, lake_name: str) -> dict[str, Known]:
     contents = night.table(LIVE_CONTENTS, lake_name)
     shown = read_rows(night.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
     return newest_puts(
-        read_parts(night.state.files, segment_paths(segments(night, lake_name), PLACES_SIDE), PLACES, ["container", "address", "kind"]),
+        read_parts(night.state.files, night.state.paths(segments(night, lake_name), PLACES_SIDE), PLACES, ["container", "address", "kind"]),
         read_rows(night.state, COMMIT_GRAPH, graph, columns=["committed_at", "content_roots"]),
         shown.column("metadata_location").filter(shown.column("on_branch")),
     )

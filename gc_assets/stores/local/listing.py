@@ -1,5 +1,4 @@
-"""Lists a local storage in parallel: planned with a bounded look at names, run as independent tasks
-in executors.
+"""Lists a local storage in parallel: planned with a bounded look at names, run as independent tasks.
 
 A task owns directories whole, or one share of a single huge directory. Reading a name costs 0.5 µs
 and looking at its file 3 µs, so every share reads all names and looks at those that hash to it.

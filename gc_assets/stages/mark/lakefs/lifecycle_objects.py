@@ -23,7 +23,7 @@ from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE, side_rows
 from gc_assets.stages.mark.lakefs.potential_commits import RANGES, RANGES_SIDE
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
-from gc_assets.stages.mark.manifest_entries import segment_paths, segments
+from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, logged
 from gc_assets.stages.tables import publish, read_paths, read_table, spark_schema, write_frame
@@ -63,7 +63,7 @@ def lifecycle_objects(spark: SparkSession, night: Night, lake_name: str) -> Publ
     entries = night.table(MANIFEST_ENTRIES, lake_name)
     run = begin(night, group, LIFECYCLE_OBJECTS)
     ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
-    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, segment_paths(segments(night, lake_name)))
+    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(segments(night, lake_name)))
     judged = _references(rows, ranges, _claimed(night, refs)).mapInArrow(
         _Judge(tuple(lifecycle_rules(night, lake_name))), spark_schema(JUDGED)
     )

@@ -1,7 +1,7 @@
 """lakeFS: which commits may hold objects that the lifecycle rules newly release, and what reaches
 each range.
 
-Arrow in one executor task, as for content roots: commits and ranges number thousands where objects
+Arrow in one task, as for content roots: commits and ranges number thousands where objects
 number millions.
 """
 
@@ -27,7 +27,7 @@ from gc_assets.stages.engine import once
 from gc_assets.stages.mark.decoding import EDGES_SIDE
 from gc_assets.stages.mark.lake_refs import frozen_refs
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
-from gc_assets.stages.mark.manifest_entries import segment_paths, segment_rows, segments
+from gc_assets.stages.mark.manifest_entries import segment_rows, segments
 from gc_assets.stages.mark.policy import newest_finished
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, logged
@@ -77,7 +77,7 @@ def potential_commits(spark: SparkSession, night: Night, lake_name: str) -> Publ
         state.files,
         tuple(graph.paths()),
         tuple(reachable.paths()),
-        tuple(segment_paths(segments(night, lake_name), EDGES_SIDE)),
+        tuple(night.state.paths(segments(night, lake_name), EDGES_SIDE)),
         tuple(seen.paths()) if seen is not None else (),
         run,
     )
@@ -99,7 +99,7 @@ class _Classify:
     """Walks the graph once for each class of branches, and carries the classes to metaranges and
     ranges.
 
-    Runs in one executor task.
+    One task, here or in an executor (`engine.once`).
     """
 
     rules: tuple[Rule, ...]
