@@ -36,11 +36,11 @@ FOLDED: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, E
 LIST: Final = "_folds.json"
 DIRECTORY: Final = "_folds"
 # So many small pieces in a row become one. A piece of more bytes is worth its request.
-FOLD_PIECES: Final = 16
+FOLD_PIECES: Final = 8
 SMALL_BYTES: Final = 4 * 2**20
 # The newest runs stay apart. A run that began before one of them may still publish, and a fold must
 # hold runs without a gap.
-NEWEST_APART: Final = 8
+NEWEST_APART: Final = 2
 # The column of `deletion_log` that names a row's run. Rows of releases without it get the run's id
 # in a fold.
 RUN_ID: Final = "run_id"

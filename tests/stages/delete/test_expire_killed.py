@@ -25,7 +25,7 @@ from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-HISTORIES, KILLS = 120, 50
+HISTORIES, KILLS = 60, 50
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def test_a_plan_killed_at_50_moments_of_its_expiry_is_completed_by_applying_agai
 
     lease = acquire(header.location, header.plan_id, "tester", house.clock)
     edits = MakeEdits(tuple((ExpiryRecord(house.tonight(), header, lake), actions) for lake, actions in planned.items()), lease)
-    rounds = killed_at_random(Rounds(edits, edits.settled, KILLS, 0.1, 0.35, seed=11), house.root / "rounds.pickle")
+    rounds = killed_at_random(Rounds(edits, edits.settled, KILLS, 0.05, 0.2, seed=11), house.root / "rounds.pickle")
     assert sum(item["killed"] for item in rounds) >= 3, "the kills came too late to fall into the work"
     lease.release()
 
