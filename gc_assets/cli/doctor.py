@@ -40,7 +40,7 @@ def doctor_command(settings: Settings, repair: bool, format_: str) -> None:
     platform = settings.platform()
     if repair:
         for path in platform.night(platform.clock.today()).state.repair():
-            say(f"made again from the receipts: {platform.config.state}/{path}")
+            say(f"repaired: {platform.config.state}/{path}")
     found = [*_java(platform.config.spark.mode), *doctor(platform.night(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":

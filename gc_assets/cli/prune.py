@@ -23,14 +23,14 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
       gc-assets prune --keep-days 90
     """
     from gc_assets.state.journal import State
-    from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE
+    from gc_assets.state.schemas import DELETION_PLAN, POLICY_TABLE
 
     platform = settings.platform()
-    protected = [table.name for table in (MANIFEST_ENTRIES, DELETION_LOG, EXPIRY_LOG, DELETION_PLAN, POLICY_TABLE)]
+    protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE)]
     removed = State.at(platform.config.state).prune(keep_days, platform.clock, protected)
     if format_ == "json":
         write_json({"removed": path} for path in removed)
     else:
         for path in removed:
             click.echo(path)
-    say(f"{len(removed):,} run directories removed from {platform.config.state}")
+    say(f"{len(removed):,} directories removed from {platform.config.state}")

@@ -321,7 +321,7 @@ def publish(
         unsafe=tuple(unsafe),
     )
     published = state.publish(run, receipt)
-    state.fold(run.group, run.asset, clock)
+    state.fold(run.group, run.asset)
     made(published)
     return published
 

@@ -1,8 +1,8 @@
-"""Many small runs of one table in few files, so that a table of a thousand nights is read with a
-bounded number of requests.
+"""Many small runs of one table in few files, so that the requests of a reader grow with the bytes
+of a table and not with its nights.
 
 Some tables are the rows of many runs together (`FOLDED`): each night adds a run and none replaces
-another. A *fold* holds copies of the rows of runs that follow each other. It lies in
+another. A *fold* holds copies of the rows of small runs that follow each other. It lies in
 `<group>/<asset>/_folds/<name>/`, and `<group>/<asset>/_folds.json` lists the folds. The runs stay
 where they are and remain the truth: without the list every run is read by itself.
 
@@ -16,16 +16,16 @@ import hashlib
 import json
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts, ManifestEntriesFacts
 from gc_assets.state.files import Files
@@ -34,10 +34,14 @@ from gc_assets.state.parts import PartWriter
 
 FOLDED: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE})
 LIST: Final = "_folds.json"
+VERSION: Final = 1
 DIRECTORY: Final = "_folds"
-# So many small pieces in a row become one. A piece of more bytes is worth its request.
+# So many small pieces in a row become one, up to this many bytes and pieces at a time. A piece that
+# is not small is worth its request.
 FOLD_PIECES: Final = 8
 SMALL_BYTES: Final = 4 * 2**20
+FOLD_BYTES: Final = 64 * 2**20
+MOST_PIECES: Final = 256
 # The newest runs stay apart. A run that began before one of them may still publish, and a fold must
 # hold runs without a gap.
 NEWEST_APART: Final = 2
@@ -46,20 +50,31 @@ NEWEST_APART: Final = 2
 RUN_ID: Final = "run_id"
 
 
-class Fold(BaseModel):
-    """Copies of the rows of `runs`, which are in the order of their ids."""
-
+class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FoldPart(Part):
+    """A Parquet file of a fold."""
+
+    sha256: str
+
+
+class Fold(_Model):
+    """Copies of the rows of `runs`, which are in the order of their ids."""
 
     name: str
     runs: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[FoldPart, ...]
 
 
-class _Folds(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Folds(_Model):
+    """What `_folds.json` lists. `replaced` tells when a larger fold took the place of one: readers
+    that began before may still read it.
+    """
 
     folds: tuple[Fold, ...] = ()
+    replaced: Mapping[str, datetime] = Field(default_factory=dict[str, datetime])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +96,13 @@ class _Piece:
 
     @property
     def size_bytes(self) -> int:
+        """Its size. A run of unknown size counts as a large one."""
         parts = self.fold.parts if self.fold is not None else self.runs[0].entry.parts
-        return sum(part.size_bytes for part in parts)
+        return sum(part.size_bytes if part.size_bytes is not None else FOLD_BYTES for part in parts)
+
+    @property
+    def is_small(self) -> bool:
+        return self.size_bytes <= SMALL_BYTES
 
     @property
     def has_rows(self) -> bool:
@@ -97,7 +117,7 @@ def sources(files: Files, runs: Sequence[PastRun], side: str | None = None) -> l
         return []
     base = f"{runs[0].group}/{runs[0].asset}"
     wanted = {run.run_id for run in runs}
-    held = {run_id: fold for fold in _read(files, base) if wanted.issuperset(fold.runs) for run_id in fold.runs}
+    held = _by_run(_read(files, base).folds, wanted)
     found: list[Source] = []
     told: set[str] = set()
     for run in runs:
@@ -110,20 +130,22 @@ def sources(files: Files, runs: Sequence[PastRun], side: str | None = None) -> l
     return found
 
 
-def fold(files: Files, runs: Sequence[PastRun], clock: Clock) -> Fold | None:
+def fold(files: Files, runs: Sequence[PastRun]) -> Fold | None:
     """Folds the first long row of small pieces among all runs of a table. Returns null where there
-    is none.
+    is none, or where another process folded some of these runs meanwhile.
 
-    Raises `StateError` where a copy does not hold as many rows as its runs.
+    Raises `StateError` where a copy does not hold as many rows as its runs, or where a fold that is
+    to be copied holds other bytes than were written, and `OSError` where a file cannot be read.
     """
     if not runs:
         return None
     base = f"{runs[0].group}/{runs[0].asset}"
-    pieces = next(_rows_of_pieces(sorted(runs, key=lambda run: run.run_id), _read(files, base)), None)
+    known = {run.run_id for run in runs}
+    pieces = next(_rows_of_pieces(sorted(runs, key=lambda run: run.run_id), _read(files, base).folds), None)
     if pieces is None:
         return None
     of = [run for piece in pieces for run in piece.runs]
-    name = f"{clock.now():%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:12]}"
+    name = uuid.uuid4().hex
     names_runs = runs[0].asset == DeletionLogFacts.TABLE
     parts = [part for piece in pieces for part in _parts(piece, base)]
     copies = tuple(_copied(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
@@ -131,64 +153,106 @@ def fold(files: Files, runs: Sequence[PastRun], clock: Clock) -> Fold | None:
     if sum(part.rows for part in made.parts) != sum(part.rows for run in of for part in run.entry.parts):
         raise StateError(f"{files.root}/{base}/{DIRECTORY}/{name} does not hold the rows of its runs; run `gc-assets doctor`")
 
+    is_listed = False
+
     def with_made(content: bytes | None) -> bytes:
-        before = _parsed(content)
-        if any(set(made.runs) & set(other.runs) and not set(other.runs) <= set(made.runs) for other in before):
-            return _content(before)  # another process folded some of these runs meanwhile
-        return _content((*(other for other in before if not set(other.runs) <= set(made.runs)), made))
+        nonlocal is_listed
+        before = _parsed(content) or Folds()
+        # A fold that names a run which the table has no more serves nobody.
+        useful = [other for other in before.folds if known.issuperset(other.runs)]
+        kept = [other for other in useful if not set(other.runs) <= set(made.runs)]
+        is_listed = not any(set(other.runs) & set(made.runs) for other in kept)
+        listed = (*kept, made) if is_listed else tuple(useful)
+        names = {other.name for other in listed}
+        gone = {other.name: datetime.now(UTC) for other in before.folds if other.name not in names}
+        return _content(Folds(folds=listed, replaced={**before.replaced, **gone}))
 
     files.change(f"{base}/{LIST}", with_made)
-    return made
+    return made if is_listed else None
 
 
 def damaged(files: Files, group: str, asset: str) -> list[str]:
-    """Returns one sentence for each file that the list of folds names and that is not there."""
+    """Returns one sentence for each file that the list of folds names and that does not hold what
+    was written. Reads all of them.
+    """
     base = f"{group}/{asset}"
     found: list[str] = []
-    for held in _read(files, base):
-        there = {stat.name: stat.size_bytes for stat in files.list(f"{base}/{DIRECTORY}/{held.name}", recursive=True)}
-        lost = [part.name for part in held.parts if there.get(part.name) != part.size_bytes]
-        found += [f"{files.root}/{base}/{LIST} names {held.name}/{name}, which is not there as it was written" for name in lost]
+    for held in _read(files, base).folds:
+        for part in held.parts:
+            path = f"{base}/{DIRECTORY}/{held.name}/{part.name}"
+            try:
+                is_sound = hashlib.sha256(files.read(path)).hexdigest() == part.sha256
+            except FileNotFoundError:
+                is_sound = False
+            if not is_sound:
+                found.append(f"{files.root}/{path} is named by {LIST} and is not there as it was written")
     return found
 
 
 def forget(files: Files, group: str, asset: str) -> None:
-    """Removes the list of folds, so that every run is read by itself."""
-    files.replace(f"{group}/{asset}/{LIST}", _content(()))
+    """Empties the list of folds, so that every run is read by itself."""
+    files.change(f"{group}/{asset}/{LIST}", lambda _: _content(Folds()))
 
 
-def unlisted(files: Files, group: str, asset: str) -> list[str]:
-    """Returns the directories of folds that the list does not name: replaced ones, and those whose
-    writer died.
+def unused(files: Files, group: str, asset: str, before: datetime) -> list[str]:
+    """Returns the directories of folds that were replaced before a moment. They are taken off the
+    list.
+
+    What the list never named stays: a process may be about to list it.
     """
     base = f"{group}/{asset}"
-    listed = {held.name for held in _read(files, base)}
-    return [f"{base}/{DIRECTORY}/{name}" for name in files.directories(f"{base}/{DIRECTORY}") if name not in listed]
+    old: set[str] = set()
+
+    def without_old(content: bytes | None) -> bytes:
+        listed = _parsed(content)
+        if content is None or listed is None:
+            return content or _content(Folds())
+        old.clear()
+        old.update(name for name, at in listed.replaced.items() if at < before)
+        kept = {name: at for name, at in listed.replaced.items() if name not in old}
+        return _content(Folds(folds=listed.folds, replaced=kept)) if old else content
+
+    if files.directories(f"{base}/{DIRECTORY}"):
+        files.change(f"{base}/{LIST}", without_old)
+    return [f"{base}/{DIRECTORY}/{name}" for name in sorted(old)]
 
 
 def _rows_of_pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[list[_Piece]]:
     """Yields rows of adjacent small pieces of which at least `FOLD_PIECES` have rows."""
     row: list[_Piece] = []
-    for piece in [*_pieces(runs[: len(runs) - NEWEST_APART], folds), None]:
-        if piece is not None and piece.size_bytes <= SMALL_BYTES and (not row or _alike(row[-1], piece)):
+    for piece in _pieces(runs[: max(0, len(runs) - NEWEST_APART)], folds):
+        if row and not (piece.is_small and _alike(row[-1], piece) and _has_room(row, piece)):
+            if _is_long(row):
+                yield row
+            row = []
+        if piece.is_small:
             row.append(piece)
-            continue
-        if sum(item.has_rows for item in row) >= FOLD_PIECES:
-            yield row
-        row = [] if piece is None or piece.size_bytes > SMALL_BYTES else [piece]
+    if _is_long(row):
+        yield row
 
 
-def _pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> list[_Piece]:
+def _has_room(row: Sequence[_Piece], piece: _Piece) -> bool:
+    return len(row) < MOST_PIECES and sum(item.size_bytes for item in row) + piece.size_bytes <= FOLD_BYTES
+
+
+def _is_long(row: Sequence[_Piece]) -> bool:
+    return sum(item.has_rows for item in row) >= FOLD_PIECES
+
+
+def _by_run(folds: Sequence[Fold], wanted: Collection[str]) -> dict[str, Fold]:
+    """Returns the folds of which all runs are wanted, by the id of each run."""
+    wanted = set(wanted)
+    return {run_id: held for held in folds if wanted.issuperset(held.runs) for run_id in held.runs}
+
+
+def _pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[_Piece]:
     by_id = {run.run_id: run for run in runs}
-    held = {run_id: fold for fold in folds if by_id.keys() >= set(fold.runs) for run_id in fold.runs}
-    pieces: list[_Piece] = []
+    held = _by_run(folds, by_id)
     for run in runs:
-        fold = held.get(run.run_id)
-        if fold is None:
-            pieces.append(_Piece((run,), None))
-        elif fold.runs[0] == run.run_id:
-            pieces.append(_Piece(tuple(by_id[run_id] for run_id in fold.runs), fold))
-    return pieces
+        if run.run_id not in held:
+            yield _Piece((run,), None)
+        elif held[run.run_id].runs[0] == run.run_id:
+            yield _Piece(tuple(by_id[run_id] for run_id in held[run.run_id].runs), held[run.run_id])
 
 
 def _alike(one: _Piece, other: _Piece) -> bool:
@@ -196,36 +260,41 @@ def _alike(one: _Piece, other: _Piece) -> bool:
     return one.runs[0].entry.facts.get("decoded_as") == other.runs[0].entry.facts.get("decoded_as")
 
 
-def _parts(piece: _Piece, base: str) -> Iterator[tuple[str, Source]]:
-    """Yields the name and place of every file of a piece."""
+def _parts(piece: _Piece, base: str) -> Iterator[tuple[Part, Source]]:
+    """Yields every file of a piece and where it lies."""
     if piece.fold is not None:
         for part in piece.fold.parts:
-            yield part.name, Source(f"{base}/{DIRECTORY}/{piece.fold.name}/{part.name}", "")
+            yield part, Source(f"{base}/{DIRECTORY}/{piece.fold.name}/{part.name}", "")
         return
     for run in piece.runs:
         for part in run.entry.parts:
-            yield part.name, Source(f"{run.path}/{part.name}", run.run_id)
+            yield part, Source(f"{run.path}/{part.name}", run.run_id)
 
 
-def _copied(files: Files, directory: str, parts: Sequence[tuple[str, Source]], *, names_runs: bool) -> Iterator[Part]:
+def _copied(files: Files, directory: str, parts: Sequence[tuple[Part, Source]], *, names_runs: bool) -> Iterator[FoldPart]:
     """Writes the rows of all parts into few, those of each side table and schema together. With
     `names_runs` each row of the table itself names its run.
     """
     writers: dict[str, list[PartWriter]] = defaultdict(list)
-    for name, source in parts:
-        side = name.rpartition("/")[0]
-        rows = pq.read_table(pa.BufferReader(files.read(source.path)))
+    for part, source in parts:
+        side = part.name.rpartition("/")[0]
+        rows = pq.read_table(pa.BufferReader(_verified(files, part, source)))
         if names_runs and not side and source.run_id:
             rows = _naming_their_run(rows, source.run_id)
-        writer = next((writer for writer in writers[side] if writer.schema.equals(rows.schema)), None)
-        if writer is None:
-            writer = PartWriter(files, directory, rows.schema, side)
-            writers[side].append(writer)
+        if not writers[side] or not writers[side][-1].schema.equals(rows.schema):
+            writers[side].append(PartWriter(files, directory, rows.schema, side))
         for batch in rows.to_batches():
-            writer.write(batch)
+            writers[side][-1].write(batch)
     for writer in (writer for group in writers.values() for writer in group):
-        for part in writer.close():
-            yield Part(name=part.name, rows=part.rows, size_bytes=part.size_bytes)
+        for made in writer.close():
+            yield FoldPart(name=made.name, rows=made.rows, size_bytes=made.size_bytes, sha256=made.sha256)
+
+
+def _verified(files: Files, part: Part, source: Source) -> bytes:
+    content = files.read(source.path)
+    if isinstance(part, FoldPart) and hashlib.sha256(content).hexdigest() != part.sha256:
+        raise StateError(f"{files.root}/{source.path} holds other bytes than were written; `gc-assets doctor --repair` forgets it")
+    return content
 
 
 def _naming_their_run(rows: pa.Table, run_id: str) -> pa.Table:
@@ -235,26 +304,29 @@ def _naming_their_run(rows: pa.Table, run_id: str) -> pa.Table:
     return rows.set_column(index, rows.schema.field(RUN_ID), pc.fill_null(rows.column(RUN_ID), run_id))
 
 
-def _read(files: Files, base: str) -> tuple[Fold, ...]:
+def _read(files: Files, base: str) -> Folds:
+    """Returns the list, an empty one where it is missing or damaged: then every run is read by
+    itself.
+    """
     try:
-        return _parsed(files.read(f"{base}/{LIST}"))
+        return _parsed(files.read(f"{base}/{LIST}")) or Folds()
     except FileNotFoundError:
-        return ()
+        return Folds()
 
 
-def _parsed(content: bytes | None) -> tuple[Fold, ...]:
-    """Returns the folds of a list, none where it is damaged: then every run is read by itself."""
+def _parsed(content: bytes | None) -> Folds | None:
+    """Returns a list, or null where it is missing, damaged or of another version."""
     try:
         document: Any = json.loads(content or b"")
-        held = document["folds"]
-        return _Folds.model_validate({"folds": held}).folds if document["sha256"] == _digest(held) else ()
-    except (ValueError, KeyError, TypeError, ValidationError):
-        return ()
+        listed = document["list"]
+        return Folds.model_validate(listed) if document["sha256"] == _digest(listed) and document["version"] == VERSION else None
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
-def _content(folds: Sequence[Fold]) -> bytes:
-    held = [item.model_dump(mode="json") for item in folds]
-    return json.dumps({"sha256": _digest(held), "folds": held}, indent=1).encode()
+def _content(listed: Folds) -> bytes:
+    document = listed.model_dump(mode="json")
+    return json.dumps({"version": VERSION, "sha256": _digest(document), "list": document}, indent=1).encode()
 
 
 def _digest(held: Any) -> str:

@@ -35,7 +35,7 @@ class Part(_Model):
 
     name: str
     rows: int
-    size_bytes: int = 0
+    size_bytes: int | None = None
 
     def lies_in(self, side: str | None) -> bool:
         return self.name.rpartition("/")[0] == (side or "")

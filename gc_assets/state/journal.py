@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeVar
 
+import pyarrow as pa
 from pydantic import ValidationError
 
 from gc_assets.core.clock import Clock
@@ -36,6 +38,7 @@ from gc_assets.state.schemas import SCHEMA_VERSION
 RECEIPT: Final = "_receipt.json"
 CURRENT: Final = "current.json"
 _PARTITION: Final = "run_date="
+_log = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Facts)
 
@@ -119,10 +122,17 @@ class State:
         self._enter(run, entry_of(receipt, sha256, is_there=True))
         return Published(run.path, receipt)
 
-    def fold(self, group: str, asset: str, clock: Clock) -> None:
-        """Folds small runs of a table that consists of many, where there is a long row of them."""
-        if asset in FOLDED:
-            folds.fold(self.files, self.history(group, asset), clock)
+    def fold(self, group: str, asset: str) -> None:
+        """Folds small runs of a table that consists of many, where there is a long row of them.
+
+        Nothing depends on it: where it fails, the log says so and the runs are read one by one.
+        """
+        if asset not in FOLDED:
+            return
+        try:
+            folds.fold(self.files, self.history(group, asset))
+        except (StateError, OSError, pa.ArrowException) as error:
+            _log.warning("%s/%s: its small runs stay apart: %s", group, asset, error)
 
     def current(self, group: str, asset: str, run_date: date) -> Published | None:
         """Returns the table of a run date, verified against its receipt, or None where that date
@@ -217,10 +227,10 @@ class State:
         limit = clock.now().timestamp() - timedelta(days=keep_days).total_seconds()
         for group in self.files.directories(""):
             for asset in self.files.directories(group):
-                if asset not in protected:
+                if asset not in {*protected, *FOLDED}:
                     removed += self._prune(group, asset, limit)
                 if asset in FOLDED:
-                    removed += self._prune_folds(group, asset, limit)
+                    removed += self._prune_folds(group, asset, keep_days)
         return removed
 
     def unindexed(self) -> list[str]:
@@ -405,8 +415,9 @@ class State:
                     "the table is half there; run its asset again"
                 )
 
-    def _prune_folds(self, group: str, asset: str, limit: float) -> list[str]:
-        old = [path for path in folds.unlisted(self.files, group, asset) if (_started(path.rpartition("/")[2]) or limit) < limit]
+    def _prune_folds(self, group: str, asset: str, keep_days: int) -> list[str]:
+        # A job that began before a fold was replaced may read it still, whatever the user keeps.
+        old = folds.unused(self.files, group, asset, datetime.now(UTC) - timedelta(days=max(keep_days, 1)))
         for path in old:
             self.files.delete_directory(path)
         return old

@@ -6,7 +6,7 @@ import random
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -112,7 +112,7 @@ def test_a_piece_of_many_bytes_is_left_alone(state: State, monkeypatch: pytest.M
     assert len(state.paths(runs_of(state))) == 60
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{", b'{"folds": [], "sha256": "other"}', b'{"sha256": "4f53", "folds": [{"name": 1}]}'])
+@pytest.mark.parametrize("content", [None, b"", b"{", b'{"version": 1, "list": {}, "sha256": "other"}', b'{"version": 2}'])
 def test_without_a_sound_list_every_run_is_read_by_itself(state: State, content: bytes | None) -> None:
     for night in range(50):
         add(state, night)
@@ -134,33 +134,76 @@ def test_of_processes_that_fold_at_once_no_row_is_told_twice(state: State, monke
             add(state, night)
     runs = runs_of(state)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda newest: folds.fold(state.files, runs[:newest], Clock(NOW)), (70, 60, 50, 70)))
+        list(pool.map(lambda newest: folds.fold(state.files, runs[:newest]), (70, 60, 50, 70)))
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
     assert len(state.paths(runs)) < 70
 
 
-def test_replaced_folds_and_those_of_a_writer_that_died_are_pruned(state: State) -> None:
+def directories(state: State) -> set[str]:
+    return set(state.files.directories(f"{OWNER}/{DELETION_LOG.name}/{folds.DIRECTORY}"))
+
+
+def test_a_fold_that_a_larger_one_replaced_is_kept_for_its_readers_and_pruned_later(state: State) -> None:
     for night in range(120):
         add(state, night)
-    base = Path(state.files.root) / OWNER / DELETION_LOG.name / folds.DIRECTORY
-    died = base / f"{NOW:%Y%m%dT%H%M%SZ}-died"
-    shutil.copytree(min(base.iterdir()), died)
     runs = runs_of(state)
-    before, paths = rows_of(state, runs), state.paths(runs)
-    assert state.prune(30, Clock(NOW), [DELETION_LOG.name]) == []
-    removed = state.prune(30, Clock(NOW + timedelta(days=500)), [DELETION_LOG.name])
-    assert f"{OWNER}/{DELETION_LOG.name}/{folds.DIRECTORY}/{died.name}" in removed
-    assert state.paths(runs) == paths
+    before, there = rows_of(state, runs), directories(state)
+    assert state.prune(0, Clock(NOW + timedelta(days=500))) == []
+    assert directories(state) == there
+    old = folds.unused(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1))
+    assert len(old) == len(there) - len({path.split("/")[3] for path in state.paths(runs) if folds.DIRECTORY in path})
+    for path in old:
+        state.files.delete_directory(path)
     assert rows_of(state, runs) == before
+    assert folds.unused(state.files, OWNER, DELETION_LOG.name, datetime.now(UTC) + timedelta(minutes=1)) == []
 
 
-def test_a_fold_whose_file_is_gone_is_told_and_forgotten_by_a_repair(state: State) -> None:
+def test_a_fold_of_a_run_that_is_gone_makes_room_for_another(state: State) -> None:
     for night in range(50):
         add(state, night)
     runs = runs_of(state)
-    lost = next(path for path in state.paths(runs) if folds.DIRECTORY in path)
-    (Path(state.files.root) / lost).unlink()
-    assert any("which is not there as it was written" in said for said in state.unindexed())
+    shutil.rmtree(Path(state.files.root) / runs[3].path)
+    state.repair()
+    for night in range(50, 60):
+        add(state, night)
+    runs = runs_of(state)
+    assert len(runs) == 59
+    assert len(state.paths(runs)) <= FEW
+    assert rows_of(state, runs) == rows_by_themselves(state, runs)
+
+
+def test_a_run_that_cannot_be_folded_fails_no_other_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
+    for night in range(folds.FOLD_PIECES):
+        add(state, night)
+    (Path(state.files.root) / runs_of(state)[0].paths()[0]).unlink()
+    for night in range(folds.FOLD_PIECES, 20):
+        add(state, night)
+    assert len(runs_of(state)) == 20
+    assert "its small runs stay apart" in caplog.text
+
+
+def test_rows_of_many_bytes_are_folded_a_share_at_a_time(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folds, "MOST_PIECES", 20)
+    with monkeypatch.context() as without:
+        without.setattr(folds, "FOLD_PIECES", 10**6)
+        for night in range(70):
+            add(state, night)
+    made = folds.fold(state.files, runs_of(state))
+    assert made is not None
+    assert len(made.runs) == 20
+
+
+@pytest.mark.parametrize("harm", ["gone", "other bytes"])
+def test_a_harmed_fold_is_told_and_forgotten_by_a_repair(state: State, harm: str) -> None:
+    for night in range(50):
+        add(state, night)
+    runs = runs_of(state)
+    lost = Path(state.files.root) / next(path for path in state.paths(runs) if folds.DIRECTORY in path)
+    if harm == "gone":
+        lost.unlink()
+    else:
+        lost.write_bytes(b"\0" * lost.stat().st_size)
+    assert any("is not there as it was written" in said for said in state.unindexed())
     assert state.repair() == [f"{OWNER}/{DELETION_LOG.name}/{folds.LIST}"]
     assert state.unindexed() == []
     assert rows_of(state, runs) == rows_by_themselves(state, runs)

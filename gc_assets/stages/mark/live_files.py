@@ -115,7 +115,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
     read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
-    closed = merge_written(once(spark, close, read, sum(len(state.paths(cache, side)) for side in sides)))
+    closed = merge_written(once(spark, close, read, len(close.edges) + len(close.containers) + len(close.places)))
     kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
