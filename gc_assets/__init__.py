@@ -2,4 +2,4 @@
 to remove them safely.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

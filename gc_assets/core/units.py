@@ -114,12 +114,20 @@ class Cutoff:
         words += [f"not among the newest {self.keep_last}"] if self.keep_last is not None else []
         return " and ".join(words)
 
+    @property
+    def limit(self) -> str:
+        """Returns the words that follow `older than`: `30d`, `2025-10-08T00:00:00+00:00`."""
+        return self._words("")
+
     def __str__(self) -> str:
+        return self._words("since ")
+
+    def _words(self, since: str) -> str:
         if self.forever:
             return "forever"
         words = [f"the newest {self.keep_last}"] if self.keep_last is not None else []
         words += [format_duration(self.max_age)] if self.max_age is not None else []
-        words += [f"since {self.at.isoformat()}"] if self.at is not None else []
+        words += [f"{since}{self.at.isoformat()}"] if self.at is not None else []
         return " or ".join(words)
 
 

@@ -60,7 +60,7 @@ class Kind:
 PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
 
 
-KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
+FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
 
 # A kind stands before the kinds that it names. A transaction log names nothing, and only its
 # snapshot leads to it.

@@ -24,7 +24,7 @@ from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.protocol import (
     ENTRY_SCHEMA,
     EXPIRED,
-    KINDS,
+    FILE_KINDS,
     LOGICAL_ENTRY_SCHEMA,
     RETAINED,
     Commit,
@@ -158,7 +158,7 @@ class LakeContract:
         assert {row["address"] for row in read.children()} >= sample.files
         for _, _, rows in read.containers.values():
             assert rows.schema in (ENTRY_SCHEMA, LOGICAL_ENTRY_SCHEMA)
-        assert {row["kind"] for row in read.children()} <= set(KINDS)
+        assert {row["kind"] for row in read.children()} <= set(FILE_KINDS)
 
     def test_a_container_that_is_not_whole_is_refused_by_its_name(self, sample: Sample) -> None:
         read = Read.of(sample)

@@ -117,7 +117,7 @@ def _by_cutoff(cutoff: Cutoff, rule: str, ref: Ref, as_of: datetime) -> RefLimit
     """Returns the limits of a ref under a rule. A branch never lapses. A tag lives by the rule's
     age, or always where the rule counts commits.
     """
-    words = f"{rule} ({cutoff})"
+    words = f"{rule} ({cutoff.limit})"
     always = Age(ALWAYS, NEVER, words)
     moment = cutoff.moment(as_of)
     if cutoff.forever:

@@ -29,7 +29,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the policy asks for now. The ref that led to an edit is a witness and no part of the
+    """What the policy asks for now. The ref that led to an edit is an example and no part of the
     edit: another ref may lead to it the next time.
     """
 

@@ -26,7 +26,7 @@ class Reasons:
                 self._heads[pointer.head] = pointer
         self._deleted = {id(walk.pointer) for walk in chosen.deleted}
         self._honoured = {id(pointer) for pointer in honoured}
-        self._witness = _first_through(graph)
+        self._seen_from = _first_through(graph)
 
     def reached(self, index: int) -> str:
         """Returns why a snapshot is kept that a ref reaches after expiry."""
@@ -48,7 +48,7 @@ class Reasons:
         """Returns why a snapshot is not kept."""
         if not self._graph.reach[index].count:
             return "dangling: no ref reaches it, and it is older than retention.default and the grace period"
-        pointer = self._witness[index]
+        pointer = self._seen_from[index]
         others = f" (and {self._graph.reach[index].count - 1:,} other refs)" if self._graph.reach[index].count > 1 else ""
         if id(pointer) in self._deleted:
             return f"expired: {pointer.label}{others}, {pointer.rule.beyond}, is to be deleted"

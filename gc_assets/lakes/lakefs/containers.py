@@ -15,7 +15,7 @@ from gc_assets.lakes.lakefs.object_ids import is_object_id
 from gc_assets.lakes.lakefs.ranges import entries_of, read_range
 from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Container, Kind
 
-KINDS = (Kind.METARANGE, Kind.RANGE)
+CONTAINER_KINDS = (Kind.METARANGE, Kind.RANGE)
 
 
 def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa.RecordBatch:
@@ -27,8 +27,8 @@ def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa
     """
     where = f"{container.kind} {container.address}"
     location, _, object_id = container.address.rpartition(METADATA)
-    if container.kind not in KINDS or not location.endswith("/") or not is_object_id(object_id):
-        raise FormatError(f"{where}: expected a {' or '.join(KINDS)} at <namespace>/{METADATA}<64 hexadecimal digits>")
+    if container.kind not in CONTAINER_KINDS or not location.endswith("/") or not is_object_id(object_id):
+        raise FormatError(f"{where}: expected a {' or '.join(CONTAINER_KINDS)} at <namespace>/{METADATA}<64 hexadecimal digits>")
     if container.kind == Kind.METARANGE:
         return _range_rows(location, where, object_id, raw)
     objects = read_range(where, object_id, raw)

@@ -66,7 +66,7 @@ def held(words: pa.Table) -> pa.Table:
     return pa.table({name: waiting.column(columns.get(name, name)) for name in HELD.names}).cast(HELD)
 
 
-def logged(state: State, logs: Sequence[PastRun]) -> pa.Table:
+def words_of(state: State, logs: Sequence[PastRun]) -> pa.Table:
     """Returns all words of these logs (columns `WORDS`).
 
     Logs of 0.2.0 do not name their runs in each row. Their receipts do.
@@ -77,7 +77,7 @@ def logged(state: State, logs: Sequence[PastRun]) -> pa.Table:
 
 def quarantined(state: State, storage_name: str) -> pa.Table:
     """Returns what is in quarantine in a storage (columns `HELD`), in memory."""
-    return held(logged(state, state.history(storage_name, DELETION_LOG.name)))
+    return held(words_of(state, state.history(storage_name, DELETION_LOG.name)))
 
 
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, unpublished: Sequence[DataFrame] = ()) -> DataFrame:

@@ -98,7 +98,7 @@ def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: lis
 
     `facts` count them per lake.
     """
-    sources = [(table.receipt.group, night.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in refs]
+    sources = [(table.receipt.owner, night.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in refs]
     copy = _CopyExpiry(
         storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run
     )
@@ -292,7 +292,7 @@ def _header(
         historical=any(table.facts(LakeRefsFacts).historical for table in refs),
         rehearsal=night.clock.is_rehearsal or any(table.facts(LakeRefsFacts).rehearsal for table in refs),
         unsafe=tuple(sorted({*night.unsafe, *(text for table in refs for text in table.receipt.unsafe)})),
-        refs_digests={table.receipt.group: table.facts(LakeRefsFacts).refs_digest for table in refs},
+        refs_digests={table.receipt.owner: table.facts(LakeRefsFacts).refs_digest for table in refs},
         policy_digest=night.config.policy_digest(),
         live_files=live_count(live, storage_name),
         live_bytes=found.waterfall.get("live", Amount()).bytes,

@@ -15,6 +15,7 @@ from gc_assets.stages.mark.lakefs.potential_commits import potential_commits
 from gc_assets.stages.mark.lakefs.uncommitted_objects import uncommitted_objects
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.night import Night
+from gc_assets.stages.progress import begin, logged
 from gc_assets.stages.tables import publish, read_rows, write_rows
 from gc_assets.state.journal import Published
 
@@ -42,16 +43,16 @@ def make_box(spark: SparkSession | None, night: Night, lake_name: str, box: Kind
         if spark is None:
             raise TypeError(f"{name} is made with Spark")
         return SPARK_STAGES[name](spark, night, lake_name)
-    return STAGES[name](night, lake_name) if name in STAGES else _from_rows(night, lake_name, box)
+    return STAGES[name](night, lake_name) if name in STAGES else logged(box.table)(_from_rows)(night, lake_name, box)
 
 
 def _from_rows(night: Night, lake_name: str, box: KindBox) -> Published:
     """Publishes what the kind's own function makes of the lake's tables."""
     if box.rows is None:
         raise TypeError(f"nothing makes {box.table.name}: give its KindBox `rows`, or write a stage and enter it in {__name__}")
-    state, group = night.state, night.group(lake_name)
-    inputs = {table.name: state.require(group, table.name, night.run_date) for table in box.after}
+    state = night.state
+    inputs = {table.name: night.table(table, lake_name) for table in box.after}
     rows = box.rows({table.name: read_rows(state, table, inputs[table.name]) for table in box.after})
-    run = state.start(group, box.table.name, night.run_date, night.clock)
+    run = begin(night, night.group(lake_name), box.table)
     written = write_rows(rows, box.table, run, state.files)
     return publish(state, run, written, night.clock, inputs=list(inputs.values()), unsafe=night.unsafe)

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import Amount
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.lakes.protocol import KINDS, ROOT_KINDS, Kind
+from gc_assets.lakes.protocol import FILE_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
@@ -188,7 +188,7 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
     )
     placed = _placed(direct).unionByName(_placed(children))
     # Witness and kind as one number: Spark aggregates numbers by hashing, but text only by sorting.
-    strongest = F.col("witness") * len(KINDS) + _kind_number()
+    strongest = F.col("witness") * len(FILE_KINDS) + _kind_number()
     grouped = (
         placed.withColumn("strongest", strongest)
         .groupBy("storage", "key")
@@ -199,12 +199,12 @@ def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_nam
             F.max("container_size_bytes").alias("container_size_bytes"),
         )
     )
-    named_by = grouped.withColumn("witness", F.expr(f"strongest div {len(KINDS)}"))
+    named_by = grouped.withColumn("witness", F.expr(f"strongest div {len(FILE_KINDS)}"))
     return named_by.join(witnesses, "witness").select(
         "storage",
         "key",
         F.xxhash64("key").alias("key_hash"),
-        F.array(*map(F.lit, KINDS))[(F.col("strongest") % len(KINDS)).cast("int")].alias("kind"),
+        F.array(*map(F.lit, FILE_KINDS))[(F.col("strongest") % len(FILE_KINDS)).cast("int")].alias("kind"),
         F.coalesce("size_bytes", "container_size_bytes").alias("size_bytes"),
         F.lit(lake_name).alias("lake"),
         "commit_id",
@@ -239,12 +239,12 @@ def _without(files: DataFrame, released: DataFrame) -> DataFrame:
 
 
 def _kind_number() -> Column:
-    """Returns the kind's place in `KINDS`.
+    """Returns the kind's place in `FILE_KINDS`.
 
     A kind that is not there stops the run: its file must not fall out of the live set.
     """
     unknown = F.raise_error(F.concat(F.lit("live_files: unknown file kind "), F.coalesce("kind", F.lit("null")))).cast("long")
-    place = F.array_position(F.array(*map(F.lit, KINDS)), F.col("kind"))
+    place = F.array_position(F.array(*map(F.lit, FILE_KINDS)), F.col("kind"))
     return F.when(place > 0, place - 1).otherwise(unknown)
 
 

@@ -24,7 +24,7 @@ def claims_of(night: Night, storage_name: str, tables: Iterable[Published]) -> C
     for table in tables:
         claims = read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         mine = [row for row in claims if row["storage"] == storage_name]
-        rows += [(row["key"], Owner(table.receipt.group, row["table_uuid"]), row["collect"]) for row in mine]
+        rows += [(row["key"], Owner(table.receipt.owner, row["table_uuid"]), row["collect"]) for row in mine]
     own = night.resolver().resolve_one(f"{night.config.state.rstrip('/')}/")
     if own is not None and own[0] == storage_name:
         rows.append((own[1], STATE, False))

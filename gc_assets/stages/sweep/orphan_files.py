@@ -249,14 +249,14 @@ def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[
     for frame in frames[1:]:
         everything = everything.unionByName(frame)
     # A lake names a key once, so a key is named twice only where there are several lakes.
-    several = len({table.receipt.group for table, _ in parts}) > 1
+    several = len({table.receipt.owner for table, _ in parts}) > 1
     return everything.groupBy("key").agg(F.min("w").alias("w")) if several else everything
 
 
 def _strength(night: Night, live: Published, side: str) -> int:
     if side != EXPIRED_SIDE:
         return LIFECYCLE if side == LIFECYCLE_SIDE else MENTIONED
-    return HELD if night.kind(live.receipt.group).edits_history else RELEASED
+    return HELD if night.kind(live.receipt.owner).edits_history else RELEASED
 
 
 def _samples(night: Night, run: Run, written: Written) -> list[str]:

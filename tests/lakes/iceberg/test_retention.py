@@ -353,3 +353,10 @@ def test_8000_snapshots_with_8000_tags_and_1000_branches_take_no_quadratic_work(
 def test_a_history_on_one_level_takes_no_quadratic_work() -> None:
     commits = [commit("root", None, 2), *(commit(f"c{index}", "root", 1) for index in range(8_000))]
     assert timed(commits, [branch(f"b{index}", f"c{index}") for index in range(8_000)]) < 8
+
+
+def test_a_cutoff_at_a_moment_is_told_as_that_moment() -> None:
+    policy = {"refs": [{"match": ".*", "keep": "2026-01-01T00:00:00+00:00"}]}
+    reasons = {row["reason"] for row in retained(chain(1000, 999, 1), [branch("main", "s2")], policy=policy).reachable.to_pylist()}
+    assert any("older than retention.refs[0] (2026-01-01T00:00:00+00:00)" in reason for reason in reasons), reasons
+    assert not any("since" in reason for reason in reasons)

@@ -1,0 +1,34 @@
+"""A box whose rows a kind's own function makes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gc_assets.lakes.kind import KindBox
+from gc_assets.stages.mark.boxes import make_box
+from gc_assets.stages.mark.policy import current_rules, policy_table
+from gc_assets.state.schemas import CURRENT_RULES
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.toy import BRANCHES
+from tests.stages.lakehouse import Lakehouse
+
+
+def test_a_box_of_a_fresh_mark_is_made_of_the_tables_that_the_mark_shares_and_writes_log_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = Lakehouse(None, tmp_path)  # type: ignore[arg-type] - no stage of this test runs in Spark
+    house.lakes = [LakeBuilder(tmp_path).config("sales")]
+    night = house.tonight()
+    policy_table(night, "sales")
+    rules = current_rules(night, "sales")
+    box = KindBox(BRANCHES, (CURRENT_RULES,), lambda tables: BRANCHES.schema.empty_table())
+    again = replace(night, recheck="mark")
+    with caplog.at_level(logging.INFO):
+        published = make_box(None, again, "sales", box)
+    assert list(published.receipt.inputs.values()) == [rules.receipt.reference]
+    assert published.path.startswith("_recheck/mark/sales/")
+    assert [line for line in caplog.messages if f"/{BRANCHES.name} of" in line and "ended" in line]
