@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from gc_assets.stages.progress import reached
 from gc_assets.stages.tables import PARTS_DDL, collect
 
 # Batches in, batches out, as `DataFrame.mapInArrow` takes it. `once` and `spread` want rows of
@@ -56,6 +57,7 @@ def begun(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
         found.append(batch)
         rows += batch.num_rows
         size_bytes += batch.nbytes
+        reached(f"{rows:,} rows read")
         if rows > BEGUN_ROWS or size_bytes > BEGUN_BYTES:
             return None
     return found

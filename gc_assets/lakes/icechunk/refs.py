@@ -27,7 +27,7 @@ TOMBSTONE = f"{POINTER}.deleted"
 # nothing else is a loss.
 _STAGED = re.compile(rf"{re.escape(POINTER)}#[0-9]+")
 # How often the refs are read before it is an error that they are others each time.
-_READINGS = 3
+_READINGS = 10
 _TYPES: Mapping[str, RefType] = {"branch": "branch", "tag": "tag"}
 
 

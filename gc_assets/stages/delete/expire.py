@@ -274,10 +274,12 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     counts: Counter[str] = Counter()
     try:
         for lake, items in done:
+            doing(f"undo: {len(items):,} edits of the history of lake {lake.name}")
             outcomes: list[Settled] = []
             for found in lake.undo([item.action for item in items]):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(Settled(found.action, verdict, found.error, night.clock.now()))
+                reached(f"undo: {len(outcomes):,} of {len(items):,} edits of the history of lake {lake.name}")
                 lease.check()
             counts.update(_write_log(plan, lake.name, night, outcomes, len(items)))
     finally:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, logged
+from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import collect, publish, read_paths, read_table, write_frame
 from gc_assets.state.facts import LakeRefsFacts, SnapshotHistoryFacts
 from gc_assets.state.journal import Published
@@ -57,6 +57,7 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     )
     rows = listed.unionByName(remembered.select(*listed.columns))
     run = begin(night, lake_name, SNAPSHOT_HISTORY, day)
+    doing(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier nights")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
     facts = SnapshotHistoryFacts(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),

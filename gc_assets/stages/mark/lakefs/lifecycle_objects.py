@@ -25,7 +25,7 @@ from gc_assets.stages.mark.lakefs.potential_commits import RANGES, RANGES_SIDE
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, logged
+from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import publish, read_paths, read_table, spark_schema, write_frame
 from gc_assets.state.facts import LifecycleObjectsFacts
 from gc_assets.state.journal import Published
@@ -62,6 +62,7 @@ def lifecycle_objects(spark: SparkSession, night: Night, lake_name: str) -> Publ
     refs = night.table(LAKE_REFS, lake_name)
     entries = night.table(MANIFEST_ENTRIES, lake_name)
     run = begin(night, group, LIFECYCLE_OBJECTS)
+    doing(f"judging what {potential.rows:,} potential commits name")
     ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(segments(night, lake_name)))
     judged = _references(rows, ranges, _claimed(night, refs)).mapInArrow(

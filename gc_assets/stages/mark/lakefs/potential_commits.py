@@ -30,7 +30,7 @@ from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segment_rows, segments
 from gc_assets.stages.mark.policy import newest_finished
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, logged
+from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import merge_written, publish, put, report_parts, write_rows
 from gc_assets.state.facts import PotentialCommitsFacts
 from gc_assets.state.files import Files
@@ -68,6 +68,7 @@ def potential_commits(spark: SparkSession, night: Night, lake_name: str) -> Publ
     day = newest_finished(night)
     seen = state.current(lake_name, COMMIT_GRAPH.name, day) if day is not None else None
     run = begin(night, night.group(lake_name), POTENTIAL_COMMITS)
+    doing(f"what the rules say of {graph.rows:,} commits")
     lake = night.config.lake(lake_name)
     tags_ignored = isinstance(lake, LakeFsLakeConfig) and lake.retention.tags == "ignore"
     task = _Classify(
