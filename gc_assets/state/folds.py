@@ -42,6 +42,8 @@ FOLD_PIECES: Final = 8
 SMALL_BYTES: Final = 4 * 2**20
 FOLD_BYTES: Final = 64 * 2**20
 MOST_PIECES: Final = 256
+# A state of many nights without folds is folded in a few runs, so that none of them takes long.
+MOST_FOLDS: Final = 8
 # The newest runs stay apart. A run that began before one of them may still publish, and a fold must
 # hold runs without a gap.
 NEWEST_APART: Final = 2

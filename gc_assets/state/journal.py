@@ -30,7 +30,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.state import folds
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files, may_not_write
-from gc_assets.state.folds import FOLDED, Source
+from gc_assets.state.folds import FOLDED, MOST_FOLDS, Source
 from gc_assets.state.index import INDEX, Entries, Entry, Index, PastRun, entry_of, partition_of
 from gc_assets.state.receipts import Receipt, places
 from gc_assets.state.schemas import SCHEMA_VERSION
@@ -123,14 +123,18 @@ class State:
         return Published(run.path, receipt)
 
     def fold(self, group: str, asset: str) -> None:
-        """Folds small runs of a table that consists of many, where there is a long row of them.
+        """Folds small runs of a table that consists of many, where there are long rows of them. What
+        is beyond `MOST_FOLDS` waits for the next run.
 
         Nothing depends on it: where it fails, the log says so and the runs are read one by one.
         """
         if asset not in FOLDED:
             return
         try:
-            folds.fold(self.files, self.history(group, asset))
+            runs = self.history(group, asset)
+            for _ in range(MOST_FOLDS):
+                if folds.fold(self.files, runs) is None:
+                    break
         except (StateError, OSError, pa.ArrowException) as error:
             _log.warning("%s/%s: its small runs stay apart: %s", group, asset, error)
 

@@ -191,6 +191,8 @@ def test_rows_of_many_bytes_are_folded_a_share_at_a_time(state: State, monkeypat
     made = folds.fold(state.files, runs_of(state))
     assert made is not None
     assert len(made.runs) == 20
+    add(state, 70)
+    assert len(state.paths(runs_of(state))) <= FEW
 
 
 @pytest.mark.parametrize("harm", ["gone", "other bytes"])
