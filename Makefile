@@ -23,12 +23,14 @@ demo: env ## build sample lakes, run one night on them, print the report (ARGS="
 STAGES := tests/stages tests/cli tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/test_nessie_*'
 OTHERS := tests --ignore=tests/cli --ignore=tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
 test: export GC_ASSETS_TEST_NESSIE := required
-test: lint ## lint, types, then the whole suite
+test: env ## lint, types and the whole suite
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@mkdir -p build
-	@set -m; $(BIN)/python -m pytest $(OTHERS) >build/other-tests.txt 2>&1 & beside=$$!; \
-	  trap "kill $$beside 2>/dev/null || true" EXIT; \
+	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; \
+	  $(BIN)/python -m pytest $(OTHERS) >build/other-tests.txt 2>&1 & beside=$$!; \
+	  trap "kill $$lint $$beside 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest $(STAGES) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
+	  wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  wait $$beside || failed=$$?; echo "All other tests:"; cat build/other-tests.txt; exit $$failed
 
 lint: env ## style, format and types: seconds

@@ -29,7 +29,7 @@ from tests.stages.random_lakes import AS_OF, GRACE_CUTOFF, NOW, TABLE_HISTORIES,
 TABLES = 200
 TREES = 200
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
-TREES_IN_SPARK = 8
+TREES_IN_SPARK = 4
 
 
 @dataclass

@@ -25,7 +25,7 @@ from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-HISTORIES, KILLS = 60, 50
+HISTORIES, KILLS = 40, 50
 
 
 @dataclass(frozen=True)
