@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.command("doctor", short_help="Check lakes, storages and state.")
-@click.option("--repair", is_flag=True, help="First make the state's indexes again from the receipts, where they differ.")
+@click.option(
+    "--repair", is_flag=True, help="First make the state's indexes again from the receipts, where they differ, and forget harmed folds."
+)
 @format_option()
 @common_options
 def doctor_command(settings: Settings, repair: bool, format_: str) -> None:

@@ -152,8 +152,13 @@ def fold(files: Files, runs: Sequence[PastRun]) -> Fold | None:
     parts = [part for piece in pieces for part in _parts(piece, base)]
     copies = tuple(_copied(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
     made = Fold(name=name, runs=tuple(run.run_id for run in of), parts=copies)
-    if sum(part.rows for part in made.parts) != sum(part.rows for run in of for part in run.entry.parts):
-        raise StateError(f"{files.root}/{base}/{DIRECTORY}/{name} does not hold the rows of its runs; run `gc-assets doctor`")
+    expected, found = sum(part.rows for run in of for part in run.entry.parts), sum(part.rows for part in made.parts)
+    if found != expected:
+        files.delete_directory(f"{base}/{DIRECTORY}/{name}")
+        raise StateError(
+            f"{files.root}/{base}: the runs {of[0].run_id} to {of[-1].run_id} have {expected:,} rows by their receipts, "
+            f"their files hold {found:,}; `gc-assets doctor` says which receipts and indexes differ"
+        )
 
     is_listed = False
 
@@ -170,7 +175,10 @@ def fold(files: Files, runs: Sequence[PastRun]) -> Fold | None:
         return _content(Folds(folds=listed, replaced={**before.replaced, **gone}))
 
     files.change(f"{base}/{LIST}", with_made)
-    return made if is_listed else None
+    if not is_listed:
+        files.delete_directory(f"{base}/{DIRECTORY}/{name}")
+        return None
+    return made
 
 
 def damaged(files: Files, group: str, asset: str) -> list[str]:
@@ -192,8 +200,16 @@ def damaged(files: Files, group: str, asset: str) -> list[str]:
 
 
 def forget(files: Files, group: str, asset: str) -> None:
-    """Empties the list of folds, so that every run is read by itself."""
-    files.change(f"{group}/{asset}/{LIST}", lambda _: _content(Folds()))
+    """Empties the list of folds, so that every run is read by itself. Their files count as
+    replaced.
+    """
+
+    def emptied(content: bytes | None) -> bytes:
+        before = _parsed(content) or Folds()
+        gone = {held.name: datetime.now(UTC) for held in before.folds}
+        return _content(Folds(replaced={**before.replaced, **gone}))
+
+    files.change(f"{group}/{asset}/{LIST}", emptied)
 
 
 def unused(files: Files, group: str, asset: str, before: datetime) -> list[str]:

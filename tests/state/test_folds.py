@@ -137,6 +137,8 @@ def test_of_processes_that_fold_at_once_no_row_is_told_twice(state: State, monke
         list(pool.map(lambda newest: folds.fold(state.files, runs[:newest]), (70, 60, 50, 70)))
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
     assert len(state.paths(runs)) < 70
+    listed = folds._read(state.files, f"{OWNER}/{DELETION_LOG.name}")
+    assert directories(state) == {held.name for held in listed.folds} | set(listed.replaced), "copies that nobody lists are left behind"
 
 
 def directories(state: State) -> set[str]:

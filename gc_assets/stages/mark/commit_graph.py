@@ -23,6 +23,7 @@ from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import Written, parallelism, publish, read_rows, read_table, spark_schema, write_frame, write_rows
 from gc_assets.state.facts import CommitGraphFacts
 from gc_assets.state.files import Files
+from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
@@ -51,13 +52,13 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
     lake, meaning = night.lake(lake_name), read_as(night, lake_name)
     before = _last(night, lake_name)
-    last = before if growing(lake) is not None else None
+    last = state.open(before) if before is not None and growing(lake) is not None else None
     earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
     known = tuple(earlier.paths()) if earlier is not None else ()
     forgotten = tuple(last.paths()) if last is not None and earlier is None else ()
     read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known, forgotten)
     doing(f"{count:,} histories to read, {earlier.receipt.rows if earlier is not None else 0:,} commits known")
-    is_small = count <= HERE_SOURCES and (before is None or before.receipt.rows <= engine.BEGUN_ROWS)
+    is_small = count <= HERE_SOURCES and (before is None or before.rows <= engine.BEGUN_ROWS)
     written = _written_here(read, count, run, state, earlier) if is_small else None
     if written is None:
         written = _written_by_executors(spark, read, count, run, state, earlier)
@@ -96,10 +97,9 @@ def read_as(night: Night, lake_name: str) -> str:
     return hashlib.sha256(json.dumps([__version__, places, server]).encode()).hexdigest()
 
 
-def _last(night: Night, lake_name: str) -> Published | None:
+def _last(night: Night, lake_name: str) -> PastRun | None:
     """Returns the graph that was published last, however it was read."""
-    last = max(night.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
-    return night.state.open(last) if last is not None else None
+    return max(night.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
 
 
 def tips(graph: pa.Table) -> list[str]:
