@@ -124,7 +124,7 @@ def world(folder: Path, server: tuple[FakeServer, str]) -> World:
     return World(LakeFsLake(config_of(server[1], "ml-data", location=f"file://{builder.namespace}"), LocalObjects()), builder)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_a_clean_run_finds_exactly_what_the_optimized_runs_found_together(
     server: tuple[FakeServer, str], steps: list[tuple[str, str, str]]

@@ -79,7 +79,7 @@ class Growing:
 
 
 @settings(
-    max_examples=100,
+    max_examples=60,
     deadline=None,
     derandomize=True,
     database=None,

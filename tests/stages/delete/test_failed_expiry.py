@@ -30,6 +30,7 @@ def planned(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
         orders.append(days_ago(age))
     orders.overwrite(days_ago(1))
     orders.leftovers(days_ago(10))
+    builder.properties["uri"] += "?timeout=0.1"  # seconds that sqlite waits for the lock of another client; 5 by default
     house.lakes = [builder.config("sales")]
     header = house.plan()
     house.approved(header, *house.failed_gates(header))
