@@ -12,7 +12,9 @@ PACKAGE = Path(__file__).parents[1] / "gc_assets"
 # From the ground up; rooms of one floor do not know each other.
 FLOORS = (
     {"core"},
-    {"config", "state"},
+    {"config"},
+    {"s3"},
+    {"state"},
     {"lakes", "stores"},
     {"stages"},
     {"resources", "report"},
@@ -26,6 +28,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = {
     "core": {"pyspark", "dagster", "pydantic_settings"},
     "config": {"pyspark", "dagster"},
+    "s3": {"pyspark", "dagster"},
     "state": {"pyspark", "dagster"},
     "lakes": {"pyspark", "dagster"},
     "stores": {"pyspark", "dagster"},

@@ -19,8 +19,10 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, Va
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gc_assets.config.anchor import Anchor
+from gc_assets.config.s3 import Places, S3Config
 from gc_assets.config.values import Bytes, Days, Duration, Model, Name, Share, number
 from gc_assets.core.errors import UsageError
+from gc_assets.core.paths import S3, Location, scheme_of
 
 DEFAULT_GRACE = timedelta(hours=72)
 # 24 h is the shortest grace that survives a slow writer's night (reliability.md H3). Only
@@ -51,13 +53,14 @@ class StorageConfig(Model):
     """One root location that is listed and swept."""
 
     name: Name
-    location: str = Field(description="`file:///data/warehouse/`, or a path.")
+    location: str = Field(description="`file:///data/warehouse/`, or a path; `s3://bucket/prefix/`.")
     quarantine: Literal["trash", "versioned", "deferred"] = "trash"
     grace: Duration = Field(default=DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
     quarantine_days: Days = Field(default=7, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
     mode: Literal["plan", "apply"] = "plan"
     gates: Gates = Field(default_factory=lambda: Gates())
     money: Money | None = None
+    s3: S3Config | None = Field(default=None, description="How this storage is reached, over what `s3` says for all places.")
 
 
 class LakeConfig(Model):
@@ -155,6 +158,7 @@ class Config(Model):
     storages: tuple[StorageConfig, ...]
     lakes: tuple[Annotated[SerializeAsAny[LakeConfig], BeforeValidator(_of_its_kind)], ...]
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig())
+    s3: S3Config = Field(default_factory=lambda: S3Config(), description="How places on S3 are reached: storages, lakes and the state.")
 
     @classmethod
     def of(cls, document: Any, kinds: Mapping[str, type[LakeConfig]]) -> Config:
@@ -172,6 +176,11 @@ class Config(Model):
         if twice:
             raise ValueError(f"every lake and storage needs a name of its own; used twice: {', '.join(twice)}")
         return self
+
+    def places(self) -> Places:
+        """Returns how every address on S3 is reached."""
+        own = [storage for storage in self.storages if storage.s3 is not None and scheme_of(storage.location) == S3]
+        return Places(tuple((Location.parse(item.location), item.s3.over(self.s3)) for item in own if item.s3 is not None), self.s3)
 
     def storage(self, name: str) -> StorageConfig:
         return _named(self.storages, name, "storage")
@@ -196,11 +205,16 @@ class Config(Model):
         """Returns a digest that changes whenever a lake's retention or a storage's safety settings
         change. Secrets and Spark settings leave it alone.
         """
-        policy = {
-            "storages": [storage.model_dump(mode="json", exclude={"mode", "money"}) for storage in self.storages],
+        places = self.places()
+        on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
+        policy: dict[str, Any] = {
+            "storages": [storage.model_dump(mode="json", exclude={"mode", "money", "s3"}) for storage in self.storages],
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.place()) is not None],
         }
+        # The same bucket name on another server is another bucket.
+        endpoints = {place: endpoint for place in on_s3 if (endpoint := places.s3_of(place).endpoint) is not None}
+        policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
 
 

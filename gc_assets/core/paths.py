@@ -95,6 +95,19 @@ def scheme_of(address: str) -> str:
     return FILE if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
 
 
+def bucket_and_key(address: str) -> tuple[str, str]:
+    """Returns the bucket and the key that an address on S3 names, byte for byte. The key of a
+    bucket's own address is empty.
+
+    Raises `StoreError` for an address that is not on S3.
+    """
+    match = _SCHEME.match(address)
+    if match is None or _ALIASES.get(match[1].lower()) != S3:
+        raise StoreError(f"{address!r} is not on S3; expected s3://bucket/key")
+    bucket, _, key = _bucket_and_key(address, address[match.end() :]).partition("/")
+    return bucket, key
+
+
 class SymbolicLinks:
     """Where local directories really are. Each directory is looked up on the disk once."""
 

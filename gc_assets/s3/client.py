@@ -1,0 +1,143 @@
+"""One client for each server and role in each process, and its errors in words.
+
+A client is made where it is used: in the driver, or in an executor after it was forked. Two
+processes share none, and no credential leaves the process that found it.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import botocore.exceptions
+import botocore.session
+from botocore import UNSIGNED
+from botocore.config import Config as BotoConfig
+from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+
+from gc_assets.config.s3 import S3Config
+from gc_assets.core.errors import UsageError
+
+# `read` is what nights and plans may do, `change` what an apply may.
+Role = Literal["read", "change"]
+
+_REGION: Final = "us-east-1"
+# Attempts at one request, the first included, with pauses that grow and differ (botocore's
+# "standard" mode). What a server refuses for good is not asked again.
+_ATTEMPTS: Final = 8
+_CONNECTIONS: Final = 32
+_CONNECT_SECONDS: Final = 10
+_READ_SECONDS: Final = 60
+
+NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion"})
+PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
+DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
+_WAYS_OUT: Final = {
+    "NoSuchBucket": "there is no such bucket; mend the location, or `s3.endpoint`",
+    "PermanentRedirect": "the bucket lies in another region; set `s3.region`",
+    "301": "the bucket lies in another region; set `s3.region`",
+    "AuthorizationHeaderMalformed": "the bucket lies in another region; set `s3.region`",
+    "IllegalLocationConstraintException": "the bucket lies in another region; set `s3.region`",
+    "InvalidAccessKeyId": "the server does not know this access key; look at AWS_PROFILE, AWS_ACCESS_KEY_ID and `s3.endpoint`",
+    "SignatureDoesNotMatch": "the secret key does not belong to the access key; look at AWS_SECRET_ACCESS_KEY",
+    "ExpiredToken": "the session's token has expired; log in again, or name a role by `s3.role_arn`, which is renewed by itself",
+    "ExpiredTokenException": "the session's token has expired; log in again, or name a role by `s3.role_arn`, which is renewed by itself",
+    "TokenRefreshRequired": "the session's token has expired; log in again",
+    "RequestTimeTooSkewed": "the clocks of this machine and of the server differ too much; set this machine's clock",
+    "AccessDenied": "the policy does not allow it to this identity; docs/s3.md lists what each role needs",
+    "403": "the policy does not allow it to this identity; docs/s3.md lists what each role needs",
+    "SlowDown": "the server asks for fewer requests; set `s3.max_requests_per_second`",
+}
+
+
+def client_of(settings: S3Config, role: Role) -> Any:
+    """Returns this process's client. It is safe to use from threads.
+
+    Raises `UsageError` where a profile or its credentials are not there, or where nobody may change
+    anything.
+    """
+    if role == "change" and settings.anonymous:
+        raise UsageError("`s3.anonymous` reads without credentials, so nothing can be changed there; name a profile or a role")
+    return _client(settings, role, os.getpid())
+
+
+@contextmanager
+def told(address: str) -> Generator[None]:
+    """Turns what botocore raises about an object or a bucket into `OSError`s in words:
+    `FileNotFoundError`, `PermissionError`, or `OSError` for what may pass.
+    """
+    try:
+        yield
+    except botocore.exceptions.ClientError as error:
+        raise as_os_error(error, address) from error
+    except (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError) as error:
+        way_out = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name `s3.profile` or `s3.role_arn`"
+        raise PermissionError(errno.EACCES, f"{error}; {way_out}", address) from error
+    except (botocore.exceptions.HTTPClientError, botocore.exceptions.BotoCoreError) as error:
+        raise OSError(errno.EIO, f"{error}; look at the network and at `s3.endpoint`", address) from error
+
+
+def code_of(error: botocore.exceptions.ClientError) -> str:
+    """Returns the S3 error code, or the HTTP status where the answer had no body (HEAD)."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def as_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError:
+    """Returns the answer of a server as the error that the protocols of objects name."""
+    code = code_of(error)
+    said = str(error.response.get("Error", {}).get("Message", "")) or code
+    if code in NOT_FOUND:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
+    words = f"{code}: {said}" if said != code else code
+    way_out = _WAYS_OUT.get(code)
+    words += f"; {way_out}" if way_out else ""
+    return PermissionError(errno.EACCES, words, address) if code in DENIED else OSError(errno.EIO, words, address)
+
+
+@functools.lru_cache(maxsize=64)
+def _client(settings: S3Config, role: Role, process: int) -> Any:
+    """Makes a client. `process` keeps a forked process from using its parent's sockets."""
+    del process
+    session = session_of(settings, role)
+    path_style = settings.path_style if settings.path_style is not None else settings.endpoint is not None
+    config = BotoConfig(
+        signature_version=UNSIGNED if settings.anonymous else "s3v4",
+        retries={"mode": "standard", "max_attempts": _ATTEMPTS},
+        s3={"addressing_style": "path" if path_style else "auto"},
+        # Servers other than AWS refuse the checksums that newer clients add by themselves.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        max_pool_connections=_CONNECTIONS,
+        connect_timeout=_CONNECT_SECONDS,
+        read_timeout=_READ_SECONDS,
+        user_agent_extra="gc-assets",
+    )
+    region = settings.region or session.get_config_variable("region") or _REGION
+    return session.create_client("s3", region_name=region, endpoint_url=settings.endpoint, config=config)
+
+
+def session_of(settings: S3Config, role: Role) -> Any:
+    """Returns a session with the credentials of a role, which renew themselves."""
+    changes = role == "change"
+    profile = (settings.apply_profile if changes else None) or settings.profile
+    arn = (settings.apply_role_arn if changes else None) or settings.role_arn
+    try:
+        session = botocore.session.Session(profile=profile)
+        if arn is None:
+            return session
+        fetcher = AssumeRoleCredentialFetcher(
+            client_creator=session.create_client,
+            source_credentials=session.get_credentials(),
+            role_arn=arn,
+            extra_args={"RoleSessionName": f"gc-assets-{role}"},
+        )
+        assumed = botocore.session.Session(profile=profile)
+        # botocore has no public way to hand over credentials that renew themselves.
+        assumed._credentials = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")  # noqa: SLF001
+    except botocore.exceptions.ProfileNotFound as error:
+        raise UsageError(f"s3: {error}; `aws configure list-profiles` shows those that there are") from error
+    return assumed
