@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,45 +23,50 @@ class Daemons:
 
     log: Path
     environment: Mapping[str, str]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _staying: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.log.mkdir(parents=True, exist_ok=True)
         self._keeper = subprocess.Popen(["sh", "-c", KEEPER], stdin=subprocess.PIPE, process_group=0)
 
     def run(self, *command: str) -> None:
-        """A step that ends. Raises `RuntimeError` with the words of a command that failed."""
-        done = subprocess.run(command, env=self._env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} failed: {(done.stdout + done.stderr).strip()[-2000:]}")
+        """A step that ends. Raises `RuntimeError` with the words of a command that failed or does not end."""
+        step = self._started(command)
+        with suppress(subprocess.TimeoutExpired):
+            step.wait(STARTED_WITHIN_SECONDS)
+        if step.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed, or goes on after {STARTED_WITHIN_SECONDS} s:\n{self._said()}")
 
     def start(self, *command: str) -> None:
         """A process that stays."""
-        with (self.log / f"{Path(command[0]).name}.out").open("ab") as out:
-            process = subprocess.Popen(
-                command, env=self._env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=self._keeper.pid
-            )
-        self.processes.append(process)
+        self._staying.append(self._started(command))
 
     def wait(self, is_up: Callable[[], bool]) -> None:
         """Returns when the server is up. Raises `RuntimeError` where a process ends instead, or time runs out."""
         deadline = time.monotonic() + STARTED_WITHIN_SECONDS
-        while not is_up():
-            if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
-                raise RuntimeError(f"{self.processes[-1].args} is not up after {STARTED_WITHIN_SECONDS} s, or has ended:\n{self._said()}")
-            time.sleep(0.05)
+        up = False
+        while not up:
+            up = is_up()
+            ended = [process.args for process in self._staying if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended at once: {ended}\n{self._said()}")
+            time.sleep(0 if up else 0.05)
 
     def stop(self) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self._keeper.pid, signal.SIGKILL)
-        for process in [*self.processes, self._keeper]:
+        for process in [*self._processes, self._keeper]:
             process.wait(10)
         if self._keeper.stdin is not None:
             self._keeper.stdin.close()
 
-    @property
-    def _env(self) -> dict[str, str]:
-        return {**os.environ, **self.environment}
+    def _started(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        env = {**os.environ, **self.environment}
+        with (self.log / f"{Path(command[0]).name}.out").open("ab") as out:
+            process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=self._keeper.pid)
+        self._processes.append(process)
+        return process
 
     def _said(self) -> str:
         return "\n".join(f"{path}: {path.read_text(errors='replace')[-1000:]}" for path in sorted(self.log.glob("*.out")))

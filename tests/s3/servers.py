@@ -26,7 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
+from botocore.config import Config
 
 from gc_assets.config.s3 import S3Config
 from tests.ports import free_port
@@ -69,9 +71,6 @@ class S3Server:
 
     def client(self, **more: Any) -> Any:
         """A boto3 client. `more` are options of botocore's Config."""
-        import boto3  # noqa: PLC0415  (a tenth of a second, which looking for missing programs need not wait for)
-        from botocore.config import Config  # noqa: PLC0415
-
         config = Config(
             s3={"addressing_style": "path"},
             request_checksum_calculation="when_required",
