@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
@@ -188,7 +189,7 @@ def test_a_process_is_killed_around_any_request(server: S3Server, hook: Any, wri
         def kill() -> None:
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
-            child.join()
+            wait([child.sentinel])
 
         proxy.rules.append(Rule(nth(2), hook(kill)))
         child.start()
