@@ -62,7 +62,7 @@ def client_of(settings: S3Config, role: Role) -> Any:
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`s3.anonymous` reads without credentials, so nothing can be changed there; name a profile or a role")
-    return _client(settings, role, os.getpid())
+    return _client(settings, role, os.getpid())  # pyright: ignore[reportArgumentType]  (models are frozen, and so hashable)
 
 
 @contextmanager
@@ -137,7 +137,7 @@ def session_of(settings: S3Config, role: Role) -> Any:
         )
         assumed = botocore.session.Session(profile=profile)
         # botocore has no public way to hand over credentials that renew themselves.
-        assumed._credentials = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")  # noqa: SLF001
+        assumed._credentials = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")  # pyright: ignore[reportPrivateUsage]
     except botocore.exceptions.ProfileNotFound as error:
         raise UsageError(f"s3: {error}; `aws configure list-profiles` shows those that there are") from error
     return assumed

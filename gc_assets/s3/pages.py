@@ -1,27 +1,31 @@
 """Lists a bucket page by page: ListObjectsV2 and ListObjectVersions, with keys byte for byte.
 
-botocore signs, urllib3 fetches, lxml parses: a page costs a fifth of boto3's time, most of which
-goes into making objects of XML. A page counts only when it is whole and goes on where the page
-before it ended. A server, cache or proxy that repeats, cuts or shuffles pages stops the listing.
+botocore signs and fetches, lxml parses: a page costs a fifth of boto3's time, most of which goes
+into making objects of XML. A page counts only when it is whole and goes on where the page before it
+ended. A server, cache or proxy that repeats, cuts or shuffles pages stops the listing.
 
-Sources: Amazon S3 API Reference, ListObjectsV2 and ListObjectVersions (order, tokens,
+The next page is asked for by the last key that was read, and not by the server's word for it: Ceph
+RGW 16 writes that word without `encoding-type=url`, so that `a+b` would be taken for `a b`, and a
+control character in it is no XML.
+
+Sources: Amazon S3 API Reference, ListObjectsV2 and ListObjectVersions (order, markers,
 `encoding-type=url`).
 """
 
 from __future__ import annotations
 
-import functools
-import os
+import errno
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-import urllib3
+from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError
-from lxml import etree
+from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (lxml has no types)
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
@@ -33,6 +37,13 @@ _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 _OK: Final = 200
 _LONGEST_PAUSE: Final = 20.0
 _SIGNED_SECONDS: Final = 600
+# What XML cannot say, raw or by its number. Servers write it into words of their own, and into keys where they do not honour
+# `encoding-type=url`. Read as U+FFFD it is one place in a page that cannot be read, instead of a page that cannot.
+_NO_XML: Final = re.compile(
+    rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]));",
+    re.IGNORECASE,
+)
+_UNREADABLE: Final = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +81,7 @@ def objects(settings: S3Config, bucket: str, prefix: str, after: bytes = b"", de
     asked: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": PAGE_KEYS}
     asked |= {"StartAfter": after.decode()} if after else {}
     asked |= {"Delimiter": delimiter} if delimiter else {}
-    yield from _pages(settings, role, "list_objects_v2", asked, after, _next_objects)
+    yield from _pages(settings, role, "list_objects_v2", asked, after, _by_token if delimiter else _by_key)
 
 
 def versions(
@@ -79,52 +90,66 @@ def versions(
     """Yields pages of all versions and delete markers, the newest of each key first."""
     asked: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix, "EncodingType": "url", "MaxKeys": page_keys}
     asked |= {"KeyMarker": after.decode()} if after else {}
-    yield from _pages(settings, role, "list_object_versions", asked, after, _next_versions)
+    yield from _pages(settings, role, "list_object_versions", asked, after, _by_version)
 
 
-_Next = Callable[[Any, str], dict[str, Any]]
+_Next = Callable[[Page, Any, str, str], dict[str, Any]]
 
 
 def _pages(settings: S3Config, role: Role, operation: str, asked: dict[str, Any], after: bytes, following: _Next) -> Iterator[Page]:
-    allows_equal = operation == "list_object_versions"
-    last = after
+    place, prefix = f"s3://{asked['Bucket']}/{asked['Prefix']}", asked["Prefix"].encode()
+    last, met = after, frozenset[str]()
     while True:
-        place = f"s3://{asked['Bucket']}/{asked['Prefix']}"
         root, name_space = _fetched(settings, role, operation, asked, place)
-        page = _parsed(root, name_space)
-        _in_order(page, last, place, allows_equal=allows_equal and last != after)
+        page = _parsed(root, name_space, place)
+        _in_order(page, last, met, place)
+        _below(page, prefix, place)
         yield page
-        if root.findtext(f"{name_space}IsTruncated") != "true":
+        goes_on = root.findtext(f"{name_space}IsTruncated")
+        if goes_on == "false":
             return
-        if page.last is None:
-            raise StoreError(f"{place}: a page without a key says that the listing goes on; expected at least one key; try again")
+        if goes_on != "true" or page.last is None:
+            found = f"IsTruncated is {goes_on!r} after {len(page.keys)} keys"
+            raise StoreError(f"{place}: {found}; expected false, or true and at least one key; this server does not list as S3 does")
+        met = _versions_of_last(page) | (met if page.last == last else frozenset())
         last = page.last
         asked = {name: value for name, value in asked.items() if name not in {"StartAfter", "KeyMarker", "VersionIdMarker"}}
-        asked |= following(root, name_space)
+        asked |= following(page, root, name_space, place)
 
 
-def _next_objects(root: Any, name_space: str) -> dict[str, Any]:
+def _by_key(page: Page, root: Any, name_space: str, place: str) -> dict[str, Any]:
+    del root, name_space, place
+    return {"StartAfter": page.keys[-1].decode()}
+
+
+def _by_version(page: Page, root: Any, name_space: str, place: str) -> dict[str, Any]:
+    del root, name_space, place
+    return {"KeyMarker": page.keys[-1].decode(), "VersionIdMarker": page.version_ids[-1]}
+
+
+def _by_token(page: Page, root: Any, name_space: str, place: str) -> dict[str, Any]:
+    """Asks by the server's word: a common prefix, as a key, comes before the keys it stands for."""
     token = root.findtext(f"{name_space}NextContinuationToken")
-    if not token:
-        raise StoreError("a page says that the listing goes on and has no NextContinuationToken; this server does not list as S3 does")
+    if not token or _UNREADABLE in token:
+        raise StoreError(f"{place}: after {page.last!r} the NextContinuationToken is {token!r}; this server does not list as S3 does")
     return {"ContinuationToken": token}
 
 
-def _next_versions(root: Any, name_space: str) -> dict[str, Any]:
-    key, version = (root.findtext(f"{name_space}{name}") for name in ("NextKeyMarker", "NextVersionIdMarker"))
-    if not key:
-        raise StoreError("a page says that the listing goes on and has no NextKeyMarker; this server does not list as S3 does")
-    return {"KeyMarker": _decoded(key).decode(), **({"VersionIdMarker": version} if version else {})}
+def _versions_of_last(page: Page) -> frozenset[str]:
+    """Returns the versions of the page's last key, which may go on in the next page."""
+    return frozenset(version for key, version in zip(page.keys, page.version_ids, strict=False) if key == page.keys[-1])
 
 
-def _in_order(page: Page, last: bytes, place: str, *, allows_equal: bool) -> None:
+def _in_order(page: Page, last: bytes, met: frozenset[str], place: str) -> None:
     """Raises `StoreError` unless the page's keys grow, and are greater than the last one before.
-    Versions of one key are many, and may go on from one page to the next.
+    Versions of one key are many, and may go on from one page to the next. `met` are those of the
+    last key so far.
     """
     for names in (page.keys, page.common):
         if not names:
             continue
-        if names[0] < last or (names[0] == last and not allows_equal):
+        is_next = names[0] > last or (names[0] == last and bool(met) and page.version_ids[0] not in met)
+        if not is_next:
             raise StoreError(
                 f"{place}: a page begins with {names[0]!r} and the one before it ended with {last!r}; keys must grow from page to page. "
                 "Something between here and the server repeats answers; ask the server itself"
@@ -132,6 +157,16 @@ def _in_order(page: Page, last: bytes, place: str, *, allows_equal: bool) -> Non
         is_ordered = all(map(_before_or_same if page.version_ids else _before, names, names[1:]))
         if not is_ordered:
             raise StoreError(f"{place}: the keys of a page are not in the order of their bytes; this server does not list as S3 does")
+
+
+def _below(page: Page, prefix: bytes, place: str) -> None:
+    """Raises `StoreError` where an ordered page holds keys that were not asked for."""
+    for name in [*page.keys[:1], *page.keys[-1:], *page.common[:1], *page.common[-1:]]:
+        if not name.startswith(prefix):
+            raise StoreError(
+                f"{place}: a page holds {name!r}, expected keys that begin with {prefix!r}. "
+                "Something between here and the server confuses answers; ask the server itself"
+            )
 
 
 def _before(one: bytes, other: bytes) -> bool:
@@ -142,25 +177,30 @@ def _before_or_same(one: bytes, other: bytes) -> bool:
     return one <= other
 
 
-def _parsed(root: Any, name_space: str) -> Page:
+def _parsed(root: Any, name_space: str, place: str) -> Page:
     page = Page([], [], [], [], [], [], [], [], [])
     contents, version, marker, common = (f"{name_space}{name}" for name in ("Contents", "Version", "DeleteMarker", "CommonPrefixes"))
     columns = {f"{name_space}{name}": name for name in ("Key", "Size", "LastModified", "ETag", "StorageClass", "VersionId", "IsLatest")}
-    for element in root:
-        tag = element.tag
-        if tag in {contents, version, marker}:
-            values = {columns[child.tag]: child.text for child in element if child.tag in columns}
-            page.keys.append(_decoded(values["Key"]))
-            page.sizes.append(int(values.get("Size") or 0))
-            page.modified.append(values["LastModified"])
-            page.etags.append((values.get("ETag") or "").strip('"'))
-            page.classes.append(values.get("StorageClass"))
-            if tag != contents:
-                page.version_ids.append(values["VersionId"])
-                page.latest.append(values["IsLatest"] == "true")
-                page.markers.append(tag == marker)
-        elif tag == common:
-            page.common.append(_decoded(element.findtext(f"{name_space}Prefix")))
+    decoded = _decoded if root.findtext(f"{name_space}EncodingType") == "url" else _plain
+    try:
+        for element in root:
+            tag = element.tag
+            if tag in {contents, version, marker}:
+                values = {columns[child.tag]: child.text for child in element if child.tag in columns}
+                page.keys.append(decoded(values["Key"]))
+                page.sizes.append(0 if tag == marker else int(values["Size"]))
+                page.modified.append(values["LastModified"])
+                page.etags.append((values.get("ETag") or "").strip('"'))
+                page.classes.append(values.get("StorageClass"))
+                if tag != contents:
+                    page.version_ids.append(values["VersionId"])
+                    page.latest.append(values["IsLatest"] == "true")
+                    page.markers.append(tag == marker)
+            elif tag == common:
+                page.common.append(decoded(element.findtext(f"{name_space}Prefix")))
+    except (KeyError, TypeError, ValueError) as error:
+        after = f"after {page.keys[-1]!r}" if page.keys else "at its beginning"
+        raise StoreError(f"{place}: an entry of a page cannot be read {after} ({error!r}); this server does not list as S3 does") from error
     return page
 
 
@@ -171,24 +211,34 @@ def _decoded(text: str) -> bytes:
     return unquote_to_bytes(text.replace("+", " "))
 
 
+def _plain(text: str) -> bytes:
+    """Returns a key of a server that does not honour `encoding-type=url`, such as versitygw."""
+    if _UNREADABLE in text:
+        raise ValueError(f"the key {text!r} has a character that XML cannot say, and the server does not honour encoding-type=url")
+    return text.encode()
+
+
 def _fetched(settings: S3Config, role: Role, operation: str, asked: dict[str, Any], place: str) -> tuple[Any, str]:
     """Returns the root of a page's XML and the prefix of its tags. Asks again for what may pass."""
+    headers: dict[str, str] = {}
     if settings.requester_pays:
-        asked = {**asked, "RequestPayer": "requester"}
+        # The signature covers this header, so that it goes along.
+        asked, headers = {**asked, "RequestPayer": "requester"}, {"x-amz-request-payer": "requester"}
     client = client_of(settings, role)
     for attempt in range(_ATTEMPTS):
         with told(place):
             url = client.generate_presigned_url(operation, Params=asked, ExpiresIn=_SIGNED_SECONDS)
         try:
-            answer = _pool(os.getpid()).request("GET", url, redirect=False, retries=False)
-        except urllib3.exceptions.HTTPError as error:
-            failure: OSError = OSError(f"{place}: {error}; look at the network and at `s3.endpoint`")
+            with told(place):
+                answer = _session(client).send(AWSRequest(method="GET", url=url, headers=headers).prepare())
+        except OSError as error:
+            failure = error
         else:
-            failure_or_root = _understood(answer, place)
+            failure_or_root = _understood(answer.status_code, answer.content, place)
             if not isinstance(failure_or_root, OSError):
                 return failure_or_root
             failure = failure_or_root
-            if answer.status not in _PASSING and answer.status != _OK:
+            if answer.status_code not in _PASSING and answer.status_code != _OK:
                 raise failure
         if attempt + 1 == _ATTEMPTS:
             raise failure
@@ -196,24 +246,38 @@ def _fetched(settings: S3Config, role: Role, operation: str, asked: dict[str, An
     raise AssertionError("a loop of attempts ends by returning or raising")
 
 
-def _understood(answer: urllib3.BaseHTTPResponse, place: str) -> tuple[Any, str] | OSError:
+def _session(client: Any) -> Any:
+    """Returns the client's own connections, which know proxies, certificates and time limits.
+    botocore has no public way to them.
+    """
+    return client._endpoint.http_session
+
+
+def _understood(status: int, body: bytes, place: str) -> tuple[Any, str] | OSError:
     """Returns a page's root, or the error that the answer is. An answer of status 200 may be an
     error too.
     """
     try:
-        root = etree.fromstring(answer.data, etree.XMLParser(resolve_entities=False, huge_tree=True))
+        root = _root(body)
     except etree.XMLSyntaxError as error:
-        return OSError(f"{place}: HTTP status {answer.status} and no XML ({error}); expected a page of keys")
+        if status != _OK:
+            return as_os_error(ClientError({"Error": {"Code": str(status), "Message": f"HTTP status {status} and no XML"}}, "List"), place)
+        return OSError(errno.EIO, f"HTTP status {status} and no XML ({error}); expected a page of keys", place)
     name = etree.QName(root)
-    if answer.status == _OK and name.localname in {"ListBucketResult", "ListVersionsResult"}:
+    if status == _OK and name.localname in {"ListBucketResult", "ListVersionsResult"}:
         return root, f"{{{name.namespace}}}" if name.namespace else ""
-    code = root.findtext("{*}Code") or root.findtext("Code") or str(answer.status)
+    code = root.findtext("{*}Code") or root.findtext("Code") or str(status)
     message = root.findtext("{*}Message") or root.findtext("Message") or ""
     return as_os_error(ClientError({"Error": {"Code": code, "Message": message}}, "List"), place)
 
 
-@functools.lru_cache(maxsize=4)
-def _pool(process: int) -> urllib3.PoolManager:
-    """The connections of this process. A forked process gets its own."""
-    del process
-    return urllib3.PoolManager(num_pools=8, maxsize=32, timeout=urllib3.Timeout(connect=10, read=60))
+def _root(body: bytes) -> Any:
+    """Returns the root of whole XML. Raises where it is cut."""
+    try:
+        return etree.fromstring(body, _parser())
+    except etree.XMLSyntaxError:
+        return etree.fromstring(_NO_XML.sub(_UNREADABLE.encode(), body), _parser())
+
+
+def _parser() -> Any:
+    return etree.XMLParser(resolve_entities=False, huge_tree=True)

@@ -1,0 +1,387 @@
+"""Listings of a real server, of one that is spoilt on the way, and of pages that no server should write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from gc_assets.config.s3 import S3Config
+from gc_assets.core.errors import StoreError
+from gc_assets.s3 import pages
+from gc_assets.s3.pages import Page
+from tests.s3.proxy import (
+    Answer,
+    Exchange,
+    Fault,
+    Proxy,
+    Rule,
+    always,
+    answer_error_in_200,
+    answer_slow_down,
+    cut_body,
+    drop_answer,
+    drop_request,
+    nth,
+    proxied,
+    repeat_answer_to,
+    rewrite,
+)
+from tests.s3.servers import S3Server
+from tests.s3.test_servers import ODD_KEYS
+
+MANY = [f"many/{number:04d}" for number in range(2500)]
+
+
+@pytest.fixture(autouse=True)
+def owner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lists is the owner of the buckets, whatever the machine's own credentials are."""
+    if "ceph" in request.fixturenames or "versity" in request.fixturenames:
+        server: S3Server = request.getfixturevalue("ceph" if "ceph" in request.fixturenames else "versity")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses between attempts, which are not made."""
+    made: list[float] = []
+    monkeypatch.setattr("gc_assets.s3.pages.time.sleep", made.append)
+    return made
+
+
+@dataclass(frozen=True)
+class Bucket:
+    server: S3Server
+    name: str
+
+    def put(self, *keys: str) -> None:
+        client = self.server.client()
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(lambda key: client.put_object(Bucket=self.name, Key=key, Body=key.encode()), keys))
+
+    def by_boto(self) -> list[tuple[bytes, int, str]]:
+        listed = self.server.client().get_paginator("list_objects_v2").paginate(Bucket=self.name)
+        return [(item["Key"].encode(), item["Size"], item["ETag"].strip('"')) for page in listed for item in page.get("Contents", [])]
+
+
+@pytest.fixture(scope="module")
+def bucket(ceph: S3Server) -> Bucket:
+    """2,500 objects and the odd ones: three pages."""
+    made = Bucket(ceph, ceph.bucket())
+    made.put(*MANY, *ODD_KEYS)
+    return made
+
+
+def rows(listed: Iterator[Page]) -> list[tuple[bytes, int, str]]:
+    return [row for page in listed for row in zip(page.keys, page.sizes, page.etags, strict=True)]
+
+
+def keys(listed: Iterator[Page]) -> list[bytes]:
+    return [key for page in listed for key in page.keys]
+
+
+def in_bytes(*texts: str) -> list[bytes]:
+    """The texts in the order of their bytes, which is the order of S3."""
+    return sorted(text.encode() for text in texts)
+
+
+# Against a real server
+
+
+def test_a_listing_over_several_pages_is_that_of_boto3(bucket: Bucket) -> None:
+    listed = list(pages.objects(bucket.server.settings, bucket.name, ""))
+    assert [len(page.keys) for page in listed] == [1000, 1000, 500 + len(ODD_KEYS)]
+    assert rows(iter(listed)) == bucket.by_boto()
+    assert keys(iter(listed)) == in_bytes(*MANY, *ODD_KEYS)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_odd_keys_come_back_exactly_wherever_a_page_ends(bucket: Bucket, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceph writes its tokens into XML without encoding, where a control character is no XML and `a+b` reads as `a b`."""
+    monkeypatch.setattr(pages, "PAGE_KEYS", size)
+    assert keys(pages.objects(bucket.server.settings, bucket.name, "k/")) == in_bytes(*(key for key in ODD_KEYS if key.startswith("k/")))
+
+
+def test_a_listing_begins_after_any_key(bucket: Bucket) -> None:
+    everything = in_bytes(*MANY, *ODD_KEYS)
+    for after in [*in_bytes(*ODD_KEYS), b"many/1234", b"many/1234x"]:
+        assert keys(pages.objects(bucket.server.settings, bucket.name, "", after=after)) == [key for key in everything if key > after]
+
+
+def test_a_prefix_is_taken_literally(ceph: S3Server) -> None:
+    odd = Bucket(ceph, ceph.bucket())
+    odd.put("a+b/1", "a b/1", "a%20b/1", "a%2Bb/1", "a/1", "a//1")
+    for prefix in ("a+b/", "a b/", "a%20b/", "a%2Bb/", "a//"):
+        assert keys(pages.objects(ceph.settings, odd.name, prefix)) == [f"{prefix}1".encode()]
+
+
+@pytest.mark.parametrize("size", [1, 2, 1000])
+def test_keys_below_a_delimiter_are_told_by_their_prefix(ceph: S3Server, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_KEYS", size)
+    tree = Bucket(ceph, ceph.bucket())
+    tree.put("a/1", "a/2", "a/b/3", "a b/4", "b", "c+/5", "c/6", "z")
+    listed = list(pages.objects(ceph.settings, tree.name, "", delimiter="/"))
+    assert keys(iter(listed)) == [b"b", b"z"]
+    assert [prefix for page in listed for prefix in page.common] == [b"a b/", b"a/", b"c+/", b"c/"]
+
+
+def test_an_empty_bucket_has_one_page_without_keys(ceph: S3Server) -> None:
+    (page,) = pages.objects(ceph.settings, ceph.bucket(), "")
+    assert page.keys == []
+    assert page.last is None
+
+
+@pytest.fixture(scope="module")
+def versioned(ceph: S3Server) -> Bucket:
+    """Objects from before the versioning, several versions, and delete markers; the odd keys too."""
+    made = Bucket(ceph, ceph.bucket())
+    client = ceph.client()
+    made.put("old", "k/a+b")
+    client.put_bucket_versioning(Bucket=made.name, VersioningConfiguration={"Status": "Enabled"})
+    for _ in range(2):
+        made.put(*ODD_KEYS, "many")
+    for _ in range(5):
+        made.put("many")
+    for key in ("k/a+b", "k/a%2Fb", "old", "never"):
+        client.delete_object(Bucket=made.name, Key=key)
+    return made
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_versions_and_markers_are_those_of_boto3_wherever_a_page_ends(versioned: Bucket, size: int) -> None:
+    listed = list(pages.versions(versioned.server.settings, versioned.name, "", page_keys=size))
+    found = [
+        (key, version, latest, marker, size_bytes)
+        for page in listed
+        for key, version, latest, marker, size_bytes in zip(page.keys, page.version_ids, page.latest, page.markers, page.sizes, strict=True)
+    ]
+    told = versioned.server.client().list_object_versions(Bucket=versioned.name)
+    assert not told["IsTruncated"]
+    entries = [(item, False) for item in told["Versions"]] + [(item, True) for item in told["DeleteMarkers"]]
+    expected = {(item["Key"].encode(), item["VersionId"], item["IsLatest"], marker, item.get("Size", 0)) for item, marker in entries}
+    assert set(found) == expected
+    assert len(found) == len(expected)
+    assert [key for key, *_ in found] == sorted(key for key, *_ in found)
+    newest_first = {key: latest for key, _, latest, *_ in reversed(found)}
+    assert all(newest_first.values())
+
+
+def test_versitygw_which_encodes_no_keys_is_read_as_it_writes(versity: S3Server) -> None:
+    plain = Bucket(versity, versity.bucket())
+    plain.put("a+b", "a%20b", "a b", "\u00e9&'")
+    assert keys(pages.objects(versity.settings, plain.name, "")) == in_bytes("a+b", "a%20b", "a b", "\u00e9&'")
+
+
+def test_a_key_that_cannot_be_told_in_xml_stops_the_listing_of_a_server_that_encodes_none(versity: S3Server) -> None:
+    plain = Bucket(versity, versity.bucket())
+    plain.put("control\x01")
+    with pytest.raises(StoreError, match="has a character that XML cannot say"):
+        list(pages.objects(versity.settings, plain.name, ""))
+
+
+# Refusals
+
+
+def test_a_bucket_that_is_not_there_is_named_with_the_way_out(ceph: S3Server) -> None:
+    with pytest.raises(OSError, match=r"there is no such bucket; mend the location.*s3://not-there/p/"):
+        list(pages.objects(ceph.settings, "not-there", "p/"))
+
+
+def test_a_denied_bucket_is_named_with_the_way_out(bucket: Bucket, waits: list[float]) -> None:
+    """Nothing is asked again that was refused for good."""
+    as_stranger = bucket.server.settings.model_copy(update={"profile": "stranger"})
+    with pytest.raises(PermissionError, match=rf"the policy does not allow it to this identity.*s3://{bucket.name}/"):
+        list(pages.objects(as_stranger, bucket.name, ""))
+    assert waits == []
+
+
+def test_whoever_agrees_to_pay_may_list_a_bucket_whose_requester_pays(ceph: S3Server) -> None:
+    paid, client = Bucket(ceph, ceph.bucket()), ceph.client()
+    paid.put("k")
+    client.put_bucket_request_payment(Bucket=paid.name, RequestPaymentConfiguration={"Payer": "Requester"})
+    client.put_bucket_acl(Bucket=paid.name, ACL="authenticated-read")
+    as_stranger = ceph.settings.model_copy(update={"profile": "stranger"})
+    with pytest.raises(PermissionError):
+        list(pages.objects(as_stranger, paid.name, ""))
+    assert keys(pages.objects(as_stranger.model_copy(update={"requester_pays": True}), paid.name, "")) == [b"k"]
+
+
+def test_a_public_bucket_is_listed_without_credentials(ceph: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    public = Bucket(ceph, ceph.bucket())
+    public.put("a+b")
+    anonymous = ceph.settings.model_copy(update={"anonymous": True})
+    with pytest.raises(PermissionError):
+        list(pages.objects(anonymous, public.name, ""))
+    ceph.client().put_bucket_acl(Bucket=public.name, ACL="public-read")
+    assert keys(pages.objects(anonymous, public.name, "")) == [b"a+b"]
+
+
+def test_a_listing_goes_through_the_proxy_of_the_environment_as_every_other_request(bucket: Bucket, waits: list[float]) -> None:
+    with pytest.MonkeyPatch.context() as patch, proxied(bucket.server, Rule(always, answer_slow_down, times=99)) as proxy:
+        patch.setenv("http_proxy", proxy.server.endpoint)
+        patch.setenv("no_proxy", "")
+        settings = S3Config(endpoint="http://s3.example.test", region="us-east-1")
+        with pytest.raises(OSError, match="SlowDown"):
+            list(pages.objects(settings, bucket.name, ""))
+    assert proxy.requests[0].target.startswith(f"http://s3.example.test/{bucket.name}?")
+
+
+# Through a proxy that spoils it
+
+
+@pytest.fixture
+def five_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages of five keys, so that the odd keys are three."""
+    monkeypatch.setattr(pages, "PAGE_KEYS", 5)
+
+
+ODD_THREE_PAGES = in_bytes(*(key for key in ODD_KEYS if key.startswith("k/")))
+
+
+def listed_through(bucket: Bucket, *rules: Rule) -> tuple[list[bytes], Proxy]:
+    with proxied(bucket.server, *rules) as proxy:
+        return keys(pages.objects(proxy.server.settings, bucket.name, "k/")), proxy
+
+
+@pytest.mark.parametrize("fault", [cut_body, answer_slow_down, answer_error_in_200, drop_request, drop_answer])
+def test_a_page_that_is_lost_is_asked_for_again(bucket: Bucket, fault: Fault, five_keys: None, waits: list[float]) -> None:
+    found, proxy = listed_through(bucket, *(Rule(nth(number), fault) for number in (1, 3, 5)))
+    assert found == ODD_THREE_PAGES
+    assert len(proxy.requests) == 6
+    assert len(waits) == 3
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>bad gateway", b"<html>bad gateway</html>"])
+def test_a_passing_failure_without_the_words_of_s3_is_asked_again(bucket: Bucket, body: bytes, waits: list[float]) -> None:
+    def failing(status: int) -> Fault:
+        return lambda exchange: exchange.reply(Answer(status, (), body))
+
+    found, proxy = listed_through(bucket, *(Rule(always, failing(status)) for status in (429, 500, 502, 503, 504)))
+    assert found == ODD_THREE_PAGES
+    assert len(proxy.requests) == 6
+
+
+def test_a_refusal_without_words_is_a_refusal(bucket: Bucket, waits: list[float]) -> None:
+    def fault(exchange: Exchange) -> None:
+        exchange.reply(Answer(403, (), b"<html>who are you?"))
+
+    with pytest.raises(PermissionError, match="the policy does not allow it"):
+        listed_through(bucket, Rule(always, fault, times=99))
+    assert waits == []
+
+
+@pytest.mark.parametrize(
+    "fault,words",
+    [
+        (answer_slow_down, "SlowDown: by the proxy; the server asks for fewer requests; set `s3.max_requests_per_second`"),
+        (answer_error_in_200, "InternalError: by the proxy"),
+        (cut_body, "HTTP status 200 and no XML .*; expected a page of keys"),
+        (drop_request, "look at the network and at `s3.endpoint`"),
+    ],
+)
+def test_what_does_not_pass_after_eight_attempts_is_told(bucket: Bucket, fault: Fault, words: str, waits: list[float]) -> None:
+    with proxied(bucket.server, Rule(always, fault, times=99)) as proxy:
+        with pytest.raises(OSError, match=rf"{words}.*s3://{bucket.name}/k/"):
+            list(pages.objects(proxy.server.settings, bucket.name, "k/"))
+        assert len(proxy.requests) == 8
+    assert len(waits) == 7
+    assert all(0.05 * 2**number <= wait <= 0.1 * 2**number for number, wait in enumerate(waits))
+
+
+@pytest.mark.parametrize("page", [2, 3])
+def test_a_page_that_repeats_an_earlier_one_stops_the_listing(bucket: Bucket, page: int, five_keys: None) -> None:
+    for earlier in range(1, page):
+        with pytest.raises(StoreError, match="repeats answers; ask the server itself"):
+            listed_through(bucket, Rule(nth(page), repeat_answer_to(earlier)))
+
+
+@pytest.mark.parametrize("page,earlier", [(2, 1), (3, 2), (4, 3), (4, 1)])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_repeated_page_of_versions_of_one_key_stops_the_listing(ceph: S3Server, size: int, page: int, earlier: int) -> None:
+    one = Bucket(ceph, ceph.bucket(versioned=True))
+    for _ in range(8):
+        one.put("k")
+    with proxied(ceph, Rule(nth(page), repeat_answer_to(earlier))) as proxy, pytest.raises(StoreError, match="repeats answers"):
+        list(pages.versions(proxy.server.settings, one.name, "", page_keys=size))
+    assert len(proxy.requests) == page
+
+
+def test_an_answer_to_another_question_stops_the_listing(bucket: Bucket) -> None:
+    with proxied(bucket.server, Rule(nth(2), repeat_answer_to(1))) as proxy:
+        list(pages.objects(proxy.server.settings, bucket.name, "many/24"))
+        with pytest.raises(StoreError, match=r"a page holds b'many/2400', expected keys that begin with b'k/'"):
+            list(pages.objects(proxy.server.settings, bucket.name, "k/"))
+
+
+def test_a_page_that_does_not_say_whether_it_is_the_last_stops_the_listing(bucket: Bucket, five_keys: None) -> None:
+    without = rewrite(lambda body: body.replace(b"<IsTruncated>true</IsTruncated>", b""))
+    with pytest.raises(StoreError, match="IsTruncated is None after 5 keys"):
+        listed_through(bucket, Rule(nth(1), without))
+
+
+# Pages by hand
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *bodies: str) -> Callable[[], list[bytes]]:
+    """A listing whose pages are these."""
+    numbers = count()
+    space = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+
+    def fetched(*_: Any) -> tuple[Any, str]:
+        content = f'<ListBucketResult xmlns="{space[1:-1]}">{bodies[next(numbers)]}</ListBucketResult>'
+        return pages._root(content.encode()), space
+
+    monkeypatch.setattr(pages, "_fetched", fetched)
+    return lambda: keys(pages.objects(S3Config(), "b", ""))
+
+
+def entry(key: str) -> str:
+    return f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents>"
+
+
+LAST, GOES_ON = "<IsTruncated>false</IsTruncated>", "<IsTruncated>true</IsTruncated>"
+
+
+@pytest.mark.parametrize(
+    "bodies,words",
+    [
+        ([LAST + entry("b") + entry("a")], "not in the order of their bytes"),
+        ([LAST + entry("a") + entry("a")], "not in the order of their bytes"),
+        ([LAST + entry("\U0001f9ca") + entry("\uff21")], "not in the order of their bytes"),
+        ([GOES_ON + entry("b"), LAST + entry("a")], "begins with b'a' and the one before it ended with b'b'"),
+        ([GOES_ON + entry("b"), LAST + entry("b")], "begins with b'b' and the one before it ended with b'b'"),
+        ([GOES_ON], "IsTruncated is 'true' after 0 keys"),
+        (["<IsTruncated>maybe</IsTruncated>" + entry("a")], "IsTruncated is 'maybe' after 1 keys"),
+        ([LAST + entry("a") + "<Contents><Size>1</Size></Contents>"], "cannot be read after b'a'"),
+        ([LAST + "<Contents><Key/><Size>1</Size></Contents>"], "cannot be read at its beginning"),
+        ([LAST + "<Contents><Key>a</Key><LastModified>t</LastModified></Contents>"], "'Size'"),
+    ],
+)
+def test_pages_that_do_not_fit_together_are_refused(bodies: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(StoreError, match=words):
+        scripted(monkeypatch, *bodies)()
+
+
+def test_a_key_is_decoded_only_where_the_server_says_that_it_encoded_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert scripted(monkeypatch, LAST + entry("a%2Bb+c"))() == [b"a%2Bb+c"]
+    assert scripted(monkeypatch, "<EncodingType>url</EncodingType>" + LAST + entry("a%2Bb+c"))() == [b"a+b c"]
+
+
+@pytest.mark.parametrize("token", ["&#1;", "&#x1F;", "\x01", "&#xFFFE;", "&#65535;", "\ufffe"])
+def test_a_control_character_in_a_word_of_the_server_spoils_no_page(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = f"{GOES_ON}<NextContinuationToken>{token}</NextContinuationToken>{entry('a')}"
+    assert scripted(monkeypatch, first, LAST + entry("b"))() == [b"a", b"b"]
+
+
+def test_an_unknown_answer_names_its_code(ceph: S3Server, waits: list[float]) -> None:
+    def fault(exchange: Exchange) -> None:
+        exchange.reply(replace(exchange.forward(), status=400, body=b"<Error><Code>Odd</Code></Error>"))
+
+    with proxied(ceph, Rule(always, fault)) as proxy, pytest.raises(OSError, match="Odd"):
+        list(pages.objects(proxy.server.settings, ceph.bucket(), ""))
+    assert waits == []
