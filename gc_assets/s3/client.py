@@ -137,7 +137,7 @@ def session_of(settings: S3Config, role: Role) -> Any:
         )
         assumed = botocore.session.Session(profile=profile)
         # botocore has no public way to hand over credentials that renew themselves.
-        assumed._credentials = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")  # noqa: SLF001
+        assumed._credentials = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")  # pyright: ignore[reportPrivateUsage]
     except botocore.exceptions.ProfileNotFound as error:
         raise UsageError(f"s3: {error}; `aws configure list-profiles` shows those that there are") from error
     return assumed
