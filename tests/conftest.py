@@ -1,5 +1,5 @@
 """What is started once for a run of the tests: Spark, in the mode that `GC_ASSETS_TEST_SPARK` names (`session`, the default, or `connect`),
-and a real Nessie server.
+and real Nessie and S3 servers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.resources.spark import SparkRuntime
 from tests.lakes.nessie.server import Server, running
+from tests.s3.servers import S3Server, shared
 
 # Before a JVM or another library begins to look: Ceph 16 refuses the checksums that newer clients add by themselves.
 os.environ |= {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
@@ -56,3 +57,15 @@ def nessie(nessie_server: Server) -> Server:
     """The server of the suite, empty."""
     nessie_server.reset()
     return nessie_server
+
+
+@pytest.fixture(scope="session")
+def ceph() -> S3Server:
+    """The Ceph RGW of the suite. Every test makes buckets of its own."""
+    return shared("ceph")
+
+
+@pytest.fixture(scope="session")
+def versity() -> S3Server:
+    """The versitygw of the suite. Every test makes buckets of its own."""
+    return shared("versity")

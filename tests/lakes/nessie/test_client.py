@@ -12,7 +12,8 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.client import ATTEMPTS, NessieClient
 from tests.lakes.nessie.builder import NessieBuilder
 from tests.lakes.nessie.scripted import CONFIG, GONE, Answer, scripted
-from tests.lakes.nessie.server import Server, free_port
+from tests.lakes.nessie.server import Server
+from tests.ports import free_port
 
 
 def failing(times: int, status: int) -> Callable[[str, dict[str, str]], Answer]:

@@ -1,0 +1,81 @@
+"""Processes of servers that never outlive the process that started them, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+STARTED_WITHIN_SECONDS = 60
+# Leads the process group. Its input ends when we do, whether we close it or are killed. A signal at the death of the parent would not do:
+# it comes when the thread ends that started the process.
+KEEPER = "cat >/dev/null; kill -KILL 0"
+
+
+@dataclass
+class Daemons:
+    """The processes of one server, in a group of their own. Their output goes to `log`, a file for each."""
+
+    log: Path
+    environment: Mapping[str, str]
+    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _staying: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log.mkdir(parents=True, exist_ok=True)
+        self._keeper = subprocess.Popen(["sh", "-c", KEEPER], stdin=subprocess.PIPE, process_group=0)
+
+    def run(self, *command: str) -> None:
+        """A step that ends. Raises `RuntimeError` with the words of a command that failed or does not end."""
+        step = self._started(command)
+        with suppress(subprocess.TimeoutExpired):
+            step.wait(STARTED_WITHIN_SECONDS)
+        if step.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} failed, or goes on after {STARTED_WITHIN_SECONDS} s:\n{self._said()}")
+
+    def start(self, *command: str) -> None:
+        """A process that stays."""
+        self._staying.append(self._started(command))
+
+    def wait(self, is_up: Callable[[], bool]) -> None:
+        """Returns when the server is up. Raises `RuntimeError` where a process ends instead, or time runs out."""
+        deadline = time.monotonic() + STARTED_WITHIN_SECONDS
+        up = False
+        while not up:
+            up = is_up()
+            ended = [process.args for process in self._staying if process.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                raise RuntimeError(f"not up after {STARTED_WITHIN_SECONDS} s, or ended at once: {ended}\n{self._said()}")
+            time.sleep(0 if up else 0.05)
+
+    def stop(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._keeper.pid, signal.SIGKILL)
+        for process in [*self._processes, self._keeper]:
+            process.wait(10)
+        if self._keeper.stdin is not None:
+            self._keeper.stdin.close()
+
+    def _started(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        env = {**os.environ, **self.environment}
+        with (self.log / f"{Path(command[0]).name}.out").open("ab") as out:
+            process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=self._keeper.pid)
+        self._processes.append(process)
+        return process
+
+    def _said(self) -> str:
+        return "\n".join(f"{path}: {path.read_text(errors='replace')[-1000:]}" for path in sorted(self.log.glob("*.out")))
+
+
+@contextmanager
+def daemons(log: Path, environment: Mapping[str, str]) -> Iterator[Daemons]:
+    started = Daemons(log, environment)
+    try:
+        yield started
+    finally:
+        started.stop()

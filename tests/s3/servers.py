@@ -1,0 +1,328 @@
+"""Real S3 servers on loopback, in seconds: Ceph RGW from Debian's packages, and versitygw.
+
+`python -m tests.s3.servers` fetches what the tests need. In the environment, `GC_ASSETS_TEST_S3=required` makes a failure of what would be
+a skip, and `none` skips every test that needs such a server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import functools
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from gc_assets.config.s3 import S3Config
+from tests.ports import free_port
+from tests.s3.daemons import Daemons, daemons
+
+# The same two users on every server: one owns what `bucket` makes, the other may do nothing there.
+OWNER = ("AKOWNER", "owner-secret-key")
+STRANGER = ("AKSTRANGER", "stranger-secret-key")
+REGION = "us-east-1"
+# A day of a lifecycle rule lasts so many seconds on Ceph.
+LIFECYCLE_DAY_SECONDS = 2
+CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool", "osdmaptool")
+CEPH_PACKAGES = "ceph-mon ceph-osd radosgw ceph-common"
+VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.7.0"
+WITHOUT = "or run the suite without S3: make test S3=none"
+
+
+class Unavailable(Exception):
+    """This machine cannot run the server, and how it gets it."""
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A running server as one of its users sees it. Pickles, so that other processes can use it too.
+
+    `log` is the folder of its logs. `credentials` is a file with the profiles `owner` and `stranger`.
+    """
+
+    kind: str
+    endpoint: str
+    access_key: str
+    secret_key: str
+    log: Path
+    credentials: Path
+
+    def as_stranger(self) -> S3Server:
+        """The same server, as a user who has no right to the buckets of the other."""
+        access_key, secret_key = STRANGER
+        return replace(self, access_key=access_key, secret_key=secret_key)
+
+    def client(self, **more: Any) -> Any:
+        """A boto3 client. `more` are options of botocore's Config."""
+        config = Config(
+            s3={"addressing_style": "path"},
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            proxies={},
+            max_pool_connections=32,
+        )
+        return boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=REGION,
+            aws_access_key_id=self.access_key,
+            aws_secret_access_key=self.secret_key,
+            config=config.merge(Config(**more)),
+        )
+
+    def bucket(self, versioned: bool = False) -> str:
+        """The name of a new bucket."""
+        name, client = f"b-{uuid.uuid4().hex[:16]}", self.client()
+        client.create_bucket(Bucket=name)
+        if versioned:
+            client.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+        return name
+
+    @property
+    def settings(self) -> S3Config:
+        """The server as `s3:` in `lakes.yaml`. Who asks is said by `environment`."""
+        return S3Config(endpoint=self.endpoint, region=REGION)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The user, for what finds its credentials in the environment; no other user of this machine is found."""
+        return {
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+
+@contextmanager
+def ceph_rgw(folder: Path) -> Iterator[S3Server]:
+    """A Ceph cluster of one monitor, one object daemon and one S3 gateway. Raises `Unavailable` where its programs are not here.
+
+    Objects are kept in memory (memstore): up in 0.7 s, and in 8 s on disk (bluestore), with the same answers and times afterwards.
+    """
+    if missing := [program for program in CEPH_PROGRAMS if shutil.which(program) is None]:
+        way_out = f"apt-get install --no-install-recommends {CEPH_PACKAGES}, as root, {WITHOUT}"
+        raise Unavailable(f"Ceph RGW needs {', '.join(missing)}: {way_out}")
+    server, port = _server("ceph", folder), free_port()
+    server = replace(server, endpoint=f"http://127.0.0.1:{port}")
+    conf = _ceph_conf(folder, f"[v2:127.0.0.1:{free_port()}]", port)
+    with daemons(server.log, {"CEPH_CONF": str(conf), "CEPH_ARGS": ""}) as group:
+        _start_ceph(group, folder, conf)
+        group.wait(lambda: _answers(server.endpoint))
+        for name, (access_key, secret_key) in (("owner", OWNER), ("stranger", STRANGER)):
+            keys = (f"--access-key={access_key}", f"--secret-key={secret_key}")
+            group.run("radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}", *keys)
+        yield server
+
+
+@contextmanager
+def versitygw(folder: Path) -> Iterator[S3Server]:
+    """A versitygw on a folder. The owner is its root user, whom no policy binds. Raises `Unavailable` where it is not here."""
+    program = _versitygw()
+    if program is None:
+        raise Unavailable(f"there is no versitygw: GOBIN={_bin()} go install {VERSITY}, {WITHOUT}")
+    server, port = _server("versity", folder), free_port()
+    server = replace(server, endpoint=f"http://127.0.0.1:{port}")
+    for name in ("users", "versions", "data"):
+        (folder / name).mkdir()
+    access_key, secret_key = STRANGER
+    stranger = {"access": access_key, "secret": secret_key, "role": "user", "userID": 0, "groupID": 0, "projectID": 0}
+    (folder / "users" / "users.json").write_text(json.dumps({"accessAccounts": {access_key: stranger}}))
+    with daemons(server.log, {"ROOT_ACCESS_KEY": OWNER[0], "ROOT_SECRET_KEY": OWNER[1]}) as group:
+        places = ("--iam-dir", str(folder / "users"), "posix", "--versioning-dir", str(folder / "versions"), str(folder / "data"))
+        group.start(program, "--port", f"127.0.0.1:{port}", "--keep-alive", *places)
+        group.wait(lambda: _answers(server.endpoint))
+        yield server
+
+
+SERVERS: dict[str, Callable[[Path], AbstractContextManager[S3Server]]] = {"ceph": ceph_rgw, "versity": versitygw}
+_starting = threading.Lock()
+
+
+def shared(kind: str) -> S3Server:
+    """The server of this kind that the process shares: started at the first call, stopped and removed at the end.
+
+    Skips the test where this machine cannot run it, or fails it where that was forbidden.
+    """
+    wanted = os.environ.get("GC_ASSETS_TEST_S3")
+    if wanted == "none":
+        pytest.skip("GC_ASSETS_TEST_S3=none: no S3 server is wanted")
+    try:
+        with _starting:
+            return _started(kind)
+    except Unavailable as error:
+        if wanted == "required":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@functools.cache
+def _started(kind: str) -> S3Server:
+    with ExitStack() as starting:
+        folder = Path(starting.enter_context(tempfile.TemporaryDirectory(prefix=f"gc-assets-{kind}-", ignore_cleanup_errors=True)))
+        server = starting.enter_context(SERVERS[kind](folder))
+        atexit.register(_stop, starting.pop_all(), os.getpid())
+    return server
+
+
+def _stop(running: ExitStack, process: int) -> None:
+    """Stops a server in the process that started it, and not in one that was forked from it."""
+    if os.getpid() == process:
+        running.close()
+
+
+def _server(kind: str, folder: Path) -> S3Server:
+    log, credentials = folder / "log", folder / "credentials"
+    log.mkdir(parents=True, exist_ok=True)
+    profiles = {"owner": OWNER, "stranger": STRANGER}
+    credentials.write_text(
+        "".join(f"[{name}]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n" for name, (key, secret) in profiles.items())
+    )
+    return S3Server(kind, "", *OWNER, log, credentials)
+
+
+def _answers(endpoint: str) -> bool:
+    try:
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(endpoint, timeout=5).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _start_ceph(group: Daemons, folder: Path, conf: Path) -> None:
+    """The first maps know the one object daemon, so that no command has to tell the monitor of it."""
+    keyring, monmap, osdmap = (str(folder / name) for name in ("keyring", "monmap", "osdmap"))
+    words = dict(line.split(" = ", 1) for line in conf.read_text().splitlines() if " = " in line)
+    group.run("monmaptool", "--create", "--fsid", words["fsid"], "--addv", "a", words["mon_host"], monmap)
+    group.run("osdmaptool", "--createsimple", "1", osdmap)
+    group.run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap, "--osdmap", osdmap, "--keyring", keyring)
+    group.start("ceph-mon", "-f", "-i", "a")
+    group.run("ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", str(uuid.uuid4()))
+    group.start("ceph-osd", "-f", "-i", "0")
+    group.start("radosgw", "-f", "-n", "client.rgw.a")
+
+
+def _ceph_conf(folder: Path, monitor: str, port: int) -> Path:
+    for name in ("mon", "osd", "run"):
+        (folder / name).mkdir()
+    names = ("mon.", "client.admin", "client.rgw.a", "osd.0")
+    rights = "".join(f'caps {of} = "allow *"\n' for of in ("mon", "osd", "mgr"))
+    (folder / "keyring").write_text("".join(f"[{name}]\nkey = {_ceph_key()}\n{rights}" for name in names))
+    conf = folder / "ceph.conf"
+    conf.write_text(f"""[global]
+fsid = {uuid.uuid4()}
+mon_host = {monitor}
+ms_bind_msgr1 = false
+keyring = {folder}/keyring
+public_addr = 127.0.0.1
+cluster_addr = 127.0.0.1
+osd_pool_default_size = 1
+osd_pool_default_min_size = 1
+osd_pool_default_pg_num = 1
+osd_pool_default_pgp_num = 1
+osd_pool_default_pg_autoscale_mode = off
+osd_crush_chooseleaf_type = 0
+osd_crush_update_on_start = false
+mon_allow_pool_size_one = true
+mon_max_pg_per_osd = 1000
+mon_data_avail_crit = 1
+mon_data_avail_warn = 2
+paxos_propose_interval = 0.01
+paxos_min_wait = 0.01
+run_dir = {folder}/run
+admin_socket = {folder}/run/$name.$pid.asok
+pid_file = {folder}/run/$name.pid
+crash_dir = {folder}/run
+log_file = {folder}/log/$name.log
+[mon]
+mon_data = {folder}/mon
+mon_cluster_log_file = {folder}/log/cluster.log
+[osd]
+osd_data = {folder}/osd
+osd_objectstore = memstore
+memstore_device_bytes = 8589934592
+[client.rgw.a]
+rgw_data = {folder}/run
+rgw_frontends = beast endpoint=127.0.0.1:{port}
+rgw_thread_pool_size = 64
+rgw_multipart_min_part_size = 1
+rgw_lc_debug_interval = {LIFECYCLE_DAY_SECONDS}
+rgw_dynamic_resharding = false
+""")
+    return conf
+
+
+def _ceph_key() -> str:
+    """A key as ceph-authtool makes it: type AES, a time, the length, the secret."""
+    return base64.b64encode(struct.pack("<hIIh", 1, 0, 0, 16) + os.urandom(16)).decode()
+
+
+def _bin() -> Path:
+    return Path(sys.executable).parent
+
+
+def _versitygw() -> str | None:
+    beside = _bin() / "versitygw"
+    return str(beside) if beside.is_file() else shutil.which("versitygw")
+
+
+def fetch() -> None:
+    """Installs the programs that are missing. Raises `Unavailable` where this user or machine cannot."""
+    if any(shutil.which(program) is None for program in CEPH_PROGRAMS):
+        _fetch_ceph()
+    if _versitygw() is None:
+        _fetch_versitygw()
+
+
+def _fetch_ceph() -> None:
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise Unavailable(
+            f"Ceph RGW is missing, and only root installs it: apt-get install --no-install-recommends {CEPH_PACKAGES}, {WITHOUT}"
+        )
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *CEPH_PACKAGES.split()]
+    if _done(install).returncode:
+        _done(["apt-get", "update", "-qq"])
+        done = _done(install)
+        if done.returncode:
+            raise Unavailable(f"{' '.join(install)} failed: {done.stdout.strip()[-2000:]}; {WITHOUT}")
+
+
+def _fetch_versitygw() -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise Unavailable(f"versitygw is missing, and there is no go to install it: go install {VERSITY}, {WITHOUT}")
+    done = _done([go, "install", VERSITY], GOBIN=str(_bin()))
+    if done.returncode:
+        raise Unavailable(f"go install {VERSITY} failed: {done.stdout.strip()[-2000:]}; {WITHOUT}")
+
+
+def _done(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **environment}
+    return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+if __name__ == "__main__":
+    try:
+        fetch()
+    except Unavailable as unavailable:
+        sys.exit(str(unavailable))

@@ -1,0 +1,202 @@
+"""Each fault of the proxy as a client sees it that does not ask again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from multiprocessing.connection import wait
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError, ResponseStreamingError
+
+from tests.killed import PROCESSES
+from tests.s3.proxy import (
+    Fault,
+    Proxy,
+    Rule,
+    always,
+    answer_error_in_200,
+    answer_slow_down,
+    call_after,
+    call_before,
+    call_instead,
+    cut_body,
+    delay,
+    drop_answer,
+    drop_request,
+    lists,
+    nth,
+    proxied,
+    repeat_answer_to,
+    rewrite,
+)
+from tests.s3.servers import SERVERS, S3Server, shared
+
+ODD = "k//a b/./%2F+\u00e9\x01&'"
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> S3Server:
+    return shared(request.param)
+
+
+def once(proxy: Proxy, **more: Any) -> Any:
+    """A client without retries."""
+    return proxy.server.client(retries={"total_max_attempts": 1}, **more)
+
+
+def there(server: S3Server, bucket: str) -> list[str]:
+    return [item["Key"] for item in server.client().list_objects_v2(Bucket=bucket).get("Contents", [])]
+
+
+def test_without_a_rule_everything_goes_through_as_it_is(server: S3Server) -> None:
+    bucket = server.bucket()
+    with proxied(server) as proxy:
+        client = once(proxy)
+        client.put_object(Bucket=bucket, Key="k", Body=b"body", Metadata={"a": "b"})
+        client.put_object(Bucket=bucket, Key="empty", Body=b"")
+        assert client.head_object(Bucket=bucket, Key="k")["ContentLength"] == 4
+        assert client.get_object(Bucket=bucket, Key="k", Range="bytes=1-2")["Body"].read() == b"od"
+        assert client.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k"})["CopyObjectResult"]
+        client.delete_object(Bucket=bucket, Key="k")
+        assert there(proxy.server, bucket) == ["copy", "empty"]
+        with pytest.raises(ClientError, match="404"):
+            client.head_object(Bucket=bucket, Key="k")
+        with pytest.raises(ClientError, match="AccessDenied"):
+            proxy.server.as_stranger().client().list_objects_v2(Bucket=bucket)
+
+
+def test_odd_keys_pass_through_to_ceph_and_back(ceph: S3Server) -> None:
+    bucket = ceph.bucket()
+    with proxied(ceph) as proxy:
+        once(proxy).put_object(Bucket=bucket, Key=ODD, Body=b"x")
+        assert there(proxy.server, bucket) == [ODD] == there(ceph, bucket)
+
+
+def test_every_request_is_recorded_with_the_keys_of_a_batch(server: S3Server) -> None:
+    bucket = server.bucket()
+    with proxied(server) as proxy:
+        client = once(proxy)
+        client.put_object(Bucket=bucket, Key="a&b", Body=b"x")
+        client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "a&b"}, {"Key": "\u00e9 \"'<>\n"}]})
+        client.list_objects_v2(Bucket=bucket, Prefix="a b")
+    assert [(request.number, request.method, request.keys) for request in proxy.requests] == [
+        (1, "PUT", ()),
+        (2, "POST", ("a&b", "\u00e9 \"'<>\n")),
+        (3, "GET", ()),
+    ]
+    assert proxy.requests[0].target == f"/{bucket}/a%26b"
+    assert proxy.requests[2].query["prefix"] == "a b"
+
+
+def test_a_delayed_request_is_slow_and_done(server: S3Server) -> None:
+    bucket = server.bucket()
+    with proxied(server, Rule(always, delay(0.3))) as proxy:
+        begun = time.monotonic()
+        once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert time.monotonic() - begun >= 0.3
+        assert there(server, bucket) == ["k"]
+
+
+def test_a_client_that_does_not_wait_is_done_with_before_the_server_acts(server: S3Server) -> None:
+    bucket = server.bucket()
+    with proxied(server, Rule(always, delay(0.5))) as proxy:
+        with pytest.raises(ReadTimeoutError):
+            once(proxy, read_timeout=0.1).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert there(server, bucket) == []
+        deadline = time.monotonic() + 10
+        while there(server, bucket) == [] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert there(server, bucket) == ["k"]
+
+
+@pytest.mark.parametrize("fault,done", [(drop_request, False), (drop_answer, True)])
+def test_a_connection_is_dropped_before_or_after_the_server_acted(server: S3Server, fault: Fault, done: bool) -> None:
+    bucket = server.bucket()
+    with proxied(server, Rule(always, fault)) as proxy, pytest.raises(ConnectionClosedError):
+        once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+    assert there(server, bucket) == ["k"] * done
+
+
+def test_a_server_that_is_overrun_says_so_and_does_nothing(server: S3Server) -> None:
+    bucket = server.bucket()
+    with proxied(server, Rule(always, answer_slow_down)) as proxy:
+        with pytest.raises(ClientError, match="SlowDown"):
+            once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert there(proxy.server, bucket) == []
+
+
+def test_a_body_is_cut_in_its_middle(server: S3Server) -> None:
+    bucket = server.bucket()
+    server.client().put_object(Bucket=bucket, Key="k", Body=b"x" * 100_000)
+    with proxied(server, Rule(always, cut_body)) as proxy:
+        client = once(proxy)
+        with pytest.raises(ResponseStreamingError, match="IncompleteRead"):
+            client.get_object(Bucket=bucket, Key="k")["Body"].read()
+        assert len(client.get_object(Bucket=bucket, Key="k")["Body"].read()) == 100_000
+
+
+def test_an_earlier_answer_is_repeated(server: S3Server) -> None:
+    bucket = server.bucket()
+    with proxied(server, Rule(nth(3), repeat_answer_to(1))) as proxy:
+        assert there(proxy.server, bucket) == []
+        once(proxy).put_object(Bucket=bucket, Key="k", Body=b"x")
+        assert there(proxy.server, bucket) == []
+        assert there(proxy.server, bucket) == ["k"]
+
+
+def test_an_error_comes_with_the_status_of_a_success(server: S3Server) -> None:
+    """botocore knows the few operations that S3 documents so, a copy among them."""
+    bucket = server.bucket()
+    server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
+    with proxied(server, Rule(always, answer_error_in_200)) as proxy, pytest.raises(ClientError, match="InternalError"):
+        once(proxy).copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": "k"})
+    assert there(server, bucket) == ["k"]
+
+
+def test_an_answer_is_rewritten(server: S3Server) -> None:
+    bucket = server.bucket()
+    server.client().put_object(Bucket=bucket, Key="k", Body=b"x")
+    with proxied(server, Rule(lists, rewrite(lambda body: body.replace(b"<Key>k<", b"<Key>other<")))) as proxy:
+        assert there(proxy.server, bucket) == ["other"]
+
+
+def test_a_rule_counts_so_often_and_the_first_that_fits(server: S3Server) -> None:
+    bucket = server.bucket()
+    with proxied(server, Rule(lists, answer_slow_down, times=2), Rule(always, drop_request)) as proxy:
+        client = once(proxy)
+        for expected in ("SlowDown", "SlowDown", "Connection was closed"):
+            with pytest.raises(Exception, match=expected):
+                client.list_objects_v2(Bucket=bucket)
+        assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+
+def writes_three(server: S3Server, bucket: str) -> None:
+    for number in range(3):
+        server.client().put_object(Bucket=bucket, Key=str(number), Body=b"x")
+
+
+@pytest.mark.parametrize(
+    "hook,written", [(call_instead, ["0"]), (call_before, ["0", "1"]), (call_after, ["0", "1"])], ids=["instead", "before", "after"]
+)
+def test_a_process_is_killed_around_any_request(server: S3Server, hook: Any, written: list[str]) -> None:
+    bucket = server.bucket()
+    with proxied(server) as proxy:
+        child = PROCESSES.Process(target=writes_three, args=(proxy.server, bucket))
+
+        def kill() -> None:
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+            wait([child.sentinel])
+
+        proxy.rules.append(Rule(nth(2), hook(kill)))
+        child.start()
+        child.join()
+        deadline = time.monotonic() + 10
+        while there(server, bucket) != written and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert child.exitcode == -signal.SIGKILL
+    assert there(server, bucket) == written
+    assert len(proxy.requests) == 2

@@ -1,0 +1,224 @@
+"""What the servers of the tests promise to all other tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from gc_assets.s3.client import code_of
+from tests.ports import free_port
+from tests.s3.servers import LIFECYCLE_DAY_SECONDS, SERVERS, S3Server, Unavailable, ceph_rgw, fetch, shared, versitygw
+
+CHECKOUT = Path(__file__).parents[2]
+ODD_KEYS = [
+    "k//double",
+    "k/./dot",
+    "k/../dots",
+    "k/trailing/",
+    "k/trailing",
+    "/k",
+    "k/a%2Fb",
+    "k/a+b",
+    "k/a b",
+    "k/tab\tline\ncarriage\rreturn",
+    "k/control\x01\x1f\x7f",
+    "k/e\u0301",
+    "k/\U0001f9ca",
+    "k/'\"&<>",
+    "k/" + "n" * 1022,
+]
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest) -> S3Server:
+    return shared(request.param)
+
+
+def test_a_server_is_up_and_each_bucket_is_new_and_empty(server: S3Server) -> None:
+    first, second = server.bucket(), server.bucket()
+    assert first != second
+    assert server.client().list_objects_v2(Bucket=first)["KeyCount"] == 0
+
+
+def test_of_eight_who_create_the_same_object_if_absent_one_wins(server: S3Server) -> None:
+    bucket, client = server.bucket(), server.client(retries={"total_max_attempts": 1})
+
+    def creates(number: int) -> str:
+        try:
+            client.put_object(Bucket=bucket, Key="k", Body=str(number).encode(), IfNoneMatch="*")
+        except ClientError as error:
+            return code_of(error)
+        return "won"
+
+    with ThreadPoolExecutor(8) as threads:
+        ends = list(threads.map(creates, range(8)))
+    assert ends.count("won") == 1
+    assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == str(ends.index("won")).encode()
+
+
+def test_a_delete_in_a_versioned_bucket_leaves_a_marker_and_the_version(server: S3Server) -> None:
+    bucket, client = server.bucket(versioned=True), server.client()
+    version = client.put_object(Bucket=bucket, Key="k", Body=b"x")["VersionId"]
+    marker = client.delete_object(Bucket=bucket, Key="k")["VersionId"]
+    listed = client.list_object_versions(Bucket=bucket)
+    assert [(item["VersionId"], item["IsLatest"]) for item in listed["DeleteMarkers"]] == [(marker, True)]
+    assert [(item["VersionId"], item["IsLatest"]) for item in listed["Versions"]] == [(version, False)]
+
+
+def test_the_second_user_is_denied_the_first_ones_bucket(server: S3Server) -> None:
+    client, bucket = server.as_stranger().client(), server.bucket()
+    for refused in (lambda: client.list_objects_v2(Bucket=bucket), lambda: client.put_object(Bucket=bucket, Key="k", Body=b"")):
+        with pytest.raises(ClientError, match="AccessDenied"):
+            refused()
+
+
+@pytest.mark.parametrize("key", ODD_KEYS)
+def test_ceph_gives_an_odd_key_back_as_it_was(ceph: S3Server, key: str) -> None:
+    bucket, client = ceph.bucket(), ceph.client()
+    client.put_object(Bucket=bucket, Key=key, Body=key.encode())
+    assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == [key]
+    assert client.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
+
+
+def test_ceph_takes_small_parts(ceph: S3Server) -> None:
+    bucket, client = ceph.bucket(), ceph.client()
+    upload = {"Bucket": bucket, "Key": "k", "UploadId": client.create_multipart_upload(Bucket=bucket, Key="k")["UploadId"]}
+    etags = [client.upload_part(**upload, PartNumber=number, Body=b"x" * number)["ETag"] for number in (1, 2)]
+    parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+    client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+    assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"xxx"
+
+
+def test_a_day_of_a_lifecycle_rule_is_seconds_on_ceph(ceph: S3Server) -> None:
+    bucket, client = ceph.bucket(), ceph.client()
+    client.put_object(Bucket=bucket, Key="tmp/k", Body=b"x")
+    client.put_object(Bucket=bucket, Key="kept", Body=b"x")
+    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 1}}
+    client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+    deadline = time.monotonic() + 20 * LIFECYCLE_DAY_SECONDS
+    while client.list_objects_v2(Bucket=bucket)["KeyCount"] == 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["kept"]
+
+
+def test_two_servers_run_beside_each_other(tmp_path: Path, ceph: S3Server) -> None:
+    with ceph_rgw(tmp_path) as other:
+        bucket = other.bucket()
+        with pytest.raises(ClientError):
+            ceph.client().head_bucket(Bucket=bucket)
+
+
+def test_a_process_has_one_server_of_a_kind(server: S3Server) -> None:
+    assert shared(server.kind) is server
+
+
+# The end of a server
+
+ALONE = """
+import sys, time
+from pathlib import Path
+from tests.ports import free_port
+from tests.s3.servers import SERVERS
+with SERVERS[sys.argv[1]](Path(sys.argv[2])) as server:
+    print(server.endpoint, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_nothing_of_a_server_outlives_its_process_even_when_that_is_killed(server: S3Server, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ALONE, server.kind, str(tmp_path)]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"http://")
+        assert processes_of(tmp_path)
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while processes_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert processes_of(tmp_path) == []
+
+
+def test_nothing_of_a_server_is_left_when_it_stops(server: S3Server, tmp_path: Path) -> None:
+    with SERVERS[server.kind](tmp_path):
+        assert processes_of(tmp_path)
+    assert processes_of(tmp_path) == []
+
+
+def test_a_server_that_cannot_start_says_so_at_once_and_leaves_nothing(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr("tests.s3.servers.free_port", lambda: next(ports))
+        with pytest.raises(RuntimeError, match=r"(?s)ended at once.*in use"), SERVERS[server.kind](tmp_path):
+            pass
+    assert processes_of(tmp_path) == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    """The command lines of the servers that were started for the folder, which every one of them has in its command or environment."""
+    return [line for path in Path("/proc").iterdir() if path.name.isdecimal() if (line := _line_of(path, str(folder)))]
+
+
+def _line_of(process: Path, folder: str) -> str:
+    try:
+        line, environment = ((process / name).read_bytes().decode(errors="replace") for name in ("cmdline", "environ"))
+    except OSError:
+        return ""
+    return line if folder in line + environment and "tests.s3.servers" not in line else ""
+
+
+# A machine without them
+
+
+@pytest.mark.parametrize(
+    "start,packages", [(ceph_rgw, "apt-get install .* ceph-mon ceph-osd radosgw"), (versitygw, "go install .*versitygw@v")]
+)
+def test_a_missing_server_says_how_to_get_it(start: Any, packages: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(Unavailable, match=f"{packages}.* make test S3=none"), start(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("wanted,end", [("", "Skipped"), ("required", "Failed")])
+def test_a_missing_server_skips_a_test_or_fails_it_where_it_is_required(wanted: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SERVERS, "missing", _missing)
+    monkeypatch.setenv("GC_ASSETS_TEST_S3", wanted)
+    with pytest.raises(BaseException, match="not here") as raised:
+        shared("missing")
+    assert type(raised.value).__name__ == end
+
+
+def _missing(folder: Path) -> Any:
+    raise Unavailable("not here")
+
+
+def test_no_server_is_started_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GC_ASSETS_TEST_S3", "none")
+    with pytest.raises(pytest.skip.Exception, match="no S3 server is wanted"):
+        shared("ceph")
+
+
+def test_nothing_is_fetched_that_is_here(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.run", _missing)
+    shared("ceph"), shared("versity")
+    fetch()
+
+
+def test_only_root_may_install_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}" if program == "apt-get" else None)
+    with pytest.raises(Unavailable, match="only root installs it: apt-get install"):
+        fetch()
