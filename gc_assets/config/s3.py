@@ -7,7 +7,7 @@ machine or from a role, wherever the process runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -33,8 +33,14 @@ class S3Config(Model):
     anonymous: bool = Field(default=False, description="Read without credentials. Nothing can be applied then.")
     requester_pays: bool = Field(default=False, description="Agree to pay for requests to other people's buckets.")
     max_requests_per_second: Annotated[float, BeforeValidator(number)] | None = Field(
-        default=None, gt=0, allow_inf_nan=False, description="Most requests a second, of all processes of a run together. Default: no limit."
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Most requests a second, of all processes together. Default: no limit.",
     )
+
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())
 
     @model_validator(mode="after")
     def _one_identity(self) -> S3Config:
@@ -58,7 +64,7 @@ class Places:
     """
 
     s3: tuple[tuple[Location, S3Config], ...] = ()
-    default: S3Config = S3Config()
+    default: S3Config = field(default_factory=S3Config)
 
     def s3_of(self, address: str) -> S3Config:
         """Returns the settings of the innermost place that holds the address."""

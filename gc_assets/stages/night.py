@@ -117,14 +117,14 @@ class Night:
 
         Raises `UsageError` where this release has none for its location.
         """
-        return open_store(self.storage(storage_name).location)
+        return open_store(self.storage(storage_name).location, self.config.places())
 
     def objects(self) -> EditableObjects:
         """Returns what reads, and changes, the object of any address that a store reaches.
 
         The address need not lie in a configured storage.
         """
-        return open_objects()
+        return open_objects(self.config.places())
 
     def longest_grace(self) -> timedelta:
         """Returns the longest grace period of all storages.

@@ -39,6 +39,7 @@ from typing import Final, Literal, Protocol
 import pyarrow as pa
 
 from gc_assets.config.models import StorageConfig
+from gc_assets.config.s3 import Places
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects, Objects
@@ -324,12 +325,14 @@ class StoreKind:
     """A kind of store, as its package offers it.
 
     `scheme` and `example` are how lakes.yaml spells its locations, `quarantines` the modes it can
-    have at all, `open` makes the store of a location. `anywhere` reaches every address of the
-    scheme, in a configured storage or not.
+    have at all, `open` makes the store of a location. `anywhere` makes what reaches every address
+    of the scheme, in a configured storage or not. `settings` is the key of a storage that says how
+    places of the scheme are reached, null where nothing needs to be said.
     """
 
     scheme: str
     example: str
     quarantines: tuple[QuarantineMode, ...]
-    open: Callable[[str], Store]
-    anywhere: EditableObjects
+    open: Callable[[str, Places], Store]
+    anywhere: Callable[[Places], EditableObjects]
+    settings: str | None = None

@@ -8,21 +8,25 @@ from datetime import datetime
 from typing import Final
 
 from gc_assets.config.models import StorageConfig
+from gc_assets.config.s3 import EVERYWHERE, Places
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location, scheme_of
 from gc_assets.stores.local.store import LOCAL
 from gc_assets.stores.protocol import Store, StoreKind
+from gc_assets.stores.s3.store import S3
 
-SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL,)}
+SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
 
 
-def open_store(location: str) -> Store:
-    """Returns the store of a storage's location. Raises `UsageError` where no store has it."""
+def open_store(location: str, places: Places = EVERYWHERE) -> Store:
+    """Returns the store of a storage's location. `places` says how each place is reached. Raises
+    `UsageError` where no store has the location.
+    """
     kind = SCHEMES.get(scheme_of(location))
     if kind is None:
         raise UsageError(f"storage location {location!r}: {_sweeps()}")
-    return kind.open(location)
+    return kind.open(location, places)
 
 
 def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:
@@ -35,6 +39,9 @@ def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:
         Location.parse(storage.location)
     except UsageError as error:
         yield "location", str(error)
+    for key in {other.settings for other in SCHEMES.values()} - {None, kind.settings}:
+        if getattr(storage, str(key)) is not None:
+            yield str(key), f"it is not for a {kind.scheme}:// storage; leave it out"
     if storage.quarantine not in kind.quarantines:
         yield (
             "quarantine",
@@ -46,9 +53,9 @@ def _sweeps() -> str:
     return f"this release sweeps {', '.join(f'{kind.scheme}:// (such as {kind.example})' for kind in SCHEMES.values())}"
 
 
-def open_objects() -> EditableObjects:
+def open_objects(places: Places = EVERYWHERE) -> EditableObjects:
     """Returns objects of every address that some store reaches. Pickles: executors look nothing up."""
-    return ObjectsByScheme({scheme: kind.anywhere for scheme, kind in SCHEMES.items()})
+    return ObjectsByScheme({scheme: kind.anywhere(places) for scheme, kind in SCHEMES.items()})
 
 
 @dataclass(frozen=True, slots=True)

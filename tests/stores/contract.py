@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.config.models import StorageConfig
+from gc_assets.config.s3 import EVERYWHERE, Places
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
 from gc_assets.core.phases import Action
@@ -37,6 +38,7 @@ from gc_assets.stores.protocol import (
 from gc_assets.stores.store import SCHEMES, open_store
 from tests.killed import PROCESSES
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
+from tests.stores.s3_bench import in_a_bucket
 
 TICK = timedelta(microseconds=1)
 # Keys that some store, library or shell takes for others.
@@ -69,6 +71,8 @@ class Bench(Protocol):
     """A store under test, and another writer. `tick` is how coarse the store's times are."""
 
     store: Store
+    places: Places
+    mode: QuarantineMode
     tick: timedelta
 
     def put(self, key: str, content: bytes) -> None: ...
@@ -83,6 +87,8 @@ class Bench(Protocol):
 class LocalBench:
     root: Path
     store: Store
+    places: Places = EVERYWHERE
+    mode: QuarantineMode = "trash"
     # The kernel dates a file by the last tick of its clock.
     tick: timedelta = timedelta(milliseconds=20)
 
@@ -111,8 +117,16 @@ def on_a_disk() -> Iterator[Bench]:
         yield LocalBench(root, open_store(f"file://{root}/"))
 
 
-STORES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {"local": on_a_disk}
-SCHEME_OF = {"local": "file"}
+STORES: dict[str, Callable[[], AbstractContextManager[Bench]]] = {
+    "local": on_a_disk,
+    "ceph": lambda: in_a_bucket("ceph"),
+    "versity": lambda: in_a_bucket("versity", versioned=True),
+}
+MODES_OF: dict[str, tuple[QuarantineMode, ...]] = {
+    "local": ("trash", "deferred"),
+    "ceph": ("trash", "deferred"),
+    "versity": ("versioned", "deferred"),
+}
 
 
 @pytest.fixture(params=STORES)
@@ -143,7 +157,7 @@ class Acting:
         return replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN)
 
 
-MODES = [(store, mode) for store in STORES for mode in SCHEMES[SCHEME_OF[store]].quarantines]
+MODES = [(store, mode) for store in STORES for mode in MODES_OF[store]]
 
 
 @pytest.fixture(params=MODES, ids=["-".join(pair) for pair in MODES])
@@ -424,29 +438,31 @@ def test_times_do_not_go_back_and_are_readings_of_the_stores_clock(bench: Bench)
 # Quarantine, restore, purge
 
 
-@pytest.mark.parametrize("key", ODD_KEYS)
-def test_quarantine_then_restore_gives_the_object_back(act: Acting, key: str) -> None:
-    act.bench.put("t/other", b"live")
-    act.bench.put(key, b"precious")
-    row = act.planned(key)
-    assert act(row) == ["done"]
-    assert act.bench.get(key) == (b"precious" if act.mode == "deferred" else None)
-    assert act(act.again(row, "restore")) == ["done"]
-    assert (act.bench.get(key), act.bench.get("t/other")) == (b"precious", b"live")
-    assert set(inventory(act.bench.store)) == {key, "t/other"}
+def put_all(bench: Bench, keys: Sequence[str]) -> None:
+    """Objects that each hold their own key."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: bench.put(key, key.encode()), keys))
 
 
-@pytest.mark.parametrize("key", ODD_KEYS)
-def test_quarantine_then_purge_leaves_everything_else(act: Acting, key: str) -> None:
-    others = [f"{key[:200]}2", "t/other", "u/x"]
-    for name in (key, *others):
-        act.bench.put(name, name.encode())
-    row = act.planned(key)
-    assert act(row) == ["done"]
-    assert act(act.again(row, "purge")) == ["done"]
-    assert set(inventory(act.bench.store)) == set(others)
-    assert [act.bench.get(name) for name in others] == [name.encode() for name in others]
-    assert act(act.again(row, "restore")) == ["absent"]
+def test_quarantine_then_restore_gives_the_objects_back(act: Acting) -> None:
+    put_all(act.bench, [*ODD_KEYS, "t/other"])
+    listed = inventory(act.bench.store)
+    rows, done = [row_of(listed[key]) for key in ODD_KEYS], ["done"] * len(ODD_KEYS)
+    assert act(*rows) == done
+    assert [act.bench.get(key) for key in ODD_KEYS] == [key.encode() if act.mode == "deferred" else None for key in ODD_KEYS]
+    assert act(*(act.again(row, "restore") for row in rows)) == done
+    assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in [*ODD_KEYS, "t/other"]}
+
+
+def test_quarantine_then_purge_leaves_everything_else(act: Acting) -> None:
+    others = sorted({*(f"{key[:200]}2" for key in ODD_KEYS), "t/other", "u/x"})
+    put_all(act.bench, [*ODD_KEYS, *others])
+    listed = inventory(act.bench.store)
+    rows, done = [row_of(listed[key]) for key in ODD_KEYS], ["done"] * len(ODD_KEYS)
+    assert act(*rows) == done
+    assert act(*(act.again(row, "purge") for row in rows)) == done
+    assert {key: act.bench.get(key) for key in inventory(act.bench.store)} == {key: key.encode() for key in others}
+    assert act(*(act.again(row, "restore") for row in rows)) == ["absent"] * len(ODD_KEYS)
     assert not [name for name in act.bench.everything() if not name.startswith(RESERVED_PREFIX) and name not in others]
 
 
@@ -499,11 +515,12 @@ def test_a_batch_that_was_interrupted_anywhere_is_ended_by_acting_again(act: Act
     keys = [f"t/{number}" for number in range(6)]
     for key in keys:
         act.bench.put(key, key.encode())
-    rows = [act.planned(key) for key in keys]
-    for action in ("quarantine", "restore", "quarantine", "purge"):
-        batch = [act.again(row, action) for row in rows]
-        assert act(*batch[:3]) == ["done"] * 3
-        assert act(*batch, resumed=batch) == ["done"] * 6
+    for ending in ("restore", "purge"):
+        rows = [act.planned(key) for key in keys]
+        for action in ("quarantine", ending):
+            batch = [act.again(row, action) for row in rows]
+            assert act(*batch[:3]) == ["done"] * 3
+            assert act(*batch, resumed=batch) == ["done"] * 6
     assert inventory(act.bench.store) == {}
 
 
@@ -518,8 +535,7 @@ def test_every_object_of_a_batch_has_its_own_result_in_order(act: Acting) -> Non
 
 
 def test_a_thousand_objects_are_one_batch(act: Acting) -> None:
-    for number in range(1000):
-        act.bench.put(f"t/{number}", b"x")
+    put_all(act.bench, [f"t/{number}" for number in range(1000)])
     rows = [row_of(row) for row in inventory(act.bench.store).values()]
     for action in ("quarantine", "purge"):
         assert act(*(act.again(row, action) for row in rows)) == ["done"] * 1000
@@ -650,7 +666,7 @@ def test_everything_that_executors_are_given_pickles(bench: Bench) -> None:
 
 
 def test_opening_a_store_touches_nothing(bench: Bench) -> None:
-    again = open_store(bench.store.location)
+    again = open_store(bench.store.location, bench.places)
     assert again == bench.store
     assert (again.scheme, bench.everything()) == (bench.store.scheme, set())
 
@@ -664,8 +680,7 @@ def test_canaries_prove_traits_and_are_gone_afterwards(bench: Bench) -> None:
 
 
 def storage(bench: Bench, **keys: Any) -> StorageConfig:
-    mode = SCHEMES[bench.store.scheme].quarantines[0]
-    return StorageConfig.model_validate({"name": "s", "location": bench.store.location, "quarantine": mode, **keys})
+    return StorageConfig.model_validate({"name": "s", "location": bench.store.location, "quarantine": bench.mode, **keys})
 
 
 def test_an_examination_of_a_storage_in_mode_plan_changes_nothing(bench: Bench) -> None:

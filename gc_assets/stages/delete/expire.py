@@ -270,7 +270,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
         lost = [kind.edits_lose for kind in KINDS.values() if kind.edits_lose is not None]
         rules = "; ".join([f"Edits of {undoing_titles()} histories can", *lost])
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
-    lease = open_store(plan.header.location).acquire(plan.header.plan_id, getpass.getuser(), night.clock)
+    lease = open_store(plan.header.location, night.config.places()).acquire(plan.header.plan_id, getpass.getuser(), night.clock)
     counts: Counter[str] = Counter()
     try:
         for lake, items in done:

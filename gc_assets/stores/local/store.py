@@ -83,4 +83,6 @@ class LocalStore:
         return examine(storage, now)
 
 
-LOCAL: Final = StoreKind(FILE, "file:///data/warehouse/", QUARANTINES, LocalStore, EditableLocalObjects())
+LOCAL: Final = StoreKind(
+    FILE, "file:///data/warehouse/", QUARANTINES, lambda location, _: LocalStore(location), lambda _: EditableLocalObjects()
+)

@@ -1,0 +1,187 @@
+"""The place of a storage on S3: its bucket, the prefix below which its keys lie, and who asks.
+
+Requests about single objects and their versions, as the quarantines and the lease make them. A
+missing object is null here and no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, TypeVar
+
+from botocore.exceptions import ClientError
+
+from gc_assets.config.s3 import S3Config
+from gc_assets.core.errors import StoreError
+from gc_assets.core.paths import Location, bucket_and_key
+from gc_assets.s3 import pages
+from gc_assets.s3.client import DENIED, NOT_FOUND, Role, client_of, code_of, told
+from gc_assets.stores.s3.objects import identity_of, payer
+
+# Requests about single keys that a batch makes at the same time.
+CONCURRENT: Final = 16
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What HEAD says of an object. `answer` is all of it."""
+
+    identity: str
+    version_id: str | None
+    answer: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a key, or a delete marker."""
+
+    version_id: str
+    is_marker: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What a server says about one deleted key. `marker` is the id of the delete marker that it
+    made.
+    """
+
+    error: str | None
+    marker: str | None = None
+
+    @property
+    def is_denied(self) -> bool:
+        """True where trying again will not help."""
+        return self.error is not None and self.error.partition(":")[0] in DENIED
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A storage on S3. Keys are relative to its prefix. Pickles, and holds no secret."""
+
+    location: str
+    settings: S3Config
+
+    @property
+    def name(self) -> str:
+        return bucket_and_key(str(Location.parse(self.location)))[0]
+
+    @property
+    def prefix(self) -> str:
+        """Empty, or a prefix that ends in `/`."""
+        return bucket_and_key(str(Location.parse(self.location)))[1]
+
+    def client(self, role: Role) -> Any:
+        return client_of(self.settings, role)
+
+    def address(self, key: str) -> str:
+        return f"s3://{self.name}/{self.prefix}{key}"
+
+    def target(self, key: str, version_id: str | None = None) -> dict[str, str]:
+        """Returns the parameters that name an object in a request."""
+        version = {"VersionId": version_id} if version_id is not None else {}
+        return {"Bucket": self.name, "Key": f"{self.prefix}{key}", **version, **payer(self.settings.requester_pays)}
+
+    def head(self, key: str, role: Role = "change", version_id: str | None = None) -> Head | None:
+        """Returns what stands at a key, or null where nothing does or where a delete marker hides
+        it.
+        """
+        with told(self.address(key)):
+            try:
+                answer = self.client(role).head_object(**self.target(key, version_id))
+            except ClientError as error:
+                # The version that is named may be a marker itself: 405.
+                if code_of(error) in NOT_FOUND or (version_id is not None and code_of(error) in {"405", "MethodNotAllowed"}):
+                    return None
+                raise
+        return Head(identity_of(answer), answer.get("VersionId"), answer)
+
+    def keeps_versions(self, role: Role) -> bool:
+        """Says whether a delete keeps the version that it hides. False too where versioning is
+        suspended: what is written meanwhile has no version.
+        """
+        with told(f"s3://{self.name}"):
+            return self.client(role).get_bucket_versioning(Bucket=self.name).get("Status") == "Enabled"
+
+    def has_versions(self, role: Role) -> bool:
+        """Says whether objects may have versions: versioning is enabled, or was and is suspended."""
+        with told(f"s3://{self.name}"):
+            return bool(self.client(role).get_bucket_versioning(Bucket=self.name).get("Status"))
+
+    def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
+        """Returns versions and markers of one key, the newest first."""
+        full = f"{self.prefix}{key}"
+        page = next(pages.versions(self.settings, self.name, full, role=role, page_keys=at_most))
+        return [
+            Version(version_id, is_marker)
+            for found, version_id, is_marker in zip(page.keys, page.version_ids, page.markers, strict=True)
+            if found == full.encode()
+        ]
+
+    def delete(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
+        """Deletes keys, at most 1,000 in a request: with a version id that version for good, without
+        one what stands there. Answers are in the order of the keys. Raises `OSError` where a
+        request as a whole is refused.
+        """
+        answers: list[Deleted] = []
+        for start in range(0, len(objects), pages.PAGE_KEYS):
+            answers += self._deleted(objects[start : start + pages.PAGE_KEYS])
+        return answers
+
+    def _deleted(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
+        named = [{"Key": f"{self.prefix}{key}"} | ({"VersionId": version} if version else {}) for key, version in objects]
+        with told(f"s3://{self.name}/{self.prefix}"):
+            answer = self.client("change").delete_objects(
+                Bucket=self.name, Delete={"Objects": named}, **payer(self.settings.requester_pays)
+            )
+        # A version's answer names the version; that of a key without one may or may not.
+        gone = {_named(item, of): item for item in answer.get("Deleted", []) for of in ("VersionId", None)}
+        wrong = {_named(item, of): item for item in answer.get("Errors", []) for of in ("VersionId", None)}
+        answers: list[Deleted] = []
+        for item in named:
+            name = _named(item, "VersionId")
+            error, deleted = wrong.get(name), gone.get(name)
+            if error is not None:
+                answers.append(Deleted(f"{error.get('Code', '')}: {error.get('Message', '')}"))
+            elif deleted is None:
+                answers.append(Deleted("the server's answer does not name this key; apply again"))
+            else:
+                answers.append(Deleted(None, deleted.get("DeleteMarkerVersionId") if deleted.get("DeleteMarker") else None))
+        return answers
+
+    def remove(self, key: str, etag: str | None = None) -> dict[str, Any]:
+        """Deletes what stands at a key, on the condition of the server's own etag where the server
+        compares it. Returns the answer.
+        """
+        condition = {"IfMatch": f'"{etag}"'} if etag is not None else {}
+        with told(self.address(key)):
+            return self.client("change").delete_object(**self.target(key), **condition)
+
+    def now(self) -> datetime:
+        """Returns the server's time, in whole seconds. Raises `StoreError` where the server does
+        not tell it.
+        """
+        with told(f"s3://{self.name}"):
+            answer = self.client("read").head_bucket(Bucket=self.name)
+        date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if not date:
+            raise StoreError(f"s3://{self.name}: the server's answers have no Date header; without its time no grace period can be kept")
+        return parsedate_to_datetime(date)
+
+
+def each(values: Iterable[_T], ask: Callable[[_T], _R]) -> list[_R]:
+    """Asks about all values, some at the same time. Answers are in the order of the values."""
+    values = list(values)
+    if len(values) <= 1:
+        return [ask(value) for value in values]
+    with ThreadPoolExecutor(min(CONCURRENT, len(values))) as pool:
+        return list(pool.map(ask, values))
+
+
+def _named(item: Mapping[str, Any], of: str | None) -> tuple[str, str | None]:
+    return item["Key"], (item.get(of) or None) if of is not None else None

@@ -1,0 +1,147 @@
+"""Copies of objects within a bucket: into the trash, and back to their place.
+
+A copy keeps metadata, tags, storage class and encryption, and gets one entry of metadata more: of
+which object it is a copy. Its own etag and time tell nothing of that. Copies above 5 GB are made in
+parts (Amazon S3 API Reference, CopyObject and UploadPartCopy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+from botocore.exceptions import ClientError
+
+from gc_assets.s3.client import PRECONDITION, code_of, told
+from gc_assets.stores.s3.bucket import Bucket, Head, each
+from gc_assets.stores.s3.objects import etag_of
+
+# Entries of a copy's metadata: the identity of the object that lies in the trash, and of the one
+# that was put back from there.
+QUARANTINED: Final = "gc-assets-quarantined"
+RESTORED: Final = "gc-assets-restored"
+
+# One request copies at most 5 GB.
+WHOLE_BYTES: Final = 5 * 10**9
+PART_BYTES: Final = 512 * 2**20
+# Up to this size an object goes through this process on its way back, because every server creates
+# an object by PUT only where there is none.
+THROUGH_HERE_BYTES: Final = 64 * 2**20
+_KEPT: Final = (
+    "CacheControl",
+    "ContentDisposition",
+    "ContentEncoding",
+    "ContentLanguage",
+    "ContentType",
+    "StorageClass",
+    "ServerSideEncryption",
+    "SSEKMSKeyId",
+    "BucketKeyEnabled",
+    "WebsiteRedirectLocation",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a copy's metadata says: the identity of the object that was quarantined or restored."""
+
+    quarantined: str | None
+    restored: str | None
+    size_bytes: int
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        metadata: Mapping[str, str] = head.answer.get("Metadata", {})
+        return cls(metadata.get(QUARANTINED), metadata.get(RESTORED), head.answer["ContentLength"])
+
+
+def copied(bucket: Bucket, key: str, to: str, source: Head) -> None:
+    """Copies the object that `source` describes. Raises `OSError` where another one stands there."""
+    made = _attributes(source, QUARANTINED, source.identity)
+    if source.answer["ContentLength"] > WHOLE_BYTES:
+        _in_parts(bucket, key, to, source, made | _tags(bucket, key), {})
+        return
+    with told(bucket.address(key)):
+        bucket.client("change").copy_object(
+            **bucket.target(to),
+            CopySource=_source(bucket, key),
+            CopySourceIfMatch=etag_of(source.identity),
+            MetadataDirective="REPLACE",
+            TaggingDirective="COPY",
+            **made,
+        )
+
+
+def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
+    """Copies an object from the trash at `key` to its place. Returns false where something stands
+    there by now.
+    """
+    quarantined = Copy.of(held).quarantined or ""
+    made = _attributes(held, RESTORED, quarantined) | _tags(bucket, key)
+    try:
+        if held.answer["ContentLength"] > THROUGH_HERE_BYTES:
+            _in_parts(bucket, key, to, held, made, {"IfNoneMatch": "*"})
+            return True
+        with told(bucket.address(key)):
+            client = bucket.client("change")
+            content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(held.identity)}"')["Body"].read()
+            client.put_object(**bucket.target(to), Body=content, IfNoneMatch="*", **made)
+    except OSError as error:
+        if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION:
+            # An answer that was lost: then ours stands there.
+            here = bucket.head(to)
+            return here is not None and Copy.of(here).restored == quarantined
+        raise
+    return True
+
+
+def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, Any], condition: dict[str, str]) -> None:
+    """Copies an object in parts. What an interrupted copy leaves behind is an unfinished upload."""
+    target, client = bucket.target(to), bucket.client("change")
+    with told(bucket.address(to)):
+        upload = client.create_multipart_upload(**target, **made)["UploadId"]
+
+        def part(number_and_range: tuple[int, str]) -> dict[str, Any]:
+            number, byte_range = number_and_range
+            with told(bucket.address(key)):
+                answer = client.upload_part_copy(
+                    **target,
+                    UploadId=upload,
+                    PartNumber=number,
+                    CopySource=_source(bucket, key),
+                    CopySourceIfMatch=etag_of(source.identity),
+                    CopySourceRange=byte_range,
+                )
+            return {"PartNumber": number, "ETag": answer["CopyPartResult"]["ETag"]}
+
+        try:
+            parts = each(_ranges(source.answer["ContentLength"]), part)
+            client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts}, **condition)
+        except BaseException:
+            client.abort_multipart_upload(**target, UploadId=upload)
+            raise
+
+
+def _ranges(size_bytes: int) -> Iterator[tuple[int, str]]:
+    for number, start in enumerate(range(0, size_bytes, PART_BYTES), 1):
+        yield number, f"bytes={start}-{min(start + PART_BYTES, size_bytes) - 1}"
+
+
+def _source(bucket: Bucket, key: str) -> dict[str, str]:
+    return {"Bucket": bucket.name, "Key": f"{bucket.prefix}{key}"}
+
+
+def _attributes(head: Head, entry: str, identity: str) -> dict[str, Any]:
+    """Returns what a new object must be given to be like this one, with one entry of ours."""
+    metadata = {name: value for name, value in head.answer.get("Metadata", {}).items() if name not in {QUARANTINED, RESTORED}}
+    kept = {name: head.answer[name] for name in _KEPT if head.answer.get(name) is not None}
+    expires = head.answer.get("ExpiresString")
+    return kept | ({"Expires": expires} if expires else {}) | {"Metadata": {**metadata, entry: identity}}
+
+
+def _tags(bucket: Bucket, key: str) -> dict[str, str]:
+    with told(bucket.address(key)):
+        tags = bucket.client("change").get_object_tagging(**bucket.target(key)).get("TagSet", [])
+    return {"Tagging": urlencode([(tag["Key"], tag["Value"]) for tag in tags])} if tags else {}

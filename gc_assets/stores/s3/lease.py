@@ -1,0 +1,188 @@
+"""The lease of a storage in a bucket: at most one plan changes it at a time.
+
+Every lease is an object of its own, `.gc-assets/lease/<token>.json`, which its holder creates only
+where there is none. The one with the highest token counts. So a server needs no conditional
+replace: of two that want the same token one creates it, and only its holder writes it again. A
+lease that was given back stays, marked as released, until the next one is taken: tokens never
+repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import uuid
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.s3 import pages
+from gc_assets.s3.client import Role, told
+from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
+from gc_assets.stores.s3.bucket import Bucket
+from gc_assets.stores.s3.objects import S3Objects
+
+_LEASES: Final = f"{RESERVED_PREFIX}lease/"
+_DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class S3Lease:
+    """A lease that was acquired, by its fencing token."""
+
+    bucket: Bucket
+    token: int
+    nonce: str
+    duration: timedelta
+    clock: Clock
+
+    def check(self) -> None:
+        """Checks as `Lease.check` says. An expired lease that nobody took over is still ours."""
+        record = self._ours()
+        if datetime.fromisoformat(record["expires_at"]) - self.clock.now() < self.duration / 2:
+            self._renew(record)
+
+    def renew(self) -> None:
+        """Extends the lease to its whole duration from now. Raises `GateRefused` as `check` does."""
+        self._renew(self._ours())
+
+    def release(self) -> None:
+        """Frees the storage, unless somebody took it over from us."""
+        latest = _latest(self.bucket, "change")
+        if latest is not None and latest[0] == self.token and latest[1]["nonce"] == self.nonce:
+            _write(self.bucket, self.token, latest[1] | {"released": True})
+
+    def _renew(self, record: dict[str, Any]) -> None:
+        _write(self.bucket, self.token, record | {"expires_at": (self.clock.now() + self.duration).isoformat()})
+
+    def _ours(self) -> dict[str, Any]:
+        latest = _latest(self.bucket, "change")
+        if latest is not None and latest[0] == self.token and latest[1]["nonce"] == self.nonce and not latest[1]["released"]:
+            return latest[1]
+        free = latest is None or latest[1]["released"]
+        found = "no lease" if free or latest is None else f"token {latest[0]} of {_holder(*latest)}"
+        raise GateRefused(
+            f"lease of {self.bucket.location} lost: expected token {self.token}, found {found}. "
+            "Nothing more is changed by this run; apply the plan again and it resumes from its log."
+        )
+
+
+def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> S3Lease:
+    """Takes the storage's lease. It is ours until it is released, lost, or expired and taken over.
+
+    Raises `GateRefused` naming the holder while another lease is live, and `StoreError` where the
+    storage or a lease cannot be read or written.
+    """
+    try:
+        latest = _latest(bucket, "change")
+        now = clock.now()
+        if latest is not None and not latest[1]["released"] and _holder(*latest).is_live(now):
+            raise GateRefused(
+                f"storage {bucket.location} is being changed by {_holder(*latest)}. Wait for it to finish, or until "
+                f"{latest[1]['expires_at']}; if that process is surely gone, this is also the time from which the next apply takes it over."
+            )
+        token, nonce = (latest[0] if latest is not None else 0) + 1, uuid.uuid4().hex
+        lease = S3Lease(bucket, token, nonce, duration, clock)
+        holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
+        _create(bucket, asdict(holder) | {"nonce": nonce, "released": False})
+        _prove_create_if_absent(bucket, token)
+        # Who looked long ago may have created a token that was taken and cleared away meanwhile.
+        lease.check()
+        _clear_away(bucket, token)
+    except OSError as error:
+        raise StoreError(f"storage {bucket.location}: its lease cannot be taken: {error.strerror or error}") from error
+    return lease
+
+
+def holder_of(bucket: Bucket) -> Holder | None:
+    """Returns who holds the lease, live or expired, or null where nobody does. Raises `StoreError`
+    where what stands there is no lease.
+    """
+    try:
+        latest = _latest(bucket, "read")
+    except OSError as error:
+        raise StoreError(f"storage {bucket.location}: its lease cannot be read: {error.strerror or error}") from error
+    return None if latest is None or latest[1]["released"] else _holder(*latest)
+
+
+def _key(token: int) -> str:
+    return f"{_LEASES}{token:0{_DIGITS}d}.json"
+
+
+def _tokens(bucket: Bucket, role: Role) -> list[int]:
+    found: list[int] = []
+    prefix = f"{bucket.prefix}{_LEASES}"
+    for page in pages.objects(bucket.settings, bucket.name, prefix, role=role):
+        for key in page.keys:
+            name = key.decode("utf-8", "backslashreplace").removeprefix(prefix).removesuffix(".json")
+            if not (name.isascii() and name.isdecimal()):
+                raise StoreError(f"{bucket.address(_LEASES)}{name}: expected leases named by their tokens; move it away")
+            found.append(int(name))
+    return sorted(found)
+
+
+def _latest(bucket: Bucket, role: Role) -> tuple[int, dict[str, Any]] | None:
+    """Returns token and record of the lease that counts."""
+    while tokens := _tokens(bucket, role):
+        try:
+            content, _ = S3Objects.of(bucket.settings).read_with_etag(bucket.address(_key(tokens[-1])), role)
+        except FileNotFoundError:
+            continue  # cleared away by the holder of a newer one
+        return tokens[-1], _record(bucket, tokens[-1], content)
+    return None
+
+
+def _record(bucket: Bucket, token: int, content: bytes) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(content)
+        datetime.fromisoformat(_holder(token, record).expires_at)
+        _ = record["nonce"], record["released"]
+    except (ValueError, TypeError, KeyError) as error:
+        found = bucket.address(_key(token))
+        raise StoreError(f"{found} is no lease ({error}); make sure that nothing changes this storage, then remove it") from error
+    return record
+
+
+def _holder(token: int, record: dict[str, Any]) -> Holder:
+    fields = {name: value for name, value in record.items() if name not in {"nonce", "released", "token"}}
+    return Holder(token=token, **fields)
+
+
+def _create(bucket: Bucket, record: dict[str, Any]) -> None:
+    """Creates a lease. Raises `GateRefused` where another process was first."""
+    address, content = bucket.address(_key(record["token"])), json.dumps(record, indent=1).encode()
+    objects = S3Objects.of(bucket.settings)
+    try:
+        objects.create(address, content)
+    except FileExistsError as error:
+        if objects.read_with_etag(address)[0] != content:  # else the answer to our own request was lost
+            raise GateRefused(f"{address} was created by another process just now; apply again when its plan is finished") from error
+
+
+def _prove_create_if_absent(bucket: Bucket, token: int) -> None:
+    """Raises `StoreError` where the server would have let another process create the same lease."""
+    address = bucket.address(_key(token))
+    try:
+        S3Objects.of(bucket.settings).create(address, b"{}")
+    except FileExistsError:
+        return
+    bucket.remove(_key(token))
+    raise StoreError(
+        f"storage {bucket.location}: the server created {address} although it was there (it ignores If-None-Match), so two plans could "
+        "change the storage at once. Nothing can be applied here; `gc-assets doctor` shows what the server can do"
+    )
+
+
+def _write(bucket: Bucket, token: int, record: dict[str, Any]) -> None:
+    with told(bucket.address(_key(token))):
+        bucket.client("change").put_object(**bucket.target(_key(token)), Body=json.dumps(record, indent=1).encode())
+
+
+def _clear_away(bucket: Bucket, token: int) -> None:
+    """Removes the leases before the one before this one."""
+    for old in _tokens(bucket, "change"):
+        if old < token - 1:
+            bucket.remove(_key(old))

@@ -1,0 +1,239 @@
+"""Lists a bucket in parallel: ranges of keys as independent tasks.
+
+A range is everything after one key up to another, in the order of their bytes. Ranges are cut at
+directories, found by a few requests with a delimiter. So no layout has to be known, and every
+object lies in exactly one range, whatever is written meanwhile. In a bucket that keeps versions the
+newest version of each key is listed, with its id. Knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import StoreError
+from gc_assets.s3 import pages
+from gc_assets.s3.pages import Page
+from gc_assets.stores.protocol import INVENTORY_SCHEMA, LISTING_SOURCE, RESERVED_PREFIX, Listed, ListingTask, Problem
+from gc_assets.stores.s3.bucket import Bucket
+
+# A task below this many keys costs more to start than to run.
+KEYS_PER_TASK: Final = 20_000
+TASKS_PER_WORKER: Final = 4
+# Requests with which the planner looks for directories.
+PLANNED_REQUESTS: Final = 64
+BATCH_ROWS: Final = 65_536
+_RESERVED: Final = RESERVED_PREFIX.encode()
+# A key that comes after most of what lies below the reserved prefix. The rest is passed over key by
+# key.
+_AFTER_RESERVED: Final = _RESERVED + b"~"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Keys after `after` up to `end`, that key included, relative to the storage. Null: to the
+    end.
+    """
+
+    after: bytes = b""
+    end: bytes | None = None
+
+    def cut(self, at: Sequence[bytes]) -> list[Range]:
+        """Returns the parts of the range, cut behind each key that lies within it."""
+        inside = sorted({key for key in at if key > self.after and (self.end is None or key < self.end)})
+        return [Range(after, end) for after, end in pairwise([self.after, *inside, self.end]) if after is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class S3ListingTask:
+    """Ranges of a storage's keys. `parallelism` bounds the parts into which the rest of a range is
+    cut.
+    """
+
+    bucket: Bucket
+    ranges: tuple[Range, ...]
+    parallelism: int
+    versions: bool
+
+    def run(self, budget: int) -> Iterator[Listed]:
+        """Lists as `ListingTask.run` says. One page is listed whatever the budget. A range that
+        cannot be read is a problem of kind `unreadable`.
+        """
+        rows = _Rows()
+        pending, leftover, met = list(self.ranges), list[Range](), 0
+        while pending and (met == 0 or met < budget):
+            span = pending.pop()
+            last = span.after
+            try:
+                for page in _pages(self.bucket, span, self.versions):
+                    met += rows.add(page, self.bucket.prefix, span)
+                    if rows.is_full:
+                        yield rows.take()
+                    reached = _relative(page.last, self.bucket.prefix)
+                    if reached is None or (span.end is not None and reached > span.end):
+                        break
+                    last = reached
+                    # The versions of one key may go on on the next page, so a range ends before.
+                    if met >= budget and not self.versions:
+                        leftover += self._rest(Range(last, span.end))
+                        break
+            except (OSError, StoreError) as error:
+                rows.problems.append(Problem(_printable(last), "unreadable", f"the keys after this one: {_why(error)}"))
+        parts = [*leftover, *pending]
+        yield rows.take(_dealt(self, parts, TASKS_PER_WORKER * self.parallelism))
+
+    def _rest(self, rest: Range) -> list[Range]:
+        """Cuts what is left of a range at the directories beside and above its first key."""
+        cuts: list[bytes] = []
+        levels = rest.after.split(b"/")[:-1]
+        for depth in range(len(levels) + 1):
+            above = b"/".join(levels[:depth]) + (b"/" if depth else b"")
+            beside = above + levels[depth] + b"/~" if depth < len(levels) else rest.after
+            page = next(_directories(self.bucket, above, beside))
+            cuts += page.common
+        return rest.cut(_spread(sorted({cut[len(self.bucket.prefix.encode()) :] for cut in cuts}), self.parallelism))
+
+
+def plan_listing(bucket: Bucket, parallelism: int) -> Sequence[ListingTask]:
+    """Returns tasks that together list the storage once, as `Store.plan_listing` says.
+
+    Raises `StoreError` where the bucket is not there or may not be listed: an inventory that is
+    empty for that reason would make all live files look lost.
+    """
+    try:
+        versions = bucket.has_versions("read")
+        found = _found(bucket, parallelism)
+    except OSError as error:
+        raise StoreError(f"storage {bucket.location} cannot be listed: {error.strerror or error}") from error
+    cuts = _spread(found, TASKS_PER_WORKER * parallelism)
+    ranges = [*Range(end=_RESERVED).cut(cuts), *Range(after=_AFTER_RESERVED).cut(cuts)]
+    whole = S3ListingTask(bucket, (), parallelism, versions)
+    return _dealt(whole, ranges, len(ranges) if found else 1)
+
+
+def _found(bucket: Bucket, parallelism: int) -> list[bytes]:
+    """Returns directories of the storage: those of its top, and of levels below while they are too
+    few for `parallelism` workers. None where one page holds everything.
+    """
+    level, found, asked = [b""], list[bytes](), 0
+    while level and len(found) < TASKS_PER_WORKER * parallelism and asked < PLANNED_REQUESTS:
+        below: list[bytes] = []
+        for directory in level[: PLANNED_REQUESTS - asked]:
+            asked += 1
+            page = next(_directories(bucket, directory, b""))
+            below += [key[len(bucket.prefix.encode()) :] for key in page.common]
+        below = [key for key in below if key != _RESERVED]
+        found += below
+        level = _spread(below, PLANNED_REQUESTS)
+    return sorted(found)
+
+
+def _spread(keys: Sequence[bytes], at_most: int) -> list[bytes]:
+    """Returns at most so many of the keys, evenly spread."""
+    if len(keys) <= at_most:
+        return list(keys)
+    return [keys[number] for number in np.linspace(0, len(keys) - 1, at_most).astype(int)]
+
+
+def _directories(bucket: Bucket, below: bytes, after: bytes) -> Iterator[Page]:
+    prefix = bucket.prefix.encode()
+    return pages.objects(bucket.settings, bucket.name, (prefix + below).decode(), after=prefix + after if after else b"", delimiter="/")
+
+
+def _pages(bucket: Bucket, span: Range, versions: bool) -> Iterator[Page]:
+    after = bucket.prefix.encode() + span.after if span.after else b""
+    list_pages = pages.versions if versions else pages.objects
+    return list_pages(bucket.settings, bucket.name, bucket.prefix, after=after)
+
+
+def _dealt(task: S3ListingTask, ranges: Sequence[Range], wanted: int) -> tuple[S3ListingTask, ...]:
+    parts = [tuple(ranges[start :: max(wanted, 1)]) for start in range(min(len(ranges), max(wanted, 1)))]
+    return tuple(replace(task, ranges=part) for part in parts)
+
+
+def _relative(key: bytes | None, prefix: str) -> bytes | None:
+    return None if key is None else key[len(prefix.encode()) :]
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _printable(key: bytes) -> str:
+    return key.decode("utf-8", "backslashreplace")
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Columns of the objects met since the last `take`."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
+    rows: int = 0
+    problems: list[Problem] = field(default_factory=list[Problem])
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= BATCH_ROWS
+
+    def add(self, page: Page, prefix: str, span: Range) -> int:
+        """Takes the objects of a page that lie in a range. Returns how many keys were met."""
+        start = len(prefix.encode())
+        relative = [key[start:] for key in page.keys]
+        mine = [
+            number
+            for number, key in enumerate(relative)
+            if (not span.after or key > span.after)
+            and (span.end is None or key <= span.end)
+            and not key.startswith(_RESERVED)
+            and (not page.latest or (page.latest[number] and not page.markers[number]))
+            and self._is_name(key)
+        ]
+        if mine:
+            self.batches.append(_batch(page, relative, mine))
+            self.rows += len(mine)
+        return len(relative)
+
+    def _is_name(self, key: bytes) -> bool:
+        """Says whether an address can name the key. What none can name is kept, and told."""
+        if not key:
+            self.problems.append(Problem("", "special", "an object that is named as the storage's own prefix: kept"))
+            return False
+        try:
+            key.decode()
+        except UnicodeDecodeError:
+            self.problems.append(Problem(_printable(key), "not_utf8", "the key is not UTF-8: kept"))
+            return False
+        return True
+
+    def take(self, leftover: tuple[ListingTask, ...] = ()) -> Listed:
+        whole = pa.Table.from_batches(self.batches, schema=INVENTORY_SCHEMA).combine_chunks().to_batches()
+        listed = Listed(whole[0] if whole else pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA), tuple(self.problems), leftover)
+        self.batches, self.rows, self.problems = [], 0, []
+        return listed
+
+
+def _batch(page: Page, relative: Sequence[bytes], mine: Sequence[int]) -> pa.RecordBatch:
+    """Returns rows of `storage_inventory`."""
+    modified = pa.array([page.modified[number] for number in mine]).cast(pa.timestamp("us", tz="UTC"))
+    sizes = pa.array([page.sizes[number] for number in mine], pa.int64())
+    seconds = pc.floor_temporal(modified, unit="second").cast(pa.int64())
+    words = [pa.array([page.etags[number] for number in mine]), sizes.cast(pa.string())]
+    words += [pc.divide(seconds, pa.scalar(1_000_000, pa.int64())).cast(pa.string())]
+    columns = {
+        "key": pa.array([relative[number] for number in mine], pa.binary()).cast(pa.string()),
+        "size_bytes": sizes,
+        "last_modified": modified,
+        "etag": pc.call_function("binary_join_element_wise", [*words, pa.scalar("-")]),
+        "source": pa.repeat(LISTING_SOURCE, len(mine)),
+        "storage_class": pa.array([page.classes[number] for number in mine], pa.string()),
+    }
+    if page.version_ids:
+        columns["version_id"] = pa.array([page.version_ids[number] for number in mine], pa.string())
+    arrays = [columns.get(name, pa.nulls(len(mine), INVENTORY_SCHEMA.field(name).type)) for name in INVENTORY_SCHEMA.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=INVENTORY_SCHEMA)

@@ -1,0 +1,308 @@
+"""The three ways to quarantine in a bucket, and what purge and restore mean in each.
+
+*versioned* deletes and lets the bucket keep the version below a delete marker. *trash* copies an
+object to `.gc-assets/trash/<plan id>/<key>`, verifies the copy and deletes. *deferred* moves
+nothing: the record is the quarantine. All compare identities immediately before they touch
+anything, and look afterwards at what they have done. Which object, and why, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from gc_assets.core.errors import UsageError
+from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
+from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
+from gc_assets.stores.s3.bucket import Bucket, Deleted, Head, Version, each
+from gc_assets.stores.s3.copying import Copy, copied, put_back
+from gc_assets.stores.s3.objects import etag_of
+
+QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("versioned", "trash", "deferred")
+_PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
+# Versions of one key that are looked at: markers that were put one on the other, and what is below.
+_VERSIONS: Final = 100
+# What is left to do for the rows of a batch, together: keys with the version to delete.
+_Step = TypeVar("_Step")
+_Settle = Callable[[Planned, Deleted], Result]
+
+
+def open_quarantine(mode: QuarantineMode, bucket: Bucket, plan_id: str) -> Quarantine:
+    """Returns the quarantine of a storage for one plan. Raises `UsageError` for a mode the store
+    does not have, and for a plan id that cannot be part of a key.
+    """
+    if not _PLAN_ID.fullmatch(plan_id):
+        raise UsageError(f"plan id {plan_id!r} cannot be part of a key; expected letters, digits, `_` and `-`")
+    if mode == "versioned":
+        return Versioned(bucket)
+    return Trash(bucket, plan_id) if mode == "trash" else Deferred(bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """Quarantine below delete markers. Bytes stay in the bucket until their version is purged.
+
+    A writer may put a new object at a key between our look and our delete. Our marker would hide
+    it, so every marker is looked at afterwards, and removed where it hides anything else than the
+    planned version.
+    """
+
+    bucket: Bucket
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        """Acts as `Quarantine.act` says."""
+        try:
+            keeps = self.bucket.keeps_versions("change")
+        except OSError as error:
+            return [_failed(planned, error) for planned in batch]
+        steps = each(batch, lambda planned: _answer(planned, lambda: self._prepared(planned, keeps, planned in resumed)))
+        return _deleted_and_settled(self.bucket, steps, self._settled)
+
+    def _prepared(self, planned: Planned, keeps: bool, resumed: bool) -> Result | Deletion:
+        if planned.version_id is None:
+            return Result(DENIED, f"{planned.key!r} was planned without a version; the bucket kept none then. Make a new plan")
+        if planned.action == "quarantine":
+            return self._to_hide(planned, keeps)
+        return self._to_show(planned) if planned.action == "restore" else self._to_purge(planned, resumed)
+
+    def _to_hide(self, planned: Planned, keeps: bool) -> Result | Deletion:
+        here = self.bucket.head(planned.key)
+        if here is None:
+            _, below = _under_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
+            return Result(DONE) if below is not None and below == planned.version_id else _absent(planned)
+        if _is_other(here, planned):
+            return _changed(planned, here)
+        if not keeps:
+            found = f"bucket {self.bucket.name} does not keep versions by now, so a delete could be for good"
+            return Result(DENIED, f"{planned.key!r}: {found}; enable versioning, or use `quarantine: trash` and make a new plan")
+        return Deletion(planned, ((planned.key, None),))
+
+    def _to_show(self, planned: Planned) -> Result | Deletion:
+        markers, below = _under_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
+        if below != planned.version_id:
+            hidden = self.bucket.head(planned.key, version_id=planned.version_id)
+            if hidden is None:
+                return _absent(planned)
+            found = f"version {below} stands there by now" if below is not None else "it lies below other versions"
+            return Result(CHANGED, f"restore {planned.key!r}: {found}; the quarantined version {planned.version_id} stays where it is")
+        return Deletion(planned, tuple((planned.key, marker) for marker in markers)) if markers else Result(DONE)
+
+    def _to_purge(self, planned: Planned, resumed: bool) -> Result | Deletion:
+        version = self.bucket.head(planned.key, version_id=planned.version_id)
+        if version is None:
+            return Result(DONE) if resumed else _absent(planned)
+        if _is_other(version, planned):
+            return _changed(planned, version)
+        markers, below = _under_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
+        if not markers and below == planned.version_id:
+            return Result(CHANGED, f"purge {planned.key!r}: somebody removed its delete marker, so it is no longer quarantined; left alone")
+        return Deletion(planned, ((planned.key, planned.version_id),))
+
+    def _settled(self, planned: Planned, deleted: Deleted) -> Result:
+        """Looks at what a delete has done."""
+        versions = self.bucket.newest_versions(planned.key, _VERSIONS)
+        markers, below = _under_markers(versions)
+        if planned.action == "purge":
+            if markers and len(markers) == len(versions):  # nothing is left for them to hide
+                self.bucket.delete([(planned.key, marker) for marker in markers])
+            return Result(DONE)
+        if planned.action == "restore":
+            shown = not markers and below == planned.version_id
+            return Result(DONE) if shown else Result(FAILED, f"restore {planned.key!r}: it is not back yet, or was replaced; apply again")
+        if deleted.marker is None:
+            found = "the server deleted without making a delete marker"
+            return Result(FAILED, f"{planned.key!r}: {found}; apply nothing more here before `gc-assets doctor` has looked at the bucket")
+        ours = [number for number, version in enumerate(versions) if version.version_id == deleted.marker]
+        _, hidden = _under_markers(versions[ours[0] :]) if ours else ([], None)
+        if hidden == planned.version_id:
+            return Result(DONE)
+        self.bucket.delete([(planned.key, deleted.marker)])
+        return Result(CHANGED, f"quarantine {planned.key!r}: another object was written just then; our delete marker was removed again")
+
+
+@dataclass(frozen=True, slots=True)
+class Trash:
+    """Quarantine by copying aside, in buckets that keep no versions. `plan_id` is the plan that
+    acts.
+
+    Between the last look and the delete lies one request. A server that compares as it deletes
+    closes that gap. On others an object that is replaced within it is lost.
+    """
+
+    bucket: Bucket
+    plan_id: str
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        """Acts as `Quarantine.act` says."""
+        try:
+            keeps = self.bucket.keeps_versions("change")
+        except OSError as error:
+            return [_failed(planned, error) for planned in batch]
+        steps = each(batch, lambda planned: _answer(planned, lambda: self._done(planned, keeps, planned in resumed)))
+        return _deleted_and_settled(self.bucket, steps, lambda _, __: Result(DONE))
+
+    def _done(self, planned: Planned, keeps: bool, resumed: bool) -> Result | Deletion:
+        held = self._held_key(planned)
+        if held is None:
+            return Result(DENIED, f"{planned.key!r}: {planned.action} needs the id of the plan that quarantined it")
+        in_trash = self.bucket.head(held)
+        if planned.action == "purge":
+            if in_trash is None:
+                return Result(DONE) if resumed else _absent(planned)
+            return Deletion(planned, ((held, None),)) if _is_copy(in_trash, planned) else _another(planned, held)
+        here = self.bucket.head(planned.key)
+        if planned.action == "restore":
+            return self._restored(planned, held, in_trash, here)
+        return self._quarantined(planned, held, in_trash, here, keeps)
+
+    def _quarantined(self, planned: Planned, held: str, in_trash: Head | None, here: Head | None, keeps: bool) -> Result:
+        if in_trash is not None and _is_copy(in_trash, planned) and (here is None or here.identity != planned.etag):
+            return Result(DONE)
+        if here is None:
+            return _absent(planned)
+        if _is_other(here, planned):
+            return _changed(planned, here)
+        if keeps:
+            found = f"bucket {self.bucket.name} keeps versions, so a copy frees nothing"
+            return Result(DENIED, f"{planned.key!r}: {found}; use `quarantine: versioned` and make a new plan")
+        if in_trash is None or not _is_copy(in_trash, planned):
+            copied(self.bucket, planned.key, held, here)
+            made = self.bucket.head(held)
+            if made is None or not _is_copy(made, planned):
+                return Result(FAILED, f"{planned.key!r}: its copy at {held!r} is not what was copied; nothing was deleted, apply again")
+        again = self.bucket.head(planned.key)
+        if again is not None and again.identity != planned.etag:
+            return _changed(planned, again)
+        if again is not None:
+            self.bucket.remove(planned.key, etag_of(again.identity))
+        return Result(DONE)
+
+    def _restored(self, planned: Planned, held: str, in_trash: Head | None, here: Head | None) -> Result | Deletion:
+        is_back = here is not None and (here.identity == planned.etag or Copy.of(here).restored == planned.etag)
+        if in_trash is None:
+            return Result(DONE) if is_back else _absent(planned)
+        if not _is_copy(in_trash, planned):
+            return _another(planned, held)
+        if not is_back:
+            if here is not None:
+                return Result(CHANGED, f"{planned.key!r} is {here.identity} by now, another object; the quarantined one stays at {held!r}")
+            if not put_back(self.bucket, in_trash, held, planned.key):
+                return Result(CHANGED, f"{planned.key!r} was written just now; the quarantined object stays at {held!r}")
+        return Deletion(planned, ((held, None),))
+
+    def _held_key(self, planned: Planned) -> str | None:
+        plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
+        return f"{RESERVED_PREFIX}trash/{plan_id}/{planned.key}" if plan_id is not None and _PLAN_ID.fullmatch(plan_id) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Quarantine on record only: objects stay readable in their place until they are purged."""
+
+    bucket: Bucket
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        """Acts as `Quarantine.act` says. A restore is done where the object still stands in its
+        place.
+        """
+        return each(batch, lambda planned: _answer(planned, lambda: self._one(planned, planned in resumed)))
+
+    def _one(self, planned: Planned, resumed: bool) -> Result:
+        here = self.bucket.head(planned.key, version_id=planned.version_id if planned.action == "purge" else None)
+        if here is None:
+            return Result(DONE) if resumed and planned.action == "purge" else _absent(planned)
+        if _is_other(here, planned):
+            return _changed(planned, here)
+        if planned.action != "purge":
+            return Result(DONE)
+        if here.version_id is None:
+            self.bucket.remove(planned.key, etag_of(here.identity))
+            return Result(DONE)
+        (deleted,) = self.bucket.delete([(planned.key, here.version_id)])
+        return Result(DONE) if deleted.error is None else _said(planned, deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What is left to do for a row: delete these keys and versions, with those of other rows."""
+
+    planned: Planned
+    objects: tuple[tuple[str, str | None], ...]
+
+
+def _deleted_and_settled(bucket: Bucket, steps: Sequence[Result | Deletion], settle: _Settle) -> list[Result]:
+    """Deletes what the steps leave to do, in few requests, and settles each row."""
+    objects = [item for step in steps if isinstance(step, Deletion) for item in step.objects]
+    try:
+        answers = dict(zip(objects, bucket.delete(objects), strict=True))
+    except OSError as error:
+        return [step if isinstance(step, Result) else _failed(step.planned, error) for step in steps]
+
+    def settled(step: Result | Deletion) -> Result:
+        if isinstance(step, Result):
+            return step
+        said = [answers[item] for item in step.objects]
+        refusal = next((deleted for deleted in said if deleted.error is not None), None)
+        if refusal is not None:
+            return _said(step.planned, refusal)
+        return _answer(step.planned, lambda: settle(step.planned, said[0]))
+
+    return each(steps, settled)
+
+
+def _answer(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:
+    """Returns the act's answer, or its refusal in words: `denied` for what no repetition can mend,
+    else `failed`.
+    """
+    if planned.etag is None:
+        return Result(DENIED, f"{planned.key!r}: an object in a bucket needs an etag, found none")
+    if f"{planned.key}/".startswith(RESERVED_PREFIX):
+        return Result(DENIED, f"{planned.key!r} is under the reserved prefix {RESERVED_PREFIX!r}")
+    try:
+        return act()
+    except OSError as error:
+        return _failed(planned, error)
+
+
+def _failed(planned: Planned, error: OSError) -> Result:
+    words = f"{planned.action} {planned.key!r}: {error.strerror or error}"
+    return Result(DENIED if isinstance(error, PermissionError) else FAILED, words)
+
+
+def _said(planned: Planned, deleted: Deleted) -> Result:
+    return Result(DENIED if deleted.is_denied else FAILED, f"{planned.action} {planned.key!r}: {deleted.error}")
+
+
+def _is_other(here: Head, planned: Planned) -> bool:
+    """Says whether another object stands there than the planned one."""
+    return here.identity != planned.etag or (planned.version_id is not None and here.version_id != planned.version_id)
+
+
+def _is_copy(in_trash: Head, planned: Planned) -> bool:
+    copy = Copy.of(in_trash)
+    return copy.quarantined == planned.etag and copy.size_bytes == planned.size_bytes
+
+
+def _under_markers(versions: Sequence[Version]) -> tuple[list[str], str | None]:
+    """Returns the ids of the delete markers on top, and of the version below them."""
+    markers: list[str] = []
+    for version in versions:
+        if not version.is_marker:
+            return markers, version.version_id
+        markers.append(version.version_id)
+    return markers, None
+
+
+def _absent(planned: Planned) -> Result:
+    return Result(ABSENT, f"{planned.action}: nothing is at {planned.key!r}")
+
+
+def _another(planned: Planned, held: str) -> Result:
+    return Result(CHANGED, f"{planned.action}: {held!r} is no copy of {planned.etag}; left alone")
+
+
+def _changed(planned: Planned, here: Head) -> Result:
+    expected, found = f"{planned.etag}, version {planned.version_id}", f"{here.identity}, version {here.version_id}"
+    return Result(CHANGED, f"{planned.action}: expected {expected} at {planned.key!r}, found {found}; left alone")

@@ -1,0 +1,73 @@
+"""A bucket of a real S3 server as a store under test, and another writer there: boto3."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from botocore.exceptions import ClientError
+from tests.s3.servers import S3Server, shared
+
+from gc_assets.config.s3 import Places
+from gc_assets.stores.protocol import QuarantineMode, Store
+from gc_assets.stores.store import open_store
+
+PREFIX = "lake/ä b+%2F/"
+
+
+@dataclass(frozen=True)
+class S3Bench:
+    """`prefix` is where the storage lies in the bucket."""
+
+    client: Any
+    bucket: str
+    prefix: str
+    store: Store
+    places: Places
+    mode: QuarantineMode
+    # Answers to GET and HEAD say the time in whole seconds.
+    tick: timedelta = timedelta(seconds=1)
+
+    def put(self, key: str, content: bytes) -> None:
+        self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=content)
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            return self.client.get_object(Bucket=self.bucket, Key=self.prefix + key)["Body"].read()
+        except ClientError as error:
+            assert error.response["Error"]["Code"] in {"NoSuchKey", "404"}
+            return None
+
+    def remove(self, key: str) -> None:
+        """For good, with all versions: what lies below a delete marker is not gone."""
+        listed = self.client.list_object_versions(Bucket=self.bucket, Prefix=self.prefix + key)
+        versions = [item for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, [])]
+        for item in versions:
+            if item["Key"] == self.prefix + key:
+                self.client.delete_object(Bucket=self.bucket, Key=item["Key"], VersionId=item["VersionId"])
+
+    def everything(self) -> set[str]:
+        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=self.prefix)
+        return {item["Key"].removeprefix(self.prefix) for page in pages for item in page.get("Contents", [])}
+
+
+@functools.cache
+def _bucket(server: S3Server, *, versioned: bool) -> str:
+    """One for all tests; each has a prefix of its own in it."""
+    return server.bucket(versioned=versioned)
+
+
+@contextmanager
+def in_a_bucket(kind: str, *, versioned: bool = False, prefix: str = PREFIX) -> Iterator[S3Bench]:
+    """A place of its own below a prefix in a bucket of the suite's server of that kind."""
+    server, below = shared(kind), f"{prefix}{secrets.token_hex(4)}/"
+    bucket = _bucket(server, versioned=versioned)
+    places = Places(default=server.settings)
+    yield S3Bench(
+        server.client(), bucket, below, open_store(f"s3://{bucket}/{below}", places), places, "versioned" if versioned else "trash"
+    )
