@@ -5,7 +5,9 @@ and real Nessie and S3 servers.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,10 +15,11 @@ from pyspark.sql import SparkSession
 
 from gc_assets.resources.spark import SparkRuntime
 from tests.lakes.nessie.server import Server, running
-from tests.s3.servers import S3Server, shared
+from tests.s3.servers import S3Server, environment, shared
 
-# Before a JVM or another library begins to look: Ceph 16 refuses the checksums that newer clients add by themselves.
-os.environ |= {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
+# Before a JVM or another library looks at it: who asks the S3 servers.
+_USERS = tempfile.TemporaryDirectory(prefix="gc-assets-users-")
+os.environ |= environment(Path(_USERS.name))
 
 # Hypothesis looks for wrong answers, not for slow ones: a busy machine fails no test.
 settings.register_profile("no deadline", deadline=None)

@@ -54,7 +54,7 @@ class Unavailable(Exception):
 class S3Server:
     """A running server as one of its users sees it. Pickles, so that other processes can use it too.
 
-    `log` is the folder of its logs. `credentials` is a file with the profiles `owner` and `stranger`.
+    `log` is the folder of its logs.
     """
 
     kind: str
@@ -62,7 +62,6 @@ class S3Server:
     access_key: str
     secret_key: str
     log: Path
-    credentials: Path
 
     def as_stranger(self) -> S3Server:
         """The same server, as a user who has no right to the buckets of the other."""
@@ -97,19 +96,25 @@ class S3Server:
 
     @property
     def settings(self) -> S3Config:
-        """The server as `s3:` in `lakes.yaml`. Who asks is said by `environment`."""
-        return S3Config(endpoint=self.endpoint, region=REGION)
+        """The server as `s3:` in `lakes.yaml`, for this user."""
+        return S3Config(endpoint=self.endpoint, region=REGION, profile=self.access_key)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The user, for what finds its credentials in the environment; no other user of this machine is found."""
-        return {
-            "AWS_ACCESS_KEY_ID": self.access_key,
-            "AWS_SECRET_ACCESS_KEY": self.secret_key,
-            "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
-            "AWS_CONFIG_FILE": os.devnull,
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
+
+def environment(folder: Path) -> dict[str, str]:
+    """What a process needs in its environment to find the users of these servers by profile, and no user of this machine.
+
+    Clients that are younger than Ceph 16 must not add checksums by themselves.
+    """
+    users = (f"[{key}]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n" for key, secret in (OWNER, STRANGER))
+    credentials = folder / "credentials"
+    credentials.write_text("".join(users))
+    return {
+        "AWS_SHARED_CREDENTIALS_FILE": str(credentials),
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",
+        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
+    }
 
 
 @contextmanager
@@ -190,13 +195,9 @@ def _stop(running: ExitStack, process: int) -> None:
 
 
 def _server(kind: str, folder: Path) -> S3Server:
-    log, credentials = folder / "log", folder / "credentials"
+    log = folder / "log"
     log.mkdir(parents=True, exist_ok=True)
-    profiles = {"owner": OWNER, "stranger": STRANGER}
-    credentials.write_text(
-        "".join(f"[{name}]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n" for name, (key, secret) in profiles.items())
-    )
-    return S3Server(kind, "", *OWNER, log, credentials)
+    return S3Server(kind, "", *OWNER, log)
 
 
 def _answers(endpoint: str) -> bool:

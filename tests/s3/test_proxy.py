@@ -181,9 +181,9 @@ def writes_three(server: S3Server, bucket: str) -> None:
 @pytest.mark.parametrize(
     "hook,written", [(call_instead, ["0"]), (call_before, ["0", "1"]), (call_after, ["0", "1"])], ids=["instead", "before", "after"]
 )
-def test_a_process_is_killed_around_any_request(server: S3Server, hook: Any, written: list[str]) -> None:
-    bucket = server.bucket()
-    with proxied(server) as proxy:
+def test_a_process_is_killed_around_any_request(ceph: S3Server, hook: Any, written: list[str]) -> None:
+    bucket = ceph.bucket()
+    with proxied(ceph) as proxy:
         child = PROCESSES.Process(target=writes_three, args=(proxy.server, bucket))
 
         def kill() -> None:
@@ -195,8 +195,8 @@ def test_a_process_is_killed_around_any_request(server: S3Server, hook: Any, wri
         child.start()
         child.join()
         deadline = time.monotonic() + 10
-        while there(server, bucket) != written and time.monotonic() < deadline:
+        while there(ceph, bucket) != written and time.monotonic() < deadline:
             time.sleep(0.02)
     assert child.exitcode == -signal.SIGKILL
-    assert there(server, bucket) == written
+    assert there(ceph, bucket) == written
     assert len(proxy.requests) == 2

@@ -50,8 +50,9 @@ def test_a_server_is_up_and_each_bucket_is_new_and_empty(server: S3Server) -> No
     assert server.client().list_objects_v2(Bucket=first)["KeyCount"] == 0
 
 
-def test_of_eight_who_create_the_same_object_if_absent_one_wins(server: S3Server) -> None:
-    bucket, client = server.bucket(), server.client(retries={"total_max_attempts": 1})
+def test_of_eight_who_create_the_same_object_if_absent_one_wins_on_ceph(ceph: S3Server) -> None:
+    """versitygw looks before it writes and not as it links: with it, two may win."""
+    bucket, client = ceph.bucket(), ceph.client(retries={"total_max_attempts": 1})
 
     def creates(number: int) -> str:
         try:
@@ -161,7 +162,7 @@ def test_a_server_that_cannot_start_says_so_at_once_and_leaves_nothing(
         taken.bind(("127.0.0.1", 0))
         ports = iter([taken.getsockname()[1], free_port()])
         monkeypatch.setattr("tests.s3.servers.free_port", lambda: next(ports))
-        with pytest.raises(RuntimeError, match=r"(?s)ended at once.*in use"), SERVERS[server.kind](tmp_path):
+        with pytest.raises(RuntimeError, match=r"ended at once: .*(radosgw|versitygw)"), SERVERS[server.kind](tmp_path):
             pass
     assert processes_of(tmp_path) == []
 
