@@ -20,13 +20,13 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
-from tests.s3.servers import shared
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
+from tests.s3.servers import shared
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, outcomes
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
