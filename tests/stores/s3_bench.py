@@ -32,6 +32,7 @@ class S3Bench:
     mode: QuarantineMode
     # Answers to GET and HEAD say the time in whole seconds.
     tick: timedelta = timedelta(seconds=1)
+    many: int = 100
 
     def put(self, key: str, content: bytes) -> None:
         self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=content)

@@ -3,7 +3,7 @@
 Every lease is an object of its own, `.gc-assets/lease/<token>.json`, which its holder creates only
 where there is none. The one with the highest token counts. So a server needs no conditional
 replace: of two that want the same token one creates it, and only its holder writes it again. A
-lease that was given back stays, marked as released, until the next one is taken: tokens never
+lease that was given back stays, marked as released, until others were taken after it: tokens never
 repeat.
 """
 
@@ -17,10 +17,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from botocore.exceptions import ClientError
+
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.s3 import pages
-from gc_assets.s3.client import Role, told
+from gc_assets.s3.client import PRECONDITION, Role, code_of, told
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import S3Objects
@@ -88,7 +90,6 @@ def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: ti
         lease = S3Lease(bucket, token, nonce, duration, clock)
         holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
         _create(bucket, asdict(holder) | {"nonce": nonce, "released": False})
-        _prove_create_if_absent(bucket, token)
         # Who looked long ago may have created a token that was taken and cleared away meanwhile.
         lease.check()
         _clear_away(bucket, token)
@@ -152,28 +153,52 @@ def _holder(token: int, record: dict[str, Any]) -> Holder:
 
 
 def _create(bucket: Bucket, record: dict[str, Any]) -> None:
-    """Creates a lease. Raises `GateRefused` where another process was first."""
-    address, content = bucket.address(_key(record["token"])), json.dumps(record, indent=1).encode()
-    objects = S3Objects.of(bucket.settings)
-    try:
-        objects.create(address, content)
-    except FileExistsError as error:
-        if objects.read_with_etag(address)[0] != content:  # else the answer to our own request was lost
-            raise GateRefused(f"{address} was created by another process just now; apply again when its plan is finished") from error
+    """Creates a lease. Raises `GateRefused` where another process was first, and `StoreError` where
+    the server does not keep two processes from creating the same object.
+    """
+    key, content = _key(record["token"]), json.dumps(record, indent=1).encode()
+    with told(bucket.address(key)):
+        try:
+            made = bucket.client("change").put_object(**bucket.target(key), Body=content, IfNoneMatch="*").get("VersionId")
+        except ClientError as error:
+            if code_of(error) not in PRECONDITION:
+                raise
+            if S3Objects.of(bucket.settings).read_with_etag(bucket.address(key))[0] == content:
+                return  # the answer to our own request was lost
+            raise _taken(bucket, key) from error
+    if made is not None and made != "null":
+        _require_only_version(bucket, key, made)
+    else:
+        _require_create_if_absent(bucket, key)
 
 
-def _prove_create_if_absent(bucket: Bucket, token: int) -> None:
-    """Raises `StoreError` where the server would have let another process create the same lease."""
-    address = bucket.address(_key(token))
+def _require_only_version(bucket: Bucket, key: str, made: str) -> None:
+    """Raises `GateRefused` where another process created the same lease in a bucket that keeps
+    versions.
+
+    Some servers heed no condition there (Ceph 16). But no version is lost, and of two processes at
+    least the one that wrote last meets the version of the other. So at most one finds its own only.
+    """
+    if [version.version_id for version in bucket.newest_versions(key, 2)] != [made]:
+        bucket.delete([(key, made)])
+        raise _taken(bucket, key)
+
+
+def _require_create_if_absent(bucket: Bucket, key: str) -> None:
+    """Raises `StoreError` where the server would let another process create the same lease."""
     try:
-        S3Objects.of(bucket.settings).create(address, b"{}")
+        S3Objects.of(bucket.settings).create(bucket.address(key), b"{}")
     except FileExistsError:
         return
-    bucket.remove(_key(token))
+    bucket.remove(key)
     raise StoreError(
-        f"storage {bucket.location}: the server created {address} although it was there (it ignores If-None-Match), so two plans could "
-        "change the storage at once. Nothing can be applied here; `gc-assets doctor` shows what the server can do"
+        f"storage {bucket.location}: the server created {bucket.address(key)} although it was there (it ignores If-None-Match), so two "
+        "plans could change the storage at once. Nothing can be applied here; `gc-assets doctor` shows what the server can do"
     )
+
+
+def _taken(bucket: Bucket, key: str) -> GateRefused:
+    return GateRefused(f"{bucket.address(key)} was created by another process just now; apply again when its plan is finished")
 
 
 def _write(bucket: Bucket, token: int, record: dict[str, Any]) -> None:
@@ -182,7 +207,8 @@ def _write(bucket: Bucket, token: int, record: dict[str, Any]) -> None:
 
 
 def _clear_away(bucket: Bucket, token: int) -> None:
-    """Removes the leases before the one before this one."""
+    """Removes the leases before the one before this one, with all their versions."""
     for old in _tokens(bucket, "change"):
         if old < token - 1:
-            bucket.remove(_key(old))
+            versions = bucket.newest_versions(_key(old), pages.PAGE_KEYS)
+            bucket.delete([(_key(old), version.version_id) for version in versions])

@@ -94,7 +94,8 @@ class S3ListingTask:
         levels = rest.after.split(b"/")[:-1]
         for depth in range(len(levels) + 1):
             above = b"/".join(levels[:depth]) + (b"/" if depth else b"")
-            beside = above + levels[depth] + b"/~" if depth < len(levels) else rest.after
+            # "0" is the character after "/": what follows comes after the whole directory.
+            beside = above + levels[depth] + b"0" if depth < len(levels) else rest.after
             page = next(_directories(self.bucket, above, beside))
             cuts += page.common
         return rest.cut(_spread(sorted({cut[len(self.bucket.prefix.encode()) :] for cut in cuts}), self.parallelism))
