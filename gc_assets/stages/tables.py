@@ -27,6 +27,7 @@ from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
+from gc_assets.stages.fetched import fetched
 from gc_assets.stages.progress import made
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files
@@ -97,13 +98,19 @@ def read_table(spark: SparkSession, state: State, table: Table, published: Publi
 
     The frame is empty where nothing is published or the table has no rows.
     """
-    return read_paths(spark, state.files, table.schema, published.paths(side) if published is not None else [])
+    if published is None:
+        return read_paths(spark, state.files, table.schema, [])
+    return read_paths(spark, state.files, table.schema, published.paths(side), [part.size_bytes for part in published.parts(side)])
 
 
-def read_paths(spark: SparkSession, files: Files, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
-    """Reads Parquet parts by their paths relative to the state."""
+def read_paths(spark: SparkSession, files: Files, schema: pa.Schema, paths: Sequence[str], sizes: Sequence[int] | None = None) -> DataFrame:
+    """Reads Parquet parts by their paths relative to the state. `sizes` are in bytes; they spare
+    requests where they are known.
+    """
     if not paths:
         return spark.createDataFrame([], spark_schema(schema))
+    if not files.are_local:
+        return fetched(spark, files, schema, spark_schema(schema), paths, sizes)
     return spark.read.schema(spark_schema(schema)).parquet(*[_GLOB.sub(r"\\\g<0>", files.uri(path)) for path in paths])
 
 

@@ -45,9 +45,16 @@ class Dying(Files):
     """Files whose process is killed when it is about to write a file of a certain name."""
 
     def replace(self, path: str, content: bytes) -> None:
+        self.die_at(path)
+        super().replace(path, content)
+
+    def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
+        self.die_at(path)
+        return super().replace_if(path, content, version)
+
+    def die_at(self, path: str) -> None:
         if path.endswith(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
-        super().replace(path, content)
 
 
 def main(root: str, count: str, *die_at: str) -> None:

@@ -1,0 +1,143 @@
+"""Proves, before anything depends on it, that a server compares before it replaces.
+
+Some servers take a put with a condition and ignore the condition. Two processes would then publish
+over each other, and a deletion log would be forgotten. So each process tries every kind of
+condition on a canary object of its own, once for each place, before its first conditional put.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import uuid
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Barrier
+from typing import Final, Protocol
+
+from botocore.exceptions import ClientError
+
+from gc_assets.core.errors import StateError
+from gc_assets.s3.client import code_of
+
+# An etag that no object of ours has.
+_OTHER: Final = "0" * 32
+# How often so many writers race where `doctor` looks. A server that checks and then writes let two
+# of them win in one race of twelve.
+_RACES: Final = 8
+_RACERS: Final = 8
+
+
+class Puts(Protocol):
+    """Objects below a place, as far as a canary needs them."""
+
+    def uri(self, path: str) -> str: ...
+
+    def read_version(self, path: str) -> tuple[bytes, str]: ...
+
+    def put_if(self, path: str, content: bytes, condition: dict[str, str]) -> bool: ...
+
+    def delete(self, path: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How a server wants an etag written: most take it with or without quotes, some only in one
+    way.
+    """
+
+    quote: str
+
+    def absent(self) -> dict[str, str]:
+        return {"IfNoneMatch": "*"}
+
+    def at(self, version: str) -> dict[str, str]:
+        return {"IfMatch": f"{self.quote}{version}{self.quote}"}
+
+
+# Ceph 16 takes a quoted etag for another one.
+_SPELLINGS: Final = (Spelling(""), Spelling('"'))
+
+
+def proved(place: Puts) -> Spelling:
+    """Returns how conditions are written for the server of a place.
+
+    Raises `StateError` where the server ignores or refuses them, and `OSError` where it may not be
+    written to.
+    """
+    return _proved(place, os.getpid())
+
+
+def raced(place: Puts) -> None:
+    """Raises `StateError` where two of several writers at once are told that they succeeded. What
+    one process finds is no proof, only a chance to see it.
+    """
+    spelling = proved(place)
+    for _ in range(_RACES):
+        with _canary(place) as name:
+            _refuse_two_winners(place, name, spelling.absent())
+            _refuse_two_winners(place, name, spelling.at(place.read_version(name)[1]))
+
+
+@functools.lru_cache(maxsize=64)
+def _proved(place: Puts, process: int) -> Spelling:
+    del process
+    with _canary(place) as name:
+        first, other = name.encode(), b"other"
+        if not _put(place, name, first, Spelling("").absent()):
+            raise _unfit(place, "an object that was not there counted as there")
+        if _put(place, name, other, Spelling("").absent()) or place.read_version(name)[0] != first:
+            raise _unfit(place, "a put with `If-None-Match: *` replaced an object that was there")
+        for spelling in _SPELLINGS:
+            if _compares(place, name, spelling):
+                return spelling
+    raise _unfit(place, "a put with `If-Match` replaced an object with another etag, or none with the right one")
+
+
+def _compares(place: Puts, name: str, spelling: Spelling) -> bool:
+    """Says whether the server refuses another object's etag and takes the right one."""
+    if _put(place, name, b"wrong", spelling.at(_OTHER)):
+        return False
+    content, version = place.read_version(name)
+    return _put(place, name, content + b"+", spelling.at(version)) and place.read_version(name)[0] == content + b"+"
+
+
+def _put(place: Puts, name: str, content: bytes, condition: dict[str, str]) -> bool:
+    try:
+        return place.put_if(name, content, condition)
+    except OSError as error:
+        if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in {"NotImplemented", "501"}:
+            raise _unfit(place, f"it answers {error.strerror}") from error
+        raise
+
+
+def _refuse_two_winners(place: Puts, name: str, condition: dict[str, str]) -> None:
+    start = Barrier(_RACERS)
+
+    def race(number: int) -> bool:
+        start.wait()
+        return place.put_if(name, f"{name} {number} {condition}".encode(), condition)
+
+    with ThreadPoolExecutor(_RACERS) as pool:
+        winners = sum(pool.map(race, range(_RACERS)))
+    if winners != 1:
+        raise _unfit(place, f"of {_RACERS} writers at once under one condition {winners} were told that they succeeded, expected 1")
+
+
+@contextmanager
+def _canary(place: Puts) -> Generator[str]:
+    name = f".canary-{uuid.uuid4().hex}"
+    try:
+        yield name
+    finally:
+        with suppress(OSError):  # a few bytes that nobody reads
+            place.delete(name)
+
+
+def _unfit(place: Puts, found: str) -> StateError:
+    return StateError(
+        f"{place.uri('')}: this server does not compare before it replaces: {found}. Processes would publish over each other, so "
+        "nothing is written here. Keep the state on a server that honours conditional puts (AWS S3, Ceph RGW), or on a disk: `state: ./state`"
+    )
