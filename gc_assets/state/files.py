@@ -103,8 +103,9 @@ class Files:
         None. Returns whether it did.
 
         Of several writers in any processes that saw the same version exactly one succeeds. On an
-        object store, writers of the very same bytes may all be told that they did. Raises
-        `StateError` where the store turns out not to compare.
+        object store, writers of the very same bytes may all be told that they did, and a writer
+        whose answer was lost may be told that it did not where another has replaced its content
+        since. Raises `StateError` where the store turns out not to compare.
         """
         return self._place().replace_if(path, content, version)
 

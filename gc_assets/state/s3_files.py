@@ -68,24 +68,28 @@ class S3Files:
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
         spelling = conditions.proved(self)
-        return self.put_if(path, content, spelling.absent() if version is None else spelling.at(version))
+        return self.put_if(path, content, version, spelling.absent() if version is None else spelling.at(version))
 
-    def put_if(self, path: str, content: bytes, condition: dict[str, str]) -> bool:
+    def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool:
         """Puts on a condition that the server compares, and returns whether the object is ours.
 
-        A request whose answer is lost is sent again, and then meets what it wrote itself.
+        A put whose answer is lost is sent again, and then meets what it wrote itself. Ceph answers
+        a lost race with status 500. So after every failure what stands there decides, and where it
+        is what was there before, nobody knows and this raises.
         """
-        with told(self.uri(path)):
-            try:
+        try:
+            with told(self.uri(path)):
                 self._client().put_object(**self._target(path), Body=bytes(content), **condition)
-            except ClientError as error:
-                if code_of(error) in NOT_FOUND:
-                    return False
-                if code_of(error) not in PRECONDITION:
-                    raise
-            else:
+        except PermissionError:
+            raise
+        except OSError as error:
+            found, at = self._found(path)
+            if found == content:
                 return True
-        return self._holds(path, content)
+            if at == version and not _is_refusal(error):
+                raise
+            return False
+        return True
 
     def prove(self) -> str:
         conditions.raced(self)
@@ -148,11 +152,11 @@ class S3Files:
             raise OSError(errno.EIO, f"the answer to a deletion names {len(unnamed):,} of its keys neither as deleted nor as failed", place)
         return list(wrong)
 
-    def _holds(self, path: str, content: bytes) -> bool:
+    def _found(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
         try:
-            return self.read(path) == content
+            return self.read_version(path)
         except FileNotFoundError:
-            return False
+            return None, None
 
     def _head(self, path: str) -> dict[str, Any]:
         with told(self.uri(path)):
@@ -193,6 +197,11 @@ def s3_files(root: str, settings: S3Config) -> S3Files:
     bucket, key = bucket_and_key(root)
     nightly = settings.model_copy(update={"apply_profile": None, "apply_role_arn": None})
     return S3Files(bucket, key if not key or key.endswith("/") else f"{key}/", nightly)
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Says whether the server compared, and found something else than the condition."""
+    return isinstance(error, FileNotFoundError) or (isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION)
 
 
 def _pause(attempt: int) -> None:

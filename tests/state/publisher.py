@@ -15,6 +15,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.receipts import Receipt
+from tests.state.s3_place import files_at
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 DAY = date(2026, 3, 14)
@@ -58,7 +59,8 @@ class Dying(Files):
 
 
 def main(root: str, count: str, *die_at: str) -> None:
-    state = State(Dying(root)) if die_at else State.at(root)
+    files = files_at(root)
+    state = State(Dying(root, files.s3) if die_at else files)
     for _ in range(int(count)):
         sys.stdout.write(publish_empty(state) + "\n")
 
