@@ -3,8 +3,8 @@ files through Python and decode them with Arrow.
 
 A reader of this kind cannot tell Spark how large its rows are, and Spark would send a table of any
 size to every executor and to the driver where it is joined. So the frame stands on a range of as
-many numbers as make Spark's estimate about the bytes of the files. The numbers cost next to
-nothing; a few of them name groups of files.
+many numbers as make Spark's estimate the bytes of the files. A few of the numbers name groups of
+files, and the others cost next to nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from gc_assets.state.parts import missing_columns, with_added
 TASK_BYTES: Final = 16 * 2**20
 _REQUEST_BYTES: Final = 2**20
 _BATCH_ROWS: Final = 65_536
-# More numbers than this tell Spark nothing that matters: the estimate is far beyond what it sends
-# to every executor.
-_MOST_NUMBERS: Final = 2**24
-# Spark's own sizes of a value (`DataType.defaultSize`), for its estimate of a row.
-_NUMBER_BYTES: Final = 8
-_TEXT_BYTES: Final = 20
-_BINARY_BYTES: Final = 100
+# Spark takes the estimate of a reader's input for that of its output. A column that is null weighs
+# by its type there: `binary` counts as 100 bytes, a list as one of its values, a row as 8 bytes and
+# its columns, and a range as 8 bytes a number.
+_BINARIES: Final = 40
+_WEIGHT: Final = f"cast(null as array<struct<{', '.join(f'b{number}: binary' for number in range(_BINARIES))}>>) as weight"
+_NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
+# More numbers than this would tell Spark nothing: it sends no table of 8 GB to every executor.
+_MOST_NUMBERS: Final = 2**23
 
 
 def fetched(
@@ -45,10 +46,11 @@ def fetched(
     """
     known = sizes if sizes is not None else files.sizes(paths)
     groups = grouped(paths, known)
-    numbers = max(len(groups), min(_MOST_NUMBERS, _numbers(sum(known), schema)))
+    numbers = max(len(groups), min(_MOST_NUMBERS, round(sum(known) / _NUMBER_BYTES)))
     marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
     # Partitions begin at the marks. Were they cut elsewhere, each mark would still come up once.
-    return spark.range(0, numbers, 1, len(groups)).mapInArrow(Fetch(files, groups, marks, schema), ddl)
+    weighty = spark.range(0, numbers, 1, len(groups)).selectExpr("id", _WEIGHT)
+    return weighty.mapInArrow(Fetch(files, groups, marks, schema), ddl)
 
 
 def grouped(paths: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, ...], ...]:
@@ -106,23 +108,3 @@ def decoded(content: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     missing = missing_columns(source.schema_arrow, schema)
     for batch in source.iter_batches(_BATCH_ROWS, columns=[name for name in schema.names if name not in missing]):
         yield with_added(batch, schema)
-
-
-def _numbers(size_bytes: int, schema: pa.Schema) -> int:
-    """Returns of how many numbers Spark makes an estimate of so many bytes: it multiplies their
-    size by the quotient of the rows' sizes, of which each has 8 bytes more than its values.
-    """
-    of_a_row = 8 + sum(_width(field.type) for field in schema)
-    return size_bytes * 2 // of_a_row + 1
-
-
-def _width(of: pa.DataType) -> int:
-    if pa.types.is_struct(of):
-        return sum(_width(of.field(number).type) for number in range(of.num_fields))
-    if pa.types.is_map(of):
-        return _width(of.key_type) + _width(of.item_type)
-    if pa.types.is_list(of) or pa.types.is_large_list(of):
-        return _width(of.value_type)
-    if pa.types.is_binary(of) or pa.types.is_large_binary(of):
-        return _BINARY_BYTES
-    return _TEXT_BYTES if pa.types.is_string(of) or pa.types.is_large_string(of) else _NUMBER_BYTES

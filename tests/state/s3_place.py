@@ -20,20 +20,18 @@ BUCKET = "state-of-tests"
 
 
 SETTINGS = S3Config(endpoint=ENDPOINT)
+# Executors look for credentials as the driver does: in the environment in which the JVM was started, which is after this import.
+os.environ.update({"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET})
 
 
 def files_at(root: str) -> Files:
     """The files below a path, or below an address that `place` gave."""
-    if not root.startswith("s3://"):
-        return Files(root)
-    os.environ.update({"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET})
     return Files(root, SETTINGS)
 
 
 @contextmanager
 def place() -> Iterator[tuple[str, S3Config]]:
     """An address that nobody has used, and how it is reached."""
-    os.environ.update({"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET})
     client = client_of(SETTINGS, "change")
     client.create_bucket(Bucket=BUCKET)
     prefix = uuid.uuid4().hex
