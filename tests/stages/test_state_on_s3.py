@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import tarfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,7 +22,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.stages.books.plans import plans
-from gc_assets.stages.fetched import TASK_BYTES, Fetch, fetched, grouped
+from gc_assets.stages.fetched import TASK_BYTES, Fetch, decoded, fetched, grouped
 from gc_assets.stages.read.doctor import FAIL, doctor
 from gc_assets.stages.tables import publish, read_paths, read_rows, read_table, spark_schema, write_rows
 from gc_assets.state.files import Files
@@ -130,7 +133,9 @@ def state() -> Iterator[State]:
 
 
 def live(*keys: str) -> pa.Table:
-    return pa.Table.from_pylist([{"key": key, "storage": STORAGE, "lake": "sales", "size_bytes": len(key)} for key in keys], LIVE_FILES.schema)
+    return pa.Table.from_pylist(
+        [{"key": key, "storage": STORAGE, "lake": "sales", "size_bytes": len(key)} for key in keys], LIVE_FILES.schema
+    )
 
 
 def published(state: State, *parts: pa.Table) -> Any:
@@ -155,6 +160,7 @@ def test_spark_reads_every_row_once_with_the_schema_of_a_disk(spark: SparkSessio
     assert [(f.name, f.dataType) for f in frame.schema] == [(f.name, f.dataType) for f in local.schema]
     assert sorted(frame.collect(), key=str) == sorted(local.collect(), key=str)
     assert read_paths(spark, state.files, LIVE_FILES.schema, []).collect() == []
+    assert sorted(row["key"] for row in read_table(spark, state, LIVE_FILES, table, columns=["key"]).collect())[:2] == ["a", "b"]
     ungiven = read_paths(spark, state.files, LIVE_FILES.schema, table.paths())
     assert ungiven.select("key").distinct().count() == ungiven.count() == 203
 
@@ -203,3 +209,15 @@ def test_files_are_shared_out_by_size() -> None:
     assert ("large",) in groups
     assert grouped(["a"], [0]) == (("a",),)
     assert len(grouped([str(number) for number in range(10)], [10] * 10)) == 1
+
+
+def test_parts_of_an_older_release_are_read_with_the_columns_of_this_one(tmp_path: Path) -> None:
+    with tarfile.open(Path(__file__).parents[1] / "data" / "state-0.2.0" / "state.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    tables, read = all_tables(), Counter[str]()
+    for path in tmp_path.rglob("state/*/*/run_date=*/*/*.parquet"):
+        name = path.parts[-4]
+        rows = sum(batch.num_rows for batch in decoded(path.read_bytes(), tables[name].schema) if batch.schema.equals(tables[name].schema))
+        assert rows == pq.read_metadata(path).num_rows
+        read[name] += 1
+    assert len(read) > 10
