@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -43,6 +43,10 @@ class S3Files:
     @property
     def reads_at_once(self) -> int:
         return _READS_AT_ONCE
+
+    @property
+    def server(self) -> Hashable:
+        return self.bucket, self.settings
 
     def uri(self, path: str) -> str:
         return f"s3://{self.bucket}/{self.prefix}{path}"

@@ -6,7 +6,9 @@ import json
 import pickle
 import subprocess
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -42,9 +44,14 @@ class Server:
         self.compares, self.quoted = compares, quoted
         self.objects: dict[str, bytes] = {}
         self.puts = 0
+        self.lock = threading.Lock()
         self.broken_reads = 0
 
-    def put_object(self, Key: str, Body: bytes, IfMatch: str | None = None, IfNoneMatch: str | None = None, **_: Any) -> None:  # noqa: N803
+    def put_object(self, **asked: Any) -> None:
+        with self.lock:
+            self.put(**asked)
+
+    def put(self, Key: str, Body: bytes, IfMatch: str | None = None, IfNoneMatch: str | None = None, **_: Any) -> None:  # noqa: N803
         self.puts += 1
         if IfNoneMatch and "absent" in self.compares and Key in self.objects:
             raise refusal("PreconditionFailed")
@@ -82,7 +89,7 @@ def refusal(code: str) -> ClientError:
 
 def served(monkeypatch: pytest.MonkeyPatch, server: Server) -> Files:
     monkeypatch.setattr(s3_files, "client_of", lambda *_: server)
-    return Files(f"s3://bucket/{id(server)}", S3Config(endpoint="http://stub"))
+    return Files(f"s3://bucket-{uuid.uuid4().hex}/state", S3Config(endpoint="http://stub"))
 
 
 @pytest.mark.parametrize(
