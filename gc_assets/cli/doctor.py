@@ -27,7 +27,7 @@ def doctor_command(settings: Settings, repair: bool, format_: str) -> None:
     """Checks that every lake is readable and every storage safe: overlaps, clocks, quarantine,
     leases, interrupted applies.
 
-    Changes nothing but a probe file in the state, which it removes. The exit code is 1 if a check
+    Changes nothing but probe files in the state, which it removes. The exit code is 1 if a check
     fails. With --repair it first makes the indexes of the state again from the receipts, where one
     is damaged or lacks a run.
 

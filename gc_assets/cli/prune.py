@@ -27,7 +27,7 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
 
     platform = settings.platform()
     protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE)]
-    removed = State.at(platform.config.state).prune(keep_days, platform.clock, protected)
+    removed = State.of(platform.config).prune(keep_days, platform.clock, protected)
     if format_ == "json":
         write_json({"removed": path} for path in removed)
     else:

@@ -74,7 +74,7 @@ def show_command(
     group = _group(platform.config, table, lake, storage)
     day = run_date or platform.clock.today()
     platform.night(day)
-    state = State.at(platform.config.state)
+    state = State.of(platform.config)
     runs = runs_of(state, table, group, day)
     total = sum(run.rows for run in runs)
     wanted = TABLE_ROWS if limit is None and format_ == "table" else limit

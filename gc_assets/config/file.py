@@ -15,7 +15,7 @@ from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import GRACE_FLOOR, Config, LakeConfig, StorageConfig
 from gc_assets.config.text import ConfigText, read_config_text
 from gc_assets.core.errors import UsageError
-from gc_assets.core.paths import FILE, Location
+from gc_assets.core.paths import FILE, S3, Location, scheme_of
 from gc_assets.core.units import format_duration
 
 Unsupported = Callable[[StorageConfig], Iterable[tuple[str, str]]]
@@ -50,15 +50,23 @@ def load_config(
                 "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR, and every plan will say so."
             )
     config = config.anchored(Anchor(path.resolve().parent))
-    if Location.parse(config.state).scheme != FILE:
-        raise UsageError(
-            f"{path}: state is {config.state!r}; this release keeps its tables on a local disk only, because publishing one takes a "
-            "conditional replace. Write a path, such as ./state."
-        )
+    _refuse_state(config, path)
     wrong = [f"  storages[{index}].{key}: {why}" for index, storage in enumerate(config.storages) for key, why in unsupported(storage)]
     if wrong:
         raise UsageError(f"{path} is not valid:\n" + "\n".join(wrong))
     return config
+
+
+def _refuse_state(config: Config, path: Path) -> None:
+    """Raises `UsageError` for a state where nothing can be kept."""
+    if scheme_of(config.state) not in {FILE, S3}:
+        raise UsageError(f"{path}: state is {config.state!r}; write a path, such as ./state, or s3://bucket/prefix")
+    try:
+        Location.parse(config.state)
+    except UsageError as error:
+        raise UsageError(f"{path}: state: {error}") from None
+    if scheme_of(config.state) == S3 and config.state_s3().anonymous:
+        raise UsageError(f"{path}: state is {config.state!r}, and `s3.anonymous` can write nothing there; name a profile or a role instead")
 
 
 def _explained(item: Any, text: ConfigText) -> str:

@@ -182,6 +182,10 @@ class Config(Model):
         own = [storage for storage in self.storages if storage.s3 is not None and scheme_of(storage.location) == S3]
         return Places(tuple((Location.parse(item.location), item.s3.over(self.s3)) for item in own if item.s3 is not None), self.s3)
 
+    def state_s3(self) -> S3Config:
+        """Returns how the state is reached where it lies on S3."""
+        return self.places().s3_of(self.state) if scheme_of(self.state) == S3 else self.s3
+
     def storage(self, name: str) -> StorageConfig:
         return _named(self.storages, name, "storage")
 

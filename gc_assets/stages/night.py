@@ -64,7 +64,7 @@ class Night:
 
     @property
     def state(self) -> State:
-        return State.at(self.config.state)
+        return State.of(self.config)
 
     def table(self, table: Table, owner: str) -> Published:
         """Returns the table of this night, or of its fresh mark, that belongs to a lake or storage.

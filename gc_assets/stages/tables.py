@@ -27,6 +27,7 @@ from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
+from gc_assets.stages.fetched import fetched
 from gc_assets.stages.progress import made
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files
@@ -92,19 +93,44 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
-def read_table(spark: SparkSession, state: State, table: Table, published: Published | None, side: str | None = None) -> DataFrame:
-    """Reads exactly the parts that the receipt names.
+def read_table(
+    spark: SparkSession,
+    state: State,
+    table: Table,
+    published: Published | None,
+    side: str | None = None,
+    columns: Sequence[str] | None = None,
+) -> DataFrame:
+    """Reads exactly the parts that the receipt names, all columns or those that are asked for.
 
     The frame is empty where nothing is published or the table has no rows.
     """
-    return read_paths(spark, state.files, table.schema, published.paths(side) if published is not None else [])
+    parts = published.parts(side) if published is not None else ()
+    paths = published.paths(side) if published is not None else []
+    return read_paths(spark, state.files, table.schema, paths, columns, [part.size_bytes for part in parts])
 
 
-def read_paths(spark: SparkSession, files: Files, schema: pa.Schema, paths: Sequence[str]) -> DataFrame:
-    """Reads Parquet parts by their paths relative to the state."""
+def read_paths(
+    spark: SparkSession,
+    files: Files,
+    schema: pa.Schema,
+    paths: Sequence[str],
+    columns: Sequence[str] | None = None,
+    sizes: Sequence[int] | None = None,
+) -> DataFrame:
+    """Reads Parquet parts by their paths relative to the state, all columns or those that are asked
+    for: from an object store Spark fetches every column that is not left out here.
+
+    `sizes` are in bytes; they spare requests where they are known.
+    """
+    wanted = pa.schema([schema.field(name) for name in columns or schema.names])
     if not paths:
-        return spark.createDataFrame([], spark_schema(schema))
-    return spark.read.schema(spark_schema(schema)).parquet(*[_GLOB.sub(r"\\\g<0>", files.uri(path)) for path in paths])
+        return spark.createDataFrame([], spark_schema(wanted))
+    if not files.are_local:
+        return fetched(spark, files, wanted, spark_schema(wanted), paths, sizes)
+    # Spark takes only the columns from the files that are selected in the end.
+    read = spark.read.schema(spark_schema(schema)).parquet(*[_GLOB.sub(r"\\\g<0>", files.uri(path)) for path in paths])
+    return read if columns is None else read.select(*columns)
 
 
 def read_rows(state: State, table: Table, published: Published, side: str | None = None, columns: list[str] | None = None) -> pa.Table:

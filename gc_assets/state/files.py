@@ -7,21 +7,22 @@ Knows bytes and paths, not what they mean. Paths are relative to the root.
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import os
 import random
 import time
-import uuid
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import Final
 
-from pyarrow import fs
-
+from gc_assets.config.s3 import EVERYWHERE, S3Config
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.paths import S3, scheme_of
+from gc_assets.state.local_files import LocalFiles
+from gc_assets.state.place import FileStat, Place
 
 # A conditional write that lost against another begins again. This many losses in a row are no
 # coincidence.
@@ -29,68 +30,65 @@ _ATTEMPTS: Final = 200
 _READ_ONLY: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-class FileStat(NamedTuple):
-    """Name relative to the listed directory, and size in bytes."""
-
-    name: str
-    size_bytes: int
-
-
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files below a root: `file:///…`, a bare path, or `s3://…`/`s3a://…`. Pickles: the connection
+    """Files below a root: `file:///…`, a bare path, or `s3://…` (`s3a://` and `s3n://` are the same
+    place). `s3` says how a place on S3 is reached. Pickles, and holds no secret: the connection
     opens on use.
     """
 
     root: str
+    s3: S3Config = EVERYWHERE.default
 
-    def _open(self) -> tuple[fs.FileSystem, str]:
+    def _place(self) -> Place:
         if "://" not in self.root and not self.root.startswith("file:"):
-            return fs.LocalFileSystem(), str(Path(self.root).absolute())
+            return LocalFiles(str(Path(self.root).absolute()))
         if self.root.startswith("file:"):
-            return fs.LocalFileSystem(), "/" + self.root.removeprefix("file:").lstrip("/").rstrip("/")
-        scheme, _, rest = self.root.partition("://")
-        if scheme not in {"s3", "s3a"}:
-            raise UsageError(f"state: {self.root!r} has the scheme {scheme!r}; file:// and s3a:// are known")
-        filesystem, path = fs.FileSystem.from_uri(f"s3://{rest}")
-        return filesystem, path.rstrip("/")
+            return LocalFiles("/" + self.root.removeprefix("file:").lstrip("/").rstrip("/"))
+        if scheme_of(self.root) == S3:
+            from gc_assets.state.s3_files import s3_files  # what it imports is slow to load, and of no use on a disk
+
+            return s3_files(self.root, self.s3)
+        scheme = self.root.partition("://")[0]
+        raise UsageError(f"state: {self.root!r} has the scheme {scheme!r}; file:// and s3:// are known")
+
+    @property
+    def are_local(self) -> bool:
+        """True on a disk that every process of the cluster reads by the same path."""
+        return isinstance(self._place(), LocalFiles)
 
     def uri(self, path: str) -> str:
-        """Returns the address by which Spark reads `path`."""
-        filesystem, root = self._open()
-        if isinstance(filesystem, fs.LocalFileSystem):
-            return f"file://{root}/{path}"
-        return f"s3a://{root}/{path}"
+        """Returns the address of `path`. One that begins with `file://` is an address that Spark
+        reads.
+        """
+        return self._place().uri(path)
 
     def read(self, path: str) -> bytes:
         """Returns the content. Raises `FileNotFoundError` where there is no such file."""
-        filesystem, root = self._open()
-        with filesystem.open_input_file(f"{root}/{path}") as source:
-            return cast(bytes, source.read())
+        return self._place().read(path)
+
+    def contents(self, paths: Sequence[str]) -> Iterator[bytes]:
+        """Yields the contents of files in the order of their paths. From an object store some are
+        read ahead.
+        """
+        at_once = self._place().reads_at_once
+        if at_once == 1 or len(paths) == 1:
+            yield from map(self.read, paths)
+            return
+        waiting, under_way = iter(paths), deque[Future[bytes]]()
+        with ThreadPoolExecutor(at_once) as pool:
+            for _ in range(len(paths)):
+                while len(under_way) < at_once and (path := next(waiting, None)) is not None:
+                    under_way.append(pool.submit(self.read, path))
+                yield under_way.popleft().result()
 
     def replace(self, path: str, content: bytes) -> None:
         """Replaces the content atomically: readers see the old content or the new one, nothing in
         between.
+
+        Where this raises, an object store may have written nevertheless, and may even do so later.
         """
-        filesystem, root = self._open()
-        target = f"{root}/{path}"
-        if not isinstance(filesystem, fs.LocalFileSystem):
-            with filesystem.open_output_stream(target) as sink:
-                sink.write(content)
-            return
-        local = Path(target)
-        _make_directory(local.parent)
-        temporary = local.with_name(f".{local.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with temporary.open("wb") as sink:
-                sink.write(content)
-                sink.flush()
-                os.fsync(sink.fileno())
-            temporary.replace(local)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        _fsync_directory(local.parent)
+        self._place().replace(path, content)
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         """Returns the content, and a token that `replace_if` compares. Equal tokens mean equal
@@ -98,29 +96,24 @@ class Files:
 
         Raises `FileNotFoundError` where there is no such file.
         """
-        content = self.read(path)
-        return content, hashlib.sha256(content).hexdigest()
+        return self._place().read_version(path)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
         """Replaces `path` only while it is at `version`, or only while it is absent if `version` is
         None. Returns whether it did.
 
-        Of several writers in any processes that saw the same version exactly one succeeds. Object
-        stores have a put with If-Match for this, and one with If-None-Match: *. They are not built
-        yet, so anything but a local disk raises `UsageError`.
+        Of several writers in any processes that saw the same version exactly one succeeds. On an
+        object store, writers of the very same bytes may all be told that they did, and a writer
+        whose answer was lost may be told that it did not where another has replaced its content
+        since. Raises `StateError` where the store turns out not to compare.
         """
-        filesystem, root = self._open()
-        if not isinstance(filesystem, fs.LocalFileSystem):
-            raise UsageError(f"state: {self.root!r} is no local disk; only there can a file be replaced conditionally so far")
-        with _exclusive(Path(f"{root}/{path}")):
-            try:
-                found = self.read_version(path)[1]
-            except FileNotFoundError:
-                found = None
-            if found != version:
-                return False
-            self.replace(path, content)
-            return True
+        return self._place().replace_if(path, content, version)
+
+    def prove(self) -> str:
+        """Returns in words why `replace_if` can be relied on here. Raises `StateError` where it
+        cannot.
+        """
+        return self._place().prove()
 
     def change(self, path: str, new: Callable[[bytes | None], bytes]) -> None:
         """Replaces the content by the result of `new`, which gets the content so far, or None where
@@ -142,68 +135,47 @@ class Files:
 
     def size(self, path: str) -> int:
         """Returns the size in bytes. Raises `FileNotFoundError` where there is no such file."""
-        filesystem, root = self._open()
-        info = filesystem.get_file_info(f"{root}/{path}")
-        if info.type != fs.FileType.File:
-            raise FileNotFoundError(f"{root}/{path}")
-        return cast(int, info.size)
+        return self._place().size(path)
+
+    def sizes(self, paths: Sequence[str]) -> Sequence[int]:
+        """Returns the sizes of files, by one listing of each directory that holds some of them.
+        Raises `FileNotFoundError` for a file that is not there.
+        """
+        directories = sorted({path.rpartition("/")[0] for path in paths})
+        with ThreadPoolExecutor(self._place().reads_at_once) as pool:
+            listed = dict(zip(directories, pool.map(self.list, directories), strict=True))
+        found = {f"{directory}/{stat.name}": stat.size_bytes for directory, stats in listed.items() for stat in stats}
+        if gone := [path for path in paths if path not in found]:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.root}/{gone[0]}")
+        return [found[path] for path in paths]
+
+    def modified_at(self, path: str) -> datetime:
+        """Returns when the file was written, by the clock of the disk or store."""
+        return self._place().modified_at(path)
 
     def list(self, path: str, *, recursive: bool = False) -> Sequence[FileStat]:
         """Returns the files (not directories) below `path`, in order of name. The list is empty
         where there is no such directory.
         """
-        filesystem, root = self._open()
-        base = f"{root}/{path}" if path else root
-        infos = filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
-        found = [FileStat(info.path[len(base) :].lstrip("/"), info.size) for info in infos if info.type == fs.FileType.File]
-        return sorted(found)
+        return self._place().list(path, recursive=recursive)
 
     def directories(self, path: str) -> Sequence[str]:
         """Returns the names of the directories directly below `path`, in order."""
-        filesystem, root = self._open()
-        infos = filesystem.get_file_info(fs.FileSelector(f"{root}/{path}" if path else root, allow_not_found=True))
-        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
+        return self._place().directories(path)
 
     def delete(self, path: str) -> None:
-        filesystem, root = self._open()
-        filesystem.delete_file(f"{root}/{path}")
+        """Deletes a file that was there. An object store does not tell whether it was."""
+        self._place().delete(path)
 
     def delete_directory(self, path: str) -> None:
-        filesystem, root = self._open()
-        filesystem.delete_dir(f"{root}/{path}")
+        """Deletes a directory and everything below it. An object store has no directories, so it
+        does not tell whether this one was there.
+        """
+        if not path.strip("/"):
+            raise ValueError("the whole state is no directory to delete")
+        self._place().delete_directory(path)
 
 
 def may_not_write(error: OSError) -> bool:
     """Says whether the error tells that this process only reads the state."""
     return error.errno in _READ_ONLY
-
-
-@contextmanager
-def _exclusive(path: Path) -> Generator[None]:
-    """Holds a name for one holder at a time. The kernel frees it when a process dies."""
-    _make_directory(path.parent)
-    lock = path.with_name(f".{path.name}.lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _make_directory(directory: Path) -> None:
-    """Makes the directory and its parents so that they survive a power cut: a directory's name lies
-    in its parent.
-    """
-    new = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(parents=True, exist_ok=True)
-    for path in new:
-        _fsync_directory(path.parent)
-
-
-def _fsync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from pydantic import ValidationError
 
+from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.state import folds
@@ -32,7 +33,7 @@ from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files, may_not_write
 from gc_assets.state.folds import FOLDED, MOST_FOLDS, Source
 from gc_assets.state.index import INDEX, Entries, Entry, Index, PastRun, entry_of, partition_of
-from gc_assets.state.receipts import Receipt, places
+from gc_assets.state.receipts import PartFile, Receipt, places
 from gc_assets.state.schemas import SCHEMA_VERSION
 
 RECEIPT: Final = "_receipt.json"
@@ -72,8 +73,11 @@ class Published:
 
     def paths(self, side: str | None = None) -> list[str]:
         """Returns the table's Parquet files, relative to the state."""
-        files = self.receipt.files if side is None else self.receipt.side.get(side, ())
-        return [f"{self.path}/{file.name}" for file in files]
+        return [f"{self.path}/{part.name}" for part in self.parts(side)]
+
+    def parts(self, side: str | None = None) -> Sequence[PartFile]:
+        """Returns the table's Parquet files as the receipt names them."""
+        return self.receipt.files if side is None else self.receipt.side.get(side, ())
 
     def facts(self, model: type[_F]) -> _F:
         """Returns what the stage found out. Raises `StateError` naming the facts that are missing
@@ -95,7 +99,13 @@ class State:
 
     @classmethod
     def at(cls, root: str) -> State:
+        """Returns the state at an address that is reached as the environment says."""
         return cls(Files(root))
+
+    @classmethod
+    def of(cls, config: Config) -> State:
+        """Returns the state that a configuration names."""
+        return cls(Files(config.state, config.state_s3()))
 
     def start(self, group: str, asset: str, run_date: date, clock: Clock) -> Run:
         """Returns a directory that nobody has used. Run ids sort by time."""
@@ -117,8 +127,9 @@ class State:
         sha256 = hashlib.sha256(content).hexdigest()
         self._enter(run, entry_of(receipt, sha256, is_there=False))
         self.files.replace(f"{run.path}/{RECEIPT}", content)
-        pointer = {"run_id": run.run_id, "receipt_sha256": sha256}
-        self.files.replace(f"{partition_of(run.group, run.asset, run.run_date)}/{CURRENT}", json.dumps(pointer).encode())
+        pointer = json.dumps({"run_id": run.run_id, "receipt_sha256": sha256}).encode()
+        # On a condition, so that a put which the network held back replaces no newer pointer.
+        self.files.change(f"{partition_of(run.group, run.asset, run.run_date)}/{CURRENT}", lambda _: pointer)
         self._enter(run, entry_of(receipt, sha256, is_there=True))
         return Published(run.path, receipt)
 

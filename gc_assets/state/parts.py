@@ -79,14 +79,19 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
     """
     names = columns or schema.names
     wanted = pa.schema([schema.field(name) for name in names])
-    tables = [_read_part(files.read(path), wanted) for path in paths]
+    tables = [_read_part(content, wanted) for content in files.contents(paths)]
     return pa.concat_tables(tables) if tables else wanted.empty_table()
 
 
 def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
     source = pq.ParquetFile(pa.BufferReader(content))
-    added = {field.name for field in wanted if was_added(field)} - set(source.schema_arrow.names)
-    return with_added(source.read([name for name in wanted.names if name not in added]), wanted)
+    missing = missing_columns(source.schema_arrow, wanted)
+    return with_added(source.read([name for name in wanted.names if name not in missing]), wanted)
+
+
+def missing_columns(found: pa.Schema, wanted: pa.Schema) -> set[str]:
+    """Returns the added columns that a part of an older release lacks."""
+    return {field.name for field in wanted if was_added(field)} - set(found.names)
 
 
 def with_added(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:

@@ -13,6 +13,7 @@ import yaml
 
 from gc_assets.config.file import load_config
 from gc_assets.config.models import Config
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
@@ -400,6 +401,33 @@ def test_an_address_with_a_scheme_is_absolute(load: Load, where: tuple[str | int
     """`file:state` once meant /state."""
     with pytest.raises(UsageError, match=r"'file:somewhere/x' is relative; write a bare path"):
         load(where, "file:somewhere/x")
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_the_state_may_lie_on_s3(load: Load, scheme: str) -> None:
+    assert load(("state",), f"{scheme}://bucket/state").state == f"{scheme}://bucket/state"
+
+
+@pytest.mark.parametrize(
+    "state, why", [("gs://bucket/state", r"write a path, such as \./state, or s3://"), ("s3:///state", "holds no plain bucket")]
+)
+def test_a_state_where_nothing_can_be_kept_is_refused(load: Load, state: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        load(("state",), state)
+
+
+def test_a_state_that_nobody_may_write_is_refused(load: Load) -> None:
+    text = EXAMPLE.replace("./state", "s3://bucket/state")
+    with pytest.raises(UsageError, match=r"`s3\.anonymous` can write nothing there"):
+        load(text + "s3: {anonymous: true}\n")
+
+
+def test_a_state_in_a_storage_is_reached_as_the_storage_is(load: Load) -> None:
+    text = EXAMPLE.replace("./state", "s3a://lake/own/state") + "s3: {endpoint: 'http://everywhere:1'}\n"
+    assert load(text).state_s3().endpoint == "http://everywhere:1"
+    config = load(text)
+    own = config.storages[0].model_copy(update={"location": "s3://lake/own/", "s3": S3Config(endpoint="http://own:1")})
+    assert config.model_copy(update={"storages": (own,)}).state_s3().endpoint == "http://own:1"
 
 
 def test_asking_for_an_unknown_name_lists_those_there_are(load: Load) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import PHASES
 from gc_assets.core.plan import PlanHeader
@@ -51,7 +52,7 @@ def outcomes(applied: Applied) -> set[str]:
 
 @dataclass
 class Lakehouse:
-    """One storage `<root>/warehouse`, its lakes, and a clock that stands at `now`."""
+    """One storage `<root>/warehouse`, its lakes, and a clock that stands at `now`. The state is `<root>/state` unless `state` says."""
 
     spark: SparkSession
     root: Path
@@ -59,6 +60,8 @@ class Lakehouse:
     settings: dict[str, Any] = field(default_factory=dict)
     now: datetime = NOW
     storage: str = STORAGE
+    state: str | None = None
+    s3: S3Config = field(default_factory=S3Config)
 
     @property
     def warehouse(self) -> Path:
@@ -68,7 +71,7 @@ class Lakehouse:
     def config(self) -> Config:
         settings = {"mode": "apply", "quarantine_days": 0, **self.settings}
         storage = StorageConfig.model_validate({"name": self.storage, "location": f"file://{self.warehouse}/", **settings})
-        return Config(state=str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes))
+        return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), s3=self.s3)
 
     @property
     def clock(self) -> Clock:

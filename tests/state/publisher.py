@@ -15,6 +15,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.receipts import Receipt
+from tests.state.s3_place import files_at
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 DAY = date(2026, 3, 14)
@@ -45,13 +46,21 @@ class Dying(Files):
     """Files whose process is killed when it is about to write a file of a certain name."""
 
     def replace(self, path: str, content: bytes) -> None:
+        self.die_at(path)
+        super().replace(path, content)
+
+    def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
+        self.die_at(path)
+        return super().replace_if(path, content, version)
+
+    def die_at(self, path: str) -> None:
         if path.endswith(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
-        super().replace(path, content)
 
 
 def main(root: str, count: str, *die_at: str) -> None:
-    state = State(Dying(root)) if die_at else State.at(root)
+    files = files_at(root)
+    state = State(Dying(root, files.s3) if die_at else files)
     for _ in range(int(count)):
         sys.stdout.write(publish_empty(state) + "\n")
 

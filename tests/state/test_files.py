@@ -5,13 +5,25 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyarrow import fs
 
 from gc_assets.core.errors import UsageError
-from gc_assets.state.files import Files, FileStat
+from gc_assets.state.files import Files
+from gc_assets.state.place import FileStat
+from tests.state.s3_place import place
+
+
+@pytest.fixture(params=["disk", "s3"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Files]:
+    if request.param == "disk":
+        yield Files(str(tmp_path / "state"))
+    else:
+        with place() as (root, settings):
+            yield Files(root, settings)
 
 
 @pytest.mark.parametrize("root", ["{}", "{}/", "file://{}", "file://{}/", "file:{}"])
@@ -23,36 +35,37 @@ def test_a_root_is_one_place_however_it_is_spelled(tmp_path: Path, root: str) ->
 
 
 def test_a_root_on_an_unknown_store_is_refused_with_those_that_are_known() -> None:
-    with pytest.raises(UsageError, match=r"gs.*file:// and s3a:// are known"):
+    with pytest.raises(UsageError, match=r"gs.*file:// and s3:// are known"):
         Files("gs://bucket/state").read("a")
 
 
-def test_what_was_put_reads_back_and_replaces_what_was_there(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
+def test_what_was_put_reads_back_and_replaces_what_was_there(files: Files) -> None:
     for content in (b"first", b"", b"\x00" * 100_000):
         files.replace("a", content)
         assert files.read("a") == content
 
 
-def test_an_absent_file_is_not_an_empty_one(tmp_path: Path) -> None:
+def test_an_absent_file_is_not_an_empty_one(files: Files) -> None:
+    for ask in (files.read, files.read_version, files.size, files.modified_at):
+        for path in ("absent", "no such directory/absent"):
+            with pytest.raises(FileNotFoundError):
+                ask(path)
     with pytest.raises(FileNotFoundError):
-        Files(str(tmp_path)).read("absent")
-    with pytest.raises(FileNotFoundError):
-        Files(str(tmp_path / "no such state")).read("absent")
+        files.sizes(["absent"])
 
 
-def test_a_listing_gives_names_and_sizes_in_order_without_directories(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
+def test_a_listing_gives_names_and_sizes_in_order_without_directories(files: Files) -> None:
     for name in ("t/b", "t/a", "t/_side/c", "t2/d"):
         files.replace(name, name.encode())
     assert files.list("t") == [FileStat("a", 3), FileStat("b", 3)]
     assert files.list("t", recursive=True) == [FileStat("_side/c", 9), FileStat("a", 3), FileStat("b", 3)]
     assert files.directories("") == ["t", "t2"]
     assert files.directories("t") == ["_side"]
+    assert files.sizes(["t2/d", "t/_side/c", "t/a"]) == [4, 9, 3]
+    assert files.size("t/_side/c") == 9
 
 
-def test_a_directory_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    files = Files(str(tmp_path / "lost"))
+def test_a_directory_that_is_not_there_is_empty(files: Files) -> None:
     assert files.list("anything") == []
     assert files.directories("") == []
 
@@ -111,8 +124,7 @@ def test_a_file_in_new_directories_survives_a_power_cut(tmp_path: Path, monkeypa
     assert [path for path in directories if path not in synced] == []
 
 
-def test_deleting_takes_the_named_file_or_directory_and_nothing_beside_it(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
+def test_deleting_takes_the_named_file_or_directory_and_nothing_beside_it(files: Files) -> None:
     for name in ("t/a", "t/b", "t_2/a", "t/side/c"):
         files.replace(name, b"")
     files.delete("t/a")
@@ -120,14 +132,12 @@ def test_deleting_takes_the_named_file_or_directory_and_nothing_beside_it(tmp_pa
     assert files.list("", recursive=True) == [FileStat("t/b", 0), FileStat("t_2/a", 0)]
 
 
-def test_files_travel_to_executors(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
+def test_files_travel_to_executors(files: Files) -> None:
     files.replace("a", b"1")
     assert pickle.loads(pickle.dumps(files)).read("a") == b"1"  # noqa: S301  (our own bytes)
 
 
-def test_a_file_is_replaced_only_at_the_version_that_was_read(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
+def test_a_file_is_replaced_only_at_the_version_that_was_read(files: Files) -> None:
     assert files.replace_if("a/b", b"first", None)
     assert not files.replace_if("a/b", b"again", None)
     content, version = files.read_version("a/b")
@@ -137,8 +147,7 @@ def test_a_file_is_replaced_only_at_the_version_that_was_read(tmp_path: Path) ->
     assert files.read("a/b") == b"second"
 
 
-def test_a_file_that_went_is_not_at_the_version_that_was_read(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
+def test_a_file_that_went_is_not_at_the_version_that_was_read(files: Files) -> None:
     files.replace("a", b"first")
     version = files.read_version("a")[1]
     files.delete("a")
@@ -147,8 +156,7 @@ def test_a_file_that_went_is_not_at_the_version_that_was_read(tmp_path: Path) ->
         files.read_version("a")
 
 
-def test_of_writers_at_one_version_one_succeeds(tmp_path: Path) -> None:
-    files = Files(str(tmp_path))
+def test_of_writers_at_one_version_one_succeeds(files: Files) -> None:
     files.replace("a", b"")
     version, won = files.read_version("a")[1], list[int]()
 
@@ -164,8 +172,53 @@ def test_of_writers_at_one_version_one_succeeds(tmp_path: Path) -> None:
     assert [str(number).encode() for number in won] == [files.read("a")]
 
 
-def test_a_store_that_cannot_replace_conditionally_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    somewhere = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    monkeypatch.setattr(Files, "_open", lambda _: (somewhere, ""))
-    with pytest.raises(UsageError, match="only there can a file be replaced conditionally"):
-        Files("s3://bucket/state").replace_if("a", b"", None)
+def test_many_files_are_read_in_the_order_in_which_they_are_asked_for(files: Files) -> None:
+    names = [f"t/{number}" for number in (3, 1, 2, 0, 5, 4)]
+    for name in names:
+        files.replace(name, name.encode())
+    assert [content.decode() for content in files.contents(names)] == names
+    assert list(files.contents([])) == []
+    with pytest.raises(FileNotFoundError):
+        list(files.contents([*names, "t/absent"]))
+
+
+def test_the_whole_state_is_no_directory_to_delete(files: Files) -> None:
+    files.replace("a", b"1")
+    for nothing in ("", "/"):
+        with pytest.raises(ValueError, match="whole state"):
+            files.delete_directory(nothing)
+    assert files.read("a") == b"1"
+
+
+def test_a_file_tells_when_it_was_written(files: Files) -> None:
+    files.replace("a", b"")
+    assert abs(files.modified_at("a") - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_names_with_any_characters_are_kept_as_they_are(files: Files) -> None:
+    names = sorted(["a b+c", "a%2Fb", "été", "e\u0301", "[a]{b}*?", "q=1&r", "tab\there"])
+    for name in names:
+        files.replace(f"t/{name}", name.encode())
+    assert [item.name for item in files.list("t")] == names
+    assert [content.decode() for content in files.contents([f"t/{name}" for name in names])] == names
+    files.delete("t/a%2Fb")
+    files.delete_directory("t")
+    assert files.list("", recursive=True) == []
+
+
+def test_a_change_is_made_again_on_what_another_process_wrote(files: Files) -> None:
+    def add(number: int) -> None:
+        for _ in range(5):
+            files.change("a", lambda before: (before or b"") + str(number).encode())
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(files.read("a").decode()) == sorted("0123" * 5)
+
+
+def test_a_place_proves_that_one_of_several_writers_succeeds(files: Files) -> None:
+    assert "one of several writers" in files.prove()
+    assert files.list("", recursive=True) == []

@@ -16,11 +16,13 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state import folds
+from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, PLACES, Table
 from tests.state.publisher import DAY, NOW
+from tests.state.s3_place import place
 from tests.stores.builders import in_memory
 
 OWNER = "warehouse"
@@ -76,6 +78,19 @@ def test_any_choice_of_runs_gives_their_rows_and_no_others(state: State) -> None
         chosen = [run for run in runs if luck.random() < share]
         assert rows_of(state, chosen) == rows_by_themselves(state, chosen)
     assert rows_of(state, runs[:60]) == rows_by_themselves(state, runs[:60])
+
+
+def test_runs_on_s3_are_folded_and_read_as_on_a_disk() -> None:
+    with place() as (root, settings):
+        state = State(Files(root, settings))
+        for night in range(FEW + 2):
+            add(state, night)
+        runs = runs_of(state)
+        assert len(state.paths(runs)) < len(runs)
+        assert rows_of(state, runs) == rows_by_themselves(state, runs)
+        assert state.unindexed() == []
+        state.prune(0, Clock(NOW + timedelta(days=500)))
+        assert rows_of(state, runs_of(state)) == rows_by_themselves(state, runs)
 
 
 def test_runs_that_were_decoded_differently_share_no_fold(state: State) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from gc_assets.state.facts import Freeze
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from tests.state.publisher import DAY, NOW, publish_empty
+from tests.state.s3_place import place
 
 CHECKOUT = Path(__file__).parents[2]
 INDEX = "sales/live_files/_index.json"
@@ -42,10 +44,20 @@ class Counted(Files):
 ASKED: list[str] = []
 
 
-@pytest.fixture
-def state(tmp_path: Path) -> State:
+@pytest.fixture(params=["disk", "s3"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[State]:
     ASKED.clear()
-    return State(Counted(str(tmp_path)))
+    if request.param == "disk":
+        yield State(Counted(str(tmp_path)))
+    else:
+        with place() as (root, settings):
+            yield State(Counted(root, settings))
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> State:
+    """For what an object store can make no difference to."""
+    return State.at(str(tmp_path))
 
 
 def process(state: State, *arguments: str) -> subprocess.Popen[str]:
@@ -53,12 +65,16 @@ def process(state: State, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
 
 
+def exists(state: State, path: str) -> bool:
+    return path in {item.name for item in Files.list(state.files, "", recursive=True)}
+
+
 def run_ids(state: State, asset: str = "live_files") -> list[str]:
     return [run.run_id for run in state.history("sales", asset)]
 
 
 def test_all_runs_are_found_by_one_read(state: State) -> None:
-    made = [publish_empty(state, day=DAY + timedelta(days=number)) for number in range(20)]
+    made = [publish_empty(state, day=DAY + timedelta(days=number)) for number in range(8)]
     ASKED.clear()
     assert run_ids(state) == made
     assert ASKED == [INDEX]
@@ -66,13 +82,14 @@ def test_all_runs_are_found_by_one_read(state: State) -> None:
 
 def test_an_asset_that_never_ran_has_no_runs(state: State) -> None:
     assert state.history("sales", "live_files") == ()
-    assert not (Path(state.files.root) / INDEX).exists()
+    assert not exists(state, INDEX)
 
 
 def test_runs_published_by_processes_at_once_are_all_in_the_index(state: State) -> None:
-    processes = [process(state, "15") for _ in range(3)]
+    each = 15 if state.files.are_local else 5
+    processes = [process(state, str(each)) for _ in range(3)]
     made = {line for one in processes for line in one.communicate()[0].split()}
-    assert len(made) == 45
+    assert len(made) == 3 * each
     assert set(run_ids(state)) == made
     assert state.unindexed() == []
 
@@ -99,7 +116,7 @@ def test_a_run_that_died_after_its_receipt_is_found(state: State) -> None:
 def test_a_state_without_an_index_is_indexed_from_its_receipts_once(state: State) -> None:
     made = [publish_empty(state), publish_empty(state, day=DAY + timedelta(days=1))]
     before = state.history("sales", "live_files")
-    (Path(state.files.root) / INDEX).unlink()
+    state.files.delete(INDEX)
     assert state.history("sales", "live_files") == before
     ASKED.clear()
     assert run_ids(state) == made
@@ -108,7 +125,7 @@ def test_a_state_without_an_index_is_indexed_from_its_receipts_once(state: State
 
 def test_the_first_run_of_a_new_release_enters_the_index_beside_those_of_the_old_one(state: State) -> None:
     old = publish_empty(state)
-    (Path(state.files.root) / INDEX).unlink()
+    state.files.delete(INDEX)
     new = publish_empty(state)
     assert run_ids(state) == [old, new]
 
@@ -116,56 +133,54 @@ def test_the_first_run_of_a_new_release_enters_the_index_beside_those_of_the_old
 @pytest.mark.parametrize("refusal", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_state_that_may_only_be_read_is_read_from_its_receipts(state: State, monkeypatch: pytest.MonkeyPatch, refusal: int) -> None:
     made = publish_empty(state)
-    (Path(state.files.root) / INDEX).unlink()
+    state.files.delete(INDEX)
 
     def refused(*_: object) -> bool:
         raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(Files, "replace_if", refused)
     assert run_ids(state) == [made]
-    assert not (Path(state.files.root) / INDEX).exists()
+    assert not exists(state, INDEX)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"null", b'{"index_version": 1, "sha256": "", "runs": []}', b"\xff"])
-def test_a_damaged_index_stops_by_name_and_is_repaired_from_the_receipts(state: State, damage: bytes) -> None:
-    made = [publish_empty(state), publish_empty(state)]
-    before = (Path(state.files.root) / INDEX).read_bytes()
-    (Path(state.files.root) / INDEX).write_bytes(damage)
+def test_a_damaged_index_stops_by_name_and_is_repaired_from_the_receipts(on_disk: State, damage: bytes) -> None:
+    made = [publish_empty(on_disk), publish_empty(on_disk)]
+    before = Files.read(on_disk.files, INDEX)
+    on_disk.files.replace(INDEX, damage)
     with pytest.raises(StateError, match=r"sales/live_files/_index\.json is damaged.*`gc-assets doctor --repair`"):
-        state.history("sales", "live_files")
+        on_disk.history("sales", "live_files")
     with pytest.raises(StateError, match="is damaged"):
-        publish_empty(state)
-    assert [INDEX in line for line in state.unindexed()] == [True]
-    assert state.repair() == [INDEX]
-    assert run_ids(state) == made
-    assert (Path(state.files.root) / INDEX).read_bytes() == before
-    assert state.repair() == []
+        publish_empty(on_disk)
+    assert [INDEX in line for line in on_disk.unindexed()] == [True]
+    assert on_disk.repair() == [INDEX]
+    assert run_ids(on_disk) == made
+    assert Files.read(on_disk.files, INDEX) == before
+    assert on_disk.repair() == []
 
 
-def test_an_index_that_lost_a_run_is_damaged(state: State) -> None:
-    publish_empty(state)
-    publish_empty(state, day=DAY + timedelta(days=1))
-    path = Path(state.files.root) / INDEX
-    document = json.loads(path.read_text())
+def test_an_index_that_lost_a_run_is_damaged(on_disk: State) -> None:
+    publish_empty(on_disk)
+    publish_empty(on_disk, day=DAY + timedelta(days=1))
+    document = json.loads(on_disk.files.read(INDEX))
     document["runs"].pop()
-    path.write_text(json.dumps(document))
+    on_disk.files.replace(INDEX, json.dumps(document).encode())
     with pytest.raises(StateError, match="its sum does not agree"):
-        state.history("sales", "live_files")
+        on_disk.history("sales", "live_files")
 
 
-def test_an_index_of_a_newer_release_is_not_guessed_at(state: State) -> None:
-    publish_empty(state)
-    path = Path(state.files.root) / INDEX
-    path.write_text(json.dumps({**json.loads(path.read_text()), "index_version": 2}))
+def test_an_index_of_a_newer_release_is_not_guessed_at(on_disk: State) -> None:
+    publish_empty(on_disk)
+    on_disk.files.replace(INDEX, json.dumps({**json.loads(on_disk.files.read(INDEX)), "index_version": 2}).encode())
     with pytest.raises(StateError, match="has version 2, this release reads version 1; upgrade gc-assets"):
-        state.history("sales", "live_files")
+        on_disk.history("sales", "live_files")
 
 
 def test_a_run_that_an_older_release_added_since_is_reported_and_repaired(state: State) -> None:
     publish_empty(state)
-    before = (Path(state.files.root) / INDEX).read_bytes()
+    before = Files.read(state.files, INDEX)
     late = publish_empty(state)
-    (Path(state.files.root) / INDEX).write_bytes(before)
+    state.files.replace(INDEX, before)
     assert state.unindexed() == [f"{state.files.root}/{INDEX} lacks the run sales/live_files/run_date=2026-03-14/{late}"]
     assert state.repair() == [INDEX]
     assert late in run_ids(state)
@@ -174,18 +189,18 @@ def test_a_run_that_an_older_release_added_since_is_reported_and_repaired(state:
 
 def test_a_repair_keeps_a_run_that_is_about_to_publish(state: State) -> None:
     assert process(state, "1", "_receipt.json").wait() == -9
-    before = (Path(state.files.root) / INDEX).read_bytes()
+    before = Files.read(state.files, INDEX)
     assert state.repair() == []
-    assert (Path(state.files.root) / INDEX).read_bytes() == before
+    assert Files.read(state.files, INDEX) == before
 
 
-def test_a_receipt_other_than_the_one_that_was_indexed_is_not_opened(state: State) -> None:
-    publish_empty(state)
-    (run,) = state.history("sales", "live_files")
-    path = Path(state.files.root) / run.path / "_receipt.json"
-    path.write_text(path.read_text().replace('"rows": 0', '"rows": 1'))
+def test_a_receipt_other_than_the_one_that_was_indexed_is_not_opened(on_disk: State) -> None:
+    publish_empty(on_disk)
+    (run,) = on_disk.history("sales", "live_files")
+    path = f"{run.path}/_receipt.json"
+    on_disk.files.replace(path, on_disk.files.read(path).replace(b'"rows": 0', b'"rows": 1'))
     with pytest.raises(StateError, match=r"is not the receipt that _index\.json names"):
-        state.open(run)
+        on_disk.open(run)
 
 
 def test_pruned_runs_leave_the_index(state: State) -> None:
@@ -195,7 +210,7 @@ def test_pruned_runs_leave_the_index(state: State) -> None:
     assert state.unindexed() == []
 
 
-def test_the_index_tells_what_a_headline_is_made_of(state: State) -> None:
+def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
     facts = {
         "kind": "iceberg",
         "as_of": "2026-03-14T00:00:00+00:00",
@@ -209,8 +224,8 @@ def test_the_index_tells_what_a_headline_is_made_of(state: State) -> None:
         "notes": [],
         "min_age_seconds": 0,
     }
-    publish_empty(state, "lake_refs", **facts)
-    (run,) = state.history("sales", "lake_refs")
+    publish_empty(on_disk, "lake_refs", **facts)
+    (run,) = on_disk.history("sales", "lake_refs")
     assert run.headline(Freeze) == Freeze(frozen_at=NOW, rehearsal=True)
     assert set(run.entry.facts) == {"frozen_at", "rehearsal"}
 

@@ -111,7 +111,7 @@ def plans(config: Config, storage_name: str | None = None, *, empty: bool = Fals
     With `empty` it yields the others too. A plan that was made twice is listed once. Costs a few
     requests, however many plans there are.
     """
-    state = State.at(config.state)
+    state = State.of(config)
     for storage in config.storages:
         if storage_name in {None, storage.name}:
             history = state.history(storage.name, DELETION_PLAN.name)
@@ -184,7 +184,7 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     if len(found) != 1:
         what = "no plan" if not found else f"{len(found)} plans"
         raise UsageError(f"{what} with the id {plan_id}; `gc-assets plans` lists those there are")
-    state = State.at(config.state)
+    state = State.of(config)
     plan = load(state, state.open(found[0].run))
     # A bit that flipped in a key would delete another file. So what is approved or applied is read
     # in full first.
@@ -214,7 +214,7 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
         )
     refuse_gates(header, overrides)
     approval = Approval(plan_id=header.plan_id, by=by.strip(), at=now, overrides=tuple(sorted(set(overrides))))
-    _record_approval(State.at(config.state), header, approval)
+    _record_approval(State.of(config), header, approval)
     return approval
 
 

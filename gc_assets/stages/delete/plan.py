@@ -199,7 +199,7 @@ def _rows(
     needed = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live"))
     held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"))
     needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"))
-    listed = read_table(spark, state, STORAGE_INVENTORY, inventory).select("key", F.col("etag").alias("listed_etag"))
+    listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"]).withColumnRenamed("etag", "listed_etag")
     judged = owned.join(needs, "key", "left").join(listed, "key", "left")
     taken = F.when(deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
     due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))

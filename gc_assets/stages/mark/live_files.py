@@ -120,11 +120,12 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
-    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(cache))
     routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
     # The addresses of all entries are as much to read as all other columns together.
     external = any(segment.headline(Segment).external for segment in cache)
-    files = _files(rows if external else rows.drop("address"), direct, witnesses, lake_name)
+    columns = [name for name in MANIFEST_ENTRIES.schema.names if external or name != "address"]
+    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(cache), columns)
+    files = _files(rows, direct, witnesses, lake_name)
     lifecycle = released_by_lifecycle(night, lake_name)
     if lifecycle is not None:
         files = _without(files, read_table(spark, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))

@@ -21,7 +21,6 @@ from gc_assets.lakes.protocol import growing
 from gc_assets.stages.books.plans import unfinished
 from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.night import Night
-from gc_assets.state.files import Files
 
 # Far below the 24 h floor of the grace period, far above what a network file system's clock should
 # be off.
@@ -35,6 +34,7 @@ def doctor(night: Night) -> Iterator[Finding]:
     """
     yield from _environment(night)
     yield from looked("state", "clock", lambda: _clock(night))
+    yield from looked("state", "conditions", lambda: _conditions(night))
     yield from looked("state", "index", lambda: _indexed(night))
     for lake in night.config.lakes:
         yield from looked(lake.name, "readable", lambda name=lake.name: _lake(night, name))
@@ -56,7 +56,7 @@ def _clock(night: Night) -> Iterator[Finding]:
     name = f".doctor-{uuid.uuid4().hex}"
     files.replace(name, b"probe")
     try:
-        ours, theirs = datetime.now(UTC), _written_at(files, name)
+        ours, theirs = datetime.now(UTC), files.modified_at(name)
     finally:
         files.delete(name)
     skew = abs(theirs - ours)
@@ -66,6 +66,11 @@ def _clock(night: Night) -> Iterator[Finding]:
     else:
         limit = format_duration(MAX_SKEW)
         yield Finding("state", "clock", FAIL, found, f"Set the clocks: up to {limit} is harmless, more eats into the grace period.")
+
+
+def _conditions(night: Night) -> Iterator[Finding]:
+    """Tries whether of several writers one succeeds. Everything that is published rests on it."""
+    yield Finding("state", "conditions", OK, night.state.files.prove())
 
 
 def _indexed(night: Night) -> Iterator[Finding]:
@@ -78,13 +83,6 @@ def _indexed(night: Night) -> Iterator[Finding]:
         yield Finding("state", "index", FAIL, sentence, "gc-assets doctor --repair")
     if not wrong:
         yield Finding("state", "index", OK, "every run with a receipt is in the index of its asset")
-
-
-def _written_at(files: Files, name: str) -> datetime:
-    from pyarrow import fs
-
-    filesystem, path = fs.FileSystem.from_uri(files.uri(name).replace("s3a://", "s3://"))
-    return filesystem.get_file_info(path).mtime.astimezone(UTC)
 
 
 def _lake(night: Night, name: str) -> Iterator[Finding]:

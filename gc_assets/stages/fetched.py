@@ -1,0 +1,110 @@
+"""Parquet parts of a state on an object store as Spark frames, without a jar: executors fetch the
+files through Python and decode them with Arrow.
+
+A reader of this kind cannot tell Spark how large its rows are, and Spark would send a table of any
+size to every executor and to the driver where it is joined. So the frame stands on a range of as
+many numbers as make Spark's estimate the bytes of the files. A few of the numbers name groups of
+files, and the others cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from gc_assets.core.errors import StateError
+from gc_assets.state.files import Files
+from gc_assets.state.parts import missing_columns, with_added
+
+# What one task reads, and what a request costs in bytes that could be read meanwhile.
+TASK_BYTES: Final = 16 * 2**20
+_REQUEST_BYTES: Final = 2**20
+_BATCH_ROWS: Final = 65_536
+# Spark takes the estimate of a reader's input for that of its output. A column that is null weighs
+# by its type there: `binary` counts as 100 bytes, a list as one of its values, a row as 8 bytes and
+# its columns, and a range as 8 bytes a number.
+_BINARIES: Final = 40
+_WEIGHT: Final = f"cast(null as array<struct<{', '.join(f'b{number}: binary' for number in range(_BINARIES))}>>) as weight"
+_NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
+# More numbers than this would tell Spark nothing: it sends no table of 8 GB to every executor.
+_MOST_NUMBERS: Final = 2**23
+
+
+def fetched(
+    spark: SparkSession, files: Files, schema: pa.Schema, ddl: StructType, paths: Sequence[str], sizes: Sequence[int] | None = None
+) -> DataFrame:
+    """Returns the rows of Parquet files of known sizes. Sizes that are not given are asked for, by
+    one listing for each directory.
+    """
+    known = sizes if sizes is not None else files.sizes(paths)
+    groups = grouped(paths, known)
+    numbers = max(len(groups), min(_MOST_NUMBERS, round(sum(known) / _NUMBER_BYTES)))
+    marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
+    # Partitions begin at the marks. Were they cut elsewhere, each mark would still come up once.
+    weighty = spark.range(0, numbers, 1, len(groups)).selectExpr("id", _WEIGHT)
+    return weighty.mapInArrow(Fetch(files, groups, marks, schema), ddl)
+
+
+def grouped(paths: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+    """Returns groups of files of about the same size, one for each task."""
+    weights = [size + _REQUEST_BYTES for size in sizes]
+    count = min(len(paths), -(-sum(weights) // TASK_BYTES))
+    groups: list[list[str]] = [[] for _ in range(count)]
+    load = [(0, number) for number in range(count)]
+    for weight, path in sorted(zip(weights, paths, strict=True), reverse=True):
+        held, number = heapq.heappop(load)
+        groups[number].append(path)
+        heapq.heappush(load, (held + weight, number))
+    return tuple(tuple(group) for group in groups)
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Takes numbers, and yields the rows of the files of each number that is a mark. Runs in
+    executors.
+    """
+
+    files: Files
+    groups: tuple[tuple[str, ...], ...]
+    marks: tuple[int, ...]
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        marks = np.array(self.marks)
+        for batch in batches:
+            named = np.isin(marks, batch.column(0).to_numpy(), assume_unique=True)
+            for group in np.flatnonzero(named):
+                yield from self._rows(self.groups[group])
+
+    def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        contents, number = self.files.contents(paths), 0
+        while number < len(paths):
+            where = f"{self.files.root}/{paths[number]}"
+            try:
+                content = next(contents)
+                yield from decoded(content, self.schema)
+            except FileNotFoundError:
+                raise StateError(f"{where} is missing: the table is half there; run its asset again") from None
+            except OSError as error:
+                raise StateError(f"{where} cannot be read: {error}") from error
+            except pa.ArrowException as error:
+                raise StateError(f"{where} is damaged ({error}); run its asset again") from error
+            number += 1
+
+
+def decoded(content: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a Parquet file, with the columns of a schema. A column that was added
+    after the file was written is null.
+    """
+    source = pq.ParquetFile(pa.BufferReader(content))
+    missing = missing_columns(source.schema_arrow, schema)
+    for batch in source.iter_batches(_BATCH_ROWS, columns=[name for name in schema.names if name not in missing]):
+        yield with_added(batch, schema)

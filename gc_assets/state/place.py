@@ -1,0 +1,47 @@
+"""What the state asks of the disk or the object store on which its files lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple, Protocol
+
+
+class FileStat(NamedTuple):
+    """Name relative to the listed directory, and size in bytes."""
+
+    name: str
+    size_bytes: int
+
+
+class Place(Protocol):
+    """Files by their paths relative to the state. `Files` says what each method promises."""
+
+    @property
+    def reads_at_once(self) -> int:
+        """How many reads that are under way together are worth their memory."""
+        ...
+
+    def uri(self, path: str) -> str: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def read_version(self, path: str) -> tuple[bytes, str]: ...
+
+    def replace(self, path: str, content: bytes) -> None: ...
+
+    def replace_if(self, path: str, content: bytes, version: str | None) -> bool: ...
+
+    def prove(self) -> str: ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_at(self, path: str) -> datetime: ...
+
+    def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]: ...
+
+    def directories(self, path: str) -> Sequence[str]: ...
+
+    def delete(self, path: str) -> None: ...
+
+    def delete_directory(self, path: str) -> None: ...

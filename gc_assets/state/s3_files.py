@@ -1,0 +1,212 @@
+"""The state's files on S3, or on a server that speaks its API.
+
+Conditional puts take the place of locks. What an answer does not tell is looked at: after a refused
+condition, the bytes that stand there say whether an earlier attempt of the same put was carried out
+and only its answer was lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from botocore.exceptions import ClientError, HTTPClientError, IncompleteReadError
+
+from gc_assets.config.s3 import S3Config
+from gc_assets.core.errors import StateError, StoreError
+from gc_assets.core.paths import bucket_and_key
+from gc_assets.s3 import pages
+from gc_assets.s3.client import NOT_FOUND, PRECONDITION, client_of, code_of, told
+from gc_assets.state import conditions
+from gc_assets.state.place import FileStat
+
+# Reads under way together hold as many whole parts in memory.
+_READS_AT_ONCE: Final = 4
+# An answer that broke off is asked for again, and so is a key whose deletion failed in passing.
+_ATTEMPTS: Final = 5
+_PASSING: Final = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
+
+
+@dataclass(frozen=True, slots=True)
+class S3Files:
+    """Files below `prefix`, which is empty or ends in `/`."""
+
+    bucket: str
+    prefix: str
+    settings: S3Config
+
+    @property
+    def reads_at_once(self) -> int:
+        return _READS_AT_ONCE
+
+    @property
+    def server(self) -> Hashable:
+        return self.bucket, self.settings
+
+    def uri(self, path: str) -> str:
+        return f"s3://{self.bucket}/{self.prefix}{path}"
+
+    def read(self, path: str) -> bytes:
+        return self.read_version(path)[0]
+
+    def read_version(self, path: str) -> tuple[bytes, str]:
+        with told(self.uri(path)):
+            for attempt in range(_ATTEMPTS):
+                answer = self._client().get_object(**self._target(path))
+                try:
+                    return answer["Body"].read(), answer["ETag"].strip('"')
+                except (HTTPClientError, IncompleteReadError):
+                    if attempt + 1 == _ATTEMPTS:
+                        raise
+                    _pause(attempt)
+        raise AssertionError("a loop of attempts ends by returning or raising")
+
+    def replace(self, path: str, content: bytes) -> None:
+        with told(self.uri(path)):
+            self._client().put_object(**self._target(path), Body=bytes(content))
+
+    def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
+        spelling = conditions.proved(self)
+        return self.put_if(path, content, version, spelling.absent() if version is None else spelling.at(version))
+
+    def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool:
+        """Puts on a condition that the server compares, and returns whether the object is ours.
+
+        A put whose answer is lost is sent again, and then meets what it wrote itself. Ceph answers
+        a lost race with status 500. So after every failure what stands there decides, and where it
+        is what was there before, nobody knows and this raises.
+        """
+        try:
+            with told(self.uri(path)):
+                self._client().put_object(**self._target(path), Body=bytes(content), **condition)
+        except PermissionError:
+            raise
+        except OSError as error:
+            found, at = self._found(path)
+            if found == content:
+                return True
+            if at == version and not _is_refusal(error):
+                raise
+            return False
+        return True
+
+    def prove(self) -> str:
+        conditions.raced(self)
+        return "the server compares before it writes, and lets one of several writers succeed"
+
+    def size(self, path: str) -> int:
+        return self._head(path)["ContentLength"]
+
+    def modified_at(self, path: str) -> datetime:
+        """In whole seconds: the answer to HEAD says no more."""
+        return self._head(path)["LastModified"].astimezone(UTC)
+
+    def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
+        base = self._below(path)
+        found: list[FileStat] = []
+        for page in self._pages(base, "" if recursive else "/"):
+            for key, size in zip(page.keys, page.sizes, strict=True):
+                name = self._text(key)[len(base) :]
+                # A key that ends in a slash is how consoles make a directory.
+                if name and not name.endswith("/"):
+                    found.append(FileStat(name, size))
+        return sorted(found)
+
+    def directories(self, path: str) -> Sequence[str]:
+        base = self._below(path)
+        return sorted(name for page in self._pages(base, "/") for prefix in page.common if (name := self._text(prefix)[len(base) : -1]))
+
+    def delete(self, path: str) -> None:
+        with told(self.uri(path)):
+            self._client().delete_object(**self._target(path))
+
+    def delete_directory(self, path: str) -> None:
+        if not path.strip("/"):
+            raise ValueError("the whole state is no directory to delete")
+        for page in self._pages(self._below(path), ""):
+            keys = [self._text(key) for key in page.keys]
+            for attempt in range(_ATTEMPTS):
+                keys = self._delete(keys, is_last=attempt + 1 == _ATTEMPTS)
+                if not keys:
+                    break
+                _pause(attempt)
+
+    def _delete(self, keys: Sequence[str], *, is_last: bool) -> list[str]:
+        """Deletes keys of one page and returns those whose deletion failed in passing. Raises
+        `OSError` for what failed for good, and for a key that the answer does not name.
+        """
+        if not keys:
+            return []
+        place = f"s3://{self.bucket}/{self.prefix}"
+        with told(place):
+            named = [{"Key": key} for key in keys]
+            answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": named}, **self._payer())
+            wrong = {item["Key"]: item for item in answer.get("Errors", []) if item.get("Code") not in NOT_FOUND}
+            final = next((item for item in wrong.values() if is_last or item.get("Code") not in _PASSING), None)
+            if final is not None:
+                said = f"{final['Key']}: {final.get('Message', '')}"
+                raise ClientError({"Error": {"Code": final.get("Code", ""), "Message": said}}, "DeleteObjects")
+        unnamed = set(keys) - wrong.keys() - {item["Key"] for item in answer.get("Deleted", []) + answer.get("Errors", [])}
+        if unnamed:
+            raise OSError(errno.EIO, f"the answer to a deletion names {len(unnamed):,} of its keys neither as deleted nor as failed", place)
+        return list(wrong)
+
+    def _found(self, path: str) -> tuple[bytes, str] | tuple[None, None]:
+        try:
+            return self.read_version(path)
+        except FileNotFoundError:
+            return None, None
+
+    def _head(self, path: str) -> dict[str, Any]:
+        with told(self.uri(path)):
+            return self._client().head_object(**self._target(path))
+
+    def _pages(self, base: str, delimiter: str) -> Iterator[pages.Page]:
+        try:
+            yield from pages.objects(self.settings, self.bucket, base, delimiter=delimiter, role="change")
+        except StoreError as error:
+            raise StateError(str(error)) from error
+
+    def _below(self, path: str) -> str:
+        return f"{self.prefix}{path}/" if path else self.prefix
+
+    def _text(self, key: bytes) -> str:
+        try:
+            return key.decode()
+        except UnicodeDecodeError as error:
+            shown = key.decode("utf-8", "backslashreplace")
+            raise StateError(f"s3://{self.bucket}/{shown}: no file of the state has such a name; move it out of the state") from error
+
+    def _client(self) -> Any:
+        return client_of(self.settings, "change")
+
+    def _target(self, path: str) -> dict[str, str]:
+        return {"Bucket": self.bucket, "Key": f"{self.prefix}{path}", **self._payer()}
+
+    def _payer(self) -> dict[str, str]:
+        return {"RequestPayer": "requester"} if self.settings.requester_pays else {}
+
+
+def s3_files(root: str, settings: S3Config) -> S3Files:
+    """Returns the files below an address on S3.
+
+    Nights write the state too. So it is never changed by the role that deletes what a plan names
+    (`apply_role_arn`, `apply_profile`), which a nightly job may not even be allowed to take.
+    """
+    bucket, key = bucket_and_key(root)
+    nightly = settings.model_copy(update={"apply_profile": None, "apply_role_arn": None})
+    return S3Files(bucket, key if not key or key.endswith("/") else f"{key}/", nightly)
+
+
+def _is_refusal(error: OSError) -> bool:
+    """Says whether the server compared, and found something else than the condition."""
+    return isinstance(error, FileNotFoundError) or (isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION)
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)

@@ -1,0 +1,223 @@
+"""A state on S3 holds the same rows as one on a disk, and everything that is done with plans works on it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
+from gc_assets.lakes.kinds import all_tables
+from gc_assets.stages.books.plans import plans
+from gc_assets.stages.fetched import TASK_BYTES, Fetch, decoded, fetched, grouped
+from gc_assets.stages.read.doctor import FAIL, doctor
+from gc_assets.stages.tables import publish, read_paths, read_rows, read_table, spark_schema, write_rows
+from gc_assets.state.files import Files
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import LIVE_FILES
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
+from tests.state.publisher import DAY, NOW
+from tests.state.s3_place import SECRET, place
+
+CLOCK = Clock(NOW)
+# What no two runs have in common: names of runs and plans, moments, and the inode in an etag.
+OF_THE_RUN = {"run_id", "plan_id", "source_plan_id", "etag", "listed_etag", "at", "last_modified"}
+
+
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def lake_of(house: Lakehouse) -> LakeBuilder:
+    lake = LakeBuilder(house.root)
+    orders = lake.table("db.orders", days_ago(60))
+    orders.append(days_ago(50))
+    orders.overwrite(days_ago(20))
+    orders.append(days_ago(2))
+    orders.leftovers(days_ago(10))
+    house.lakes = [lake.config("sales")]
+    return lake
+
+
+@dataclass
+class Told:
+    """What came of each step, without the names that no two runs have in common."""
+
+    house: Lakehouse
+    known: set[str] = field(default_factory=set)
+    steps: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.known = {name for key in self.house.files() for name in UUID.findall(key)}
+
+    def step(self, name: str, *told: Any) -> None:
+        self.steps[name] = (*map(str, told), sorted(map(self.plain, self.house.files())), self.tables())
+
+    def plain(self, text: str) -> str:
+        """A text in which the name of a file that an expiry wrote is like that of any other such file."""
+        return UUID.sub(lambda found: found[0] if found[0] in self.known else "new", text)
+
+    def tables(self) -> dict[str, list[str]]:
+        """The rows of every table that the night has, as text in order."""
+        state, found = self.house.tonight().state, dict[str, list[str]]()
+        for name, table in all_tables().items():
+            for group in (STORAGE, "sales"):
+                published = state.current(group, name, self.house.clock.today())
+                if published is not None:
+                    rows = read_rows(state, table, published).to_pylist(maps_as_pydicts="strict")
+                    kept = [repr({key: row[key] for key in row if key not in OF_THE_RUN}) for row in rows]
+                    found[f"{group}/{name}"] = sorted(map(self.plain, kept))
+        return found
+
+
+def night(house: Lakehouse) -> dict[str, Any]:
+    """A plan is made, approved and applied, and what it moved is restored."""
+    told = Told(house)
+    header = house.plan()
+    told.step("planned", header.totals, header.expiry_actions, house.planned().values())
+    told.step("applied", counts(house.carry_out(header).books), house.trash(header))
+    told.step("restored", house.restore(header.plan_id)[1])
+    return told.steps
+
+
+@pytest.mark.spark
+def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSession, tmp_path: Path) -> None:
+    house = Lakehouse(spark, tmp_path / "lake")
+    lake_of(house)
+    shutil.copytree(tmp_path / "lake", tmp_path / "kept")
+    seconds = [time.monotonic()]
+    on_disk = night(house)
+    seconds.append(time.monotonic())
+    shutil.rmtree(tmp_path / "lake")
+    shutil.copytree(tmp_path / "kept", tmp_path / "lake")
+    with place() as (root, settings):
+        again = Lakehouse(spark, tmp_path / "lake", lakes=house.lakes, state=root, s3=settings)
+        on_s3 = night(again)
+        seconds.append(time.monotonic())
+        print(f"\na night takes {seconds[1] - seconds[0]:.1f} s on a disk, {seconds[2] - seconds[1]:.1f} s on S3")  # noqa: T201
+        for step, told in on_disk.items():
+            assert on_s3[step] == told, step
+        gone = again.files()
+        again.now += timedelta(days=1)
+        header = again.plan()
+        again.carry_out(header)
+        assert again.trash(header) == gone.keys() - again.files().keys() != set()
+        again.now += timedelta(days=1)
+        assert ("purge", "done") in again.carry_out(again.plan()).books
+        assert again.trash(header) == set()
+        assert not (tmp_path / "lake" / "state").exists()
+        assert [finding for finding in doctor(again.tonight()) if finding.verdict == FAIL] == []
+        assert [plan.status_at(again.now) for plan in plans(again.config)] == ["applied", "applied", "restored"]
+        state = again.tonight().state
+        holding = [item.name for item in state.files.list("", recursive=True) if SECRET.encode() in state.files.read(item.name)]
+        assert holding == []
+
+
+@pytest.fixture
+def state() -> Iterator[State]:
+    with place() as (root, settings):
+        yield State(Files(root, settings))
+
+
+def live(*keys: str) -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"key": key, "storage": STORAGE, "lake": "sales", "size_bytes": len(key)} for key in keys], LIVE_FILES.schema
+    )
+
+
+def published(state: State, *parts: pa.Table) -> Any:
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    written = [write_rows(rows, LIVE_FILES, run, state.files) for rows in parts]
+    together = type(written[0])(tuple(part for one in written for part in one.parts), sum(one.digest for one in written) % 2**64)
+    return publish(state, run, together, CLOCK)
+
+
+def estimate(frame: DataFrame) -> int:
+    """What Spark thinks of the size of a frame, in bytes."""
+    return int(str(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+
+@pytest.mark.spark
+def test_spark_reads_every_row_once_with_the_schema_of_a_disk(spark: SparkSession, state: State, tmp_path: Path) -> None:
+    parts = [live("a", "b"), live(*(f"c{number}" for number in range(200))), live("d")]
+    table = published(state, *parts)
+    frame = read_table(spark, state, LIVE_FILES, table)
+    on_disk = State.at(str(tmp_path))
+    local = read_table(spark, on_disk, LIVE_FILES, published(on_disk, *parts))
+    assert [(f.name, f.dataType) for f in frame.schema] == [(f.name, f.dataType) for f in local.schema]
+    assert sorted(frame.collect(), key=str) == sorted(local.collect(), key=str)
+    assert read_paths(spark, state.files, LIVE_FILES.schema, []).collect() == []
+    assert sorted(row["key"] for row in read_table(spark, state, LIVE_FILES, table, columns=["key"]).collect())[:2] == ["a", "b"]
+    ungiven = read_paths(spark, state.files, LIVE_FILES.schema, table.paths())
+    assert ungiven.select("key").distinct().count() == ungiven.count() == 203
+
+
+@pytest.mark.spark
+def test_spark_is_told_how_large_a_table_is(spark: SparkSession, state: State) -> None:
+    """Else it would send a table of any size to every executor where it is joined."""
+    if not hasattr(spark, "_jsparkSession"):
+        return  # a client of Connect does not see estimates
+    paths, ddl = [f"{number}.parquet" for number in range(7)], spark_schema(LIVE_FILES.schema)
+    for size in (10**4, 10**6, 10**8):
+        frame = fetched(spark, state.files, LIVE_FILES.schema, ddl, paths, [size] * 7)
+        assert 0.5 < estimate(frame) / (7 * size) < 2
+    huge = fetched(spark, state.files, LIVE_FILES.schema, ddl, paths, [10**12] * 7)
+    assert estimate(huge) > 8 * 2**30
+
+
+@pytest.mark.spark
+def test_a_part_that_is_gone_stops_the_reader_by_name(spark: SparkSession, state: State) -> None:
+    table = published(state, live("a"))
+    state.files.delete(table.paths()[0])
+    with pytest.raises(Exception, match=r"StateError: .*part-.*parquet is missing: the table is half there"):
+        read_table(spark, state, LIVE_FILES, table).collect()
+
+
+def test_every_mark_is_one_group_and_every_other_number_none(tmp_path: Path) -> None:
+    state = State.at(str(tmp_path))
+    paths = [path for keys in ("ab", "c", "def") for path in published(state, live(*keys)).paths()]
+    fetch = Fetch(state.files, ((paths[0],), (paths[1], paths[2])), (0, 4), LIVE_FILES.schema)
+    numbers = [pa.record_batch({"id": pa.array(part, pa.int64())}) for part in ([3, 4, 5], [0, 1, 2], [6, 7])]
+    keys = [key for batch in fetch(iter(numbers)) for key in batch.column(batch.schema.get_field_index("key")).to_pylist()]
+    assert keys == ["c", "d", "e", "f", "a", "b"]
+
+
+def test_a_damaged_part_stops_the_reader_by_name(tmp_path: Path) -> None:
+    state = State.at(str(tmp_path))
+    state.files.replace("part", b"no parquet")
+    with pytest.raises(StateError, match=r"part is damaged \(.*\); run its asset again"):
+        list(Fetch(state.files, (("part",),), (0,), LIVE_FILES.schema)(iter([pa.record_batch({"id": pa.array([0], pa.int64())})])))
+
+
+def test_files_are_shared_out_by_size() -> None:
+    sizes = {"large": 3 * TASK_BYTES, **{f"small {number}": 1000 for number in range(20)}}
+    groups = grouped(list(sizes), list(sizes.values()))
+    assert sorted(path for group in groups for path in group) == sorted(sizes)
+    assert ("large",) in groups
+    assert grouped(["a"], [0]) == (("a",),)
+    assert len(grouped([str(number) for number in range(10)], [10] * 10)) == 1
+
+
+def test_parts_of_an_older_release_are_read_with_the_columns_of_this_one(tmp_path: Path) -> None:
+    with tarfile.open(Path(__file__).parents[1] / "data" / "state-0.2.0" / "state.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    tables, read = all_tables(), Counter[str]()
+    for path in tmp_path.rglob("state/*/*/run_date=*/*/*.parquet"):
+        name = path.parts[-4]
+        rows = sum(batch.num_rows for batch in decoded(path.read_bytes(), tables[name].schema) if batch.schema.equals(tables[name].schema))
+        assert rows == pq.read_metadata(path).num_rows
+        read[name] += 1
+    assert len(read) > 10

@@ -1,0 +1,285 @@
+"""The state on S3: what a server must compare, answers that are lost, and what travels to executors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError, ResponseStreamingError
+
+from gc_assets.config.s3 import S3Config
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.s3 import pages
+from gc_assets.state import s3_files
+from gc_assets.state.files import Files, may_not_write
+from gc_assets.state.journal import State
+from tests.state.s3_place import ACCESS, BUCKET, SECRET, place
+
+CHECKOUT = Path(__file__).parents[2]
+RACERS = 8
+
+
+@pytest.fixture
+def files() -> Iterator[Files]:
+    with place() as (root, settings):
+        yield Files(root, settings)
+
+
+class Server:
+    """A stub of a client that keeps objects in memory. `compares` are the conditions that it heeds. It stands in where a real server cannot
+    be made to misbehave.
+    """
+
+    def __init__(self, *compares: str, quoted: bool | None = None) -> None:
+        self.compares, self.quoted = compares, quoted
+        self.objects: dict[str, bytes] = {}
+        self.puts = 0
+        self.lock = threading.Lock()
+        self.broken_reads = 0
+
+    def put_object(self, **asked: Any) -> None:
+        with self.lock:
+            self.put(**asked)
+
+    def put(self, Key: str, Body: bytes, IfMatch: str | None = None, IfNoneMatch: str | None = None, **_: Any) -> None:  # noqa: N803
+        self.puts += 1
+        if IfNoneMatch and "absent" in self.compares and Key in self.objects:
+            raise refusal("PreconditionFailed")
+        if IfMatch and "match" in self.compares and IfMatch != self.etag(Key):
+            raise refusal("PreconditionFailed")
+        if (IfMatch or IfNoneMatch) and "none" in self.compares:
+            raise refusal("NotImplemented")
+        self.objects[Key] = Body
+
+    def get_object(self, Key: str, **_: Any) -> dict[str, Any]:  # noqa: N803
+        if Key not in self.objects:
+            raise refusal("NoSuchKey")
+        body: Any = BytesIO(self.objects[Key])
+        if self.broken_reads:
+            self.broken_reads -= 1
+            body = Broken()
+        return {"Body": body, "ETag": f'"{self.etag(Key).strip(chr(34))}"'}
+
+    def delete_object(self, Key: str, **_: Any) -> None:  # noqa: N803
+        self.objects.pop(Key, None)
+
+    def etag(self, key: str) -> str:
+        plain = f"{hash(self.objects.get(key)):x}"
+        return f'"{plain}"' if self.quoted else plain
+
+
+class Broken:
+    def read(self) -> bytes:
+        raise ResponseStreamingError(error="the connection was reset")
+
+
+def refusal(code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": code}}, "PutObject")
+
+
+def served(monkeypatch: pytest.MonkeyPatch, server: Server) -> Files:
+    monkeypatch.setattr(s3_files, "client_of", lambda *_: server)
+    return Files(f"s3://bucket-{uuid.uuid4().hex}/state", S3Config(endpoint="http://stub"))
+
+
+@pytest.mark.parametrize(
+    "compares, found", [((), "If-None-Match"), (("absent",), "If-Match"), (("match",), "If-None-Match"), (("none",), "NotImplemented")]
+)
+def test_a_server_that_ignores_a_condition_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, compares: tuple[str, ...], found: str
+) -> None:
+    server = Server(*compares)
+    files = served(monkeypatch, server)
+    for write in (lambda: files.change("sales/live_files/_index.json", lambda _: b"1"), lambda: files.replace_if("a", b"", None)):
+        with pytest.raises(StateError, match=rf"does not compare before it replaces: .*{found}.*Ceph RGW\), or on a disk"):
+            write()
+    assert server.objects == {}
+
+
+@pytest.mark.parametrize("quoted", [True, False])
+def test_an_etag_is_written_as_the_server_wants_it(monkeypatch: pytest.MonkeyPatch, quoted: bool) -> None:
+    server = Server("absent", "match", quoted=quoted)
+    files = served(monkeypatch, server)
+    assert files.replace_if("a", b"first", None)
+    assert files.replace_if("a", b"second", files.read_version("a")[1])
+    assert not files.replace_if("a", b"third", "other")
+    assert files.read("a") == b"second"
+
+
+def test_a_place_is_tried_once_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("absent", "match")
+    files = served(monkeypatch, server)
+    assert files.replace_if("a", b"", None)
+    before = server.puts
+    assert files.replace_if("b", b"", None)
+    assert server.puts == before + 1
+
+
+def test_a_put_whose_answer_was_lost_is_known_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sends it again by itself, and the server refuses what it has carried out before."""
+    server = Server("absent", "match")
+    files = served(monkeypatch, server)
+    files.prove()
+    put = server.put_object
+
+    def twice(**asked: Any) -> None:
+        put(**asked)
+        put(**asked)
+
+    monkeypatch.setattr(server, "put_object", twice)
+    assert files.replace_if("a", b"ours", None)
+    version = files.read_version("a")[1]
+    assert files.replace_if("a", b"ours again", version)
+    assert not files.replace_if("a", b"others", version)
+
+
+def test_an_answer_that_never_comes_is_no_success_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("absent", "match")
+    files = served(monkeypatch, server)
+    files.prove()
+
+    def silent(**_: Any) -> None:
+        raise ReadTimeoutError(endpoint_url="http://stub")
+
+    monkeypatch.setattr(server, "put_object", silent)
+    for put in (lambda: files.replace_if("a", b"", None), lambda: files.replace("a", b""), lambda: files.change("a", lambda _: b"1")):
+        with pytest.raises(OSError, match=r"look at the network and at `s3\.endpoint`"):
+            put()
+
+
+def test_a_server_that_fails_a_lost_race_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceph 16 answers 500 where another writer was faster."""
+    server = Server("absent", "match")
+    files = served(monkeypatch, server)
+    files.prove()
+    files.replace("a", b"theirs")
+    version = files.read_version("a")[1]
+
+    def failing(**_: Any) -> None:
+        raise refusal("UnknownError")
+
+    monkeypatch.setattr(server, "put_object", failing)
+    assert not files.replace_if("a", b"ours", "an earlier version")
+    assert not files.replace_if("a", b"ours", None)
+    with pytest.raises(OSError, match="UnknownError"):
+        files.replace_if("a", b"ours", version)
+
+
+def test_a_content_that_breaks_off_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server("absent", "match")
+    files = served(monkeypatch, server)
+    files.replace("a", b"whole")
+    server.broken_reads = 2
+    assert files.read("a") == b"whole"
+    server.broken_reads = 100
+    with pytest.raises(OSError, match="connection was reset"):
+        files.read("a")
+
+
+RACE = """
+import json, sys, time
+from tests.state.s3_place import files_at
+root, number, start, version = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+files = files_at(root)
+files.replace_if(f"warm/{number}", b"", None)
+time.sleep(max(0, start - time.time()))
+won = [files.replace_if(f"new/{turn}", str(number).encode(), None) for turn in range(10)]
+print(json.dumps([won, files.replace_if("there", str(number).encode(), version)]))
+"""
+
+
+def test_of_processes_that_race_one_wins_each_time(files: Files) -> None:
+    files.replace("there", b"")
+    version, start = files.read_version("there")[1], str(time.time() + 3)
+    commands = [[sys.executable, "-c", RACE, files.root, str(number), start, version] for number in range(RACERS)]
+    racers = [subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) for command in commands]
+    told = [json.loads(racer.communicate()[0]) for racer in racers]
+    for turn in range(10):
+        winners = [number for number, (created, _) in enumerate(told) if created[turn]]
+        assert [str(number).encode() for number in winners] == [files.read(f"new/{turn}")]
+    assert [str(number).encode() for number, (_, replaced) in enumerate(told) if replaced] == [files.read("there")]
+
+
+def test_what_travels_holds_no_secret(files: Files) -> None:
+    files.replace("a", b"1")
+    sent = pickle.dumps(State(files))
+    assert pickle.loads(sent).files.read("a") == b"1"  # noqa: S301  (our own bytes)
+    assert SECRET.encode() not in sent
+    assert ACCESS.encode() not in sent
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_a_bucket_is_one_place_however_it_is_spelled(files: Files, scheme: str) -> None:
+    same = Files(files.root.replace("s3://", f"{scheme}://") + "/", files.s3)
+    same.replace("a/b", b"1")
+    assert files.read("a/b") == b"1"
+    assert same.uri("a/b") == files.uri("a/b") == f"{files.root}/a/b"
+
+
+def test_a_directory_of_many_pages_is_listed_and_deleted_whole(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"t/{number:02}" for number in range(25)]
+    for name in [*names, "t.json", "t0/a"]:
+        files.replace(name, b"1")
+    monkeypatch.setattr(pages, "PAGE_KEYS", 4)
+    assert [f"t/{item.name}" for item in files.list("t")] == names
+    files.delete_directory("t")
+    files.delete_directory("t")
+    assert [item.name for item in files.list("", recursive=True)] == ["t.json", "t0/a"]
+
+
+def test_a_marker_of_a_directory_is_no_file(files: Files) -> None:
+    files.replace("t/", b"")
+    files.replace("t/a", b"1")
+    assert [item.name for item in files.list("t")] == ["a"]
+    assert [item.name for item in files.list("", recursive=True)] == ["t/a"]
+    assert files.directories("") == ["t"]
+
+
+def test_a_bucket_that_is_not_there_is_no_empty_state(files: Files) -> None:
+    lost = State(Files("s3://no-such-bucket-of-tests/state", files.s3))
+    for ask in (lambda: lost.files.list("a"), lambda: lost.files.read("a"), lambda: lost.history("sales", "live_files")):
+        with pytest.raises(OSError, match=r"there is no such bucket; mend the location, or `s3\.endpoint`"):
+            ask()
+
+
+def test_keys_that_the_server_does_not_know_are_told_and_not_taken_for_absence(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
+    stranger = Files(files.root, S3Config(endpoint=files.s3.endpoint, region="us-west-1"))  # another client than the one that is cached
+    for ask in (lambda: stranger.list("a"), lambda: stranger.read("a"), lambda: stranger.replace_if("a", b"", None)):
+        with pytest.raises(OSError, match="does not know this access key"):
+            ask()
+
+
+def test_who_may_only_read_is_told_apart(files: Files) -> None:
+    client = s3_files.client_of(files.s3, "change")
+    statement = {"Effect": "Deny", "Principal": "*", "Action": ["s3:PutObject"], "Resource": [f"arn:aws:s3:::{BUCKET}/denied/*"]}
+    client.put_bucket_policy(Bucket=BUCKET, Policy=json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+    denied = Files(f"s3://{BUCKET}/denied", files.s3)
+    try:
+        with pytest.raises(PermissionError) as refused:
+            denied.replace_if("a", b"", None)
+        assert may_not_write(refused.value)
+        assert denied.list("") == []
+    finally:
+        client.delete_bucket_policy(Bucket=BUCKET)
+
+
+def test_nights_write_the_state_without_the_role_that_deletes() -> None:
+    settings = S3Config(profile="night", apply_profile="apply", apply_role_arn="arn:aws:iam::1:role/apply")
+    used = s3_files.s3_files("s3://bucket/state", settings).settings
+    assert (used.profile, used.apply_profile, used.apply_role_arn) == ("night", None, None)
+
+
+def test_without_credentials_nothing_is_read_or_written() -> None:
+    with pytest.raises(UsageError, match="anonymous"):
+        Files("s3://bucket/state", S3Config(anonymous=True)).read("a")
