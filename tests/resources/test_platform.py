@@ -110,7 +110,6 @@ def test_variables_for_secrets_reach_the_configuration_and_no_other_place(tmp_pa
 @pytest.mark.parametrize(
     "key, value, way_out",
     [
-        ("location", "s3://bucket/lake/", "this release sweeps file://"),
         ("location", "gs://bucket/lake/", "this release sweeps file://"),
         ("quarantine", "versioned", "use trash or deferred"),
     ],

@@ -37,6 +37,7 @@ from tests.s3.daemons import Daemons, daemons
 # The same two users on every server: one owns what `bucket` makes, the other may do nothing there.
 OWNER = ("AKOWNER", "owner-secret-key")
 STRANGER = ("AKSTRANGER", "stranger-secret-key")
+PROFILES = {OWNER[0]: "owner", STRANGER[0]: "stranger"}
 REGION = "us-east-1"
 # A day of a lifecycle rule lasts so many seconds on Ceph.
 LIFECYCLE_DAY_SECONDS = 2
@@ -97,7 +98,7 @@ class S3Server:
     @property
     def settings(self) -> S3Config:
         """The server as `s3:` in `lakes.yaml`, for this user."""
-        return S3Config(endpoint=self.endpoint, region=REGION, profile=self.access_key)
+        return S3Config(endpoint=self.endpoint, region=REGION, profile=PROFILES[self.access_key])
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -105,7 +106,7 @@ def environment(folder: Path) -> dict[str, str]:
 
     Clients that are younger than Ceph 16 must not add checksums by themselves.
     """
-    users = (f"[{key}]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n" for key, secret in (OWNER, STRANGER))
+    users = (f"[{PROFILES[key]}]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n" for key, secret in (OWNER, STRANGER))
     credentials = folder / "credentials"
     credentials.write_text("".join(users))
     return {
@@ -264,7 +265,7 @@ osd_objectstore = memstore
 memstore_device_bytes = 8589934592
 [client.rgw.a]
 rgw_data = {folder}/run
-rgw_frontends = beast endpoint=127.0.0.1:{port}
+rgw_frontends = beast endpoint=127.0.0.1:{port} tcp_nodelay=1
 rgw_thread_pool_size = 64
 rgw_multipart_min_part_size = 1
 rgw_lc_debug_interval = {LIFECYCLE_DAY_SECONDS}

@@ -252,9 +252,12 @@ def test_a_bucket_that_is_not_there_is_no_empty_state(files: Files) -> None:
             ask()
 
 
-def test_keys_that_the_server_does_not_know_are_told_and_not_taken_for_absence(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
-    stranger = Files(files.root, S3Config(endpoint=files.s3.endpoint, region="us-west-1"))  # another client than the one that is cached
+def test_keys_that_the_server_does_not_know_are_told_and_not_taken_for_absence(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "credentials").write_text("[nobody]\naws_access_key_id = nobody\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    stranger = Files(files.root, S3Config(endpoint=files.s3.endpoint, profile="nobody"))
     for ask in (lambda: stranger.list("a"), lambda: stranger.read("a"), lambda: stranger.replace_if("a", b"", None)):
         with pytest.raises(OSError, match="does not know this access key"):
             ask()

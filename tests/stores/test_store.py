@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from gc_assets.stores.store import SCHEMES, open_objects, open_store, unsupporte
 PACKAGE = Path(__file__).parents[2] / "gc_assets"
 
 
-def refused(**keys: str) -> list[tuple[str, str]]:
+def refused(**keys: Any) -> list[tuple[str, str]]:
     return list(unsupported(StorageConfig.model_validate({"name": "s", "location": "/data/lake", **keys})))
 
 
@@ -27,12 +28,23 @@ def test_every_spelling_of_a_local_place_opens_the_local_store(location: str) ->
     assert refused(location=location) == []
 
 
-@pytest.mark.parametrize("location", ["s3://bucket/prefix/", "s3a://bucket/", "gs://bucket/", "hdfs://name/x"])
+@pytest.mark.parametrize("location", ["gs://bucket/", "hdfs://name/x"])
 def test_a_location_that_no_store_has_is_refused_with_those_there_are(location: str) -> None:
     with pytest.raises(UsageError, match=rf"'{location}'.* this release sweeps file://"):
         open_store(location)
     ((key, why),) = refused(location=location)
     assert (key, why.startswith(f"{location!r} : this release sweeps file://")) == ("location", True)
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/prefix/", "s3a://bucket/prefix", "S3N://bucket/prefix/"])
+def test_every_spelling_of_a_place_in_a_bucket_opens_the_store_of_buckets(location: str) -> None:
+    assert (open_store(location).scheme, open_store(location).location) == ("s3", location)
+    assert refused(location=location) == []
+
+
+def test_how_a_bucket_is_reached_is_not_said_of_a_disk() -> None:
+    ((key, why),) = refused(s3={"region": "eu-west-1"})
+    assert (key, why) == ("s3", "it is not for a file:// storage; leave it out")
 
 
 @pytest.mark.parametrize("location, why", [("file://nas/data/", "'nas'"), ("/data/../lake", r"`\.\.`")])
@@ -61,7 +73,7 @@ def test_an_object_is_reached_by_the_scheme_of_its_address(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/a", "hdfs:///a"])
+@pytest.mark.parametrize("address", ["gs://bucket/a", "hdfs:///a"])
 def test_an_address_that_no_store_reads_is_refused_by_name(address: str) -> None:
     with pytest.raises(StoreError, match=rf"'{address}' is on no store that this release reads"):
         open_objects().read(address)
