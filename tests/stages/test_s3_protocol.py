@@ -6,9 +6,8 @@ are, so it is the clock of the nights that goes ahead.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,37 +20,19 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 
-from gc_assets.config.models import Config, StorageConfig
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
 from tests.s3.servers import S3Server, shared
-from tests.stages.lakehouse import STORAGE, Lakehouse, counts, outcomes
-from tests.stores.s3_bench import S3Bench, in_a_bucket
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.lakehouse import counts, outcomes
+from tests.stores.s3_bench import in_a_bucket
 
 pytestmark = pytest.mark.spark
 
 MODES: tuple[QuarantineMode, ...] = ("versioned", "trash", "deferred")
 ROWS = Schema(NestedField(1, "id", LongType()))
-
-
-@dataclass
-class BucketHouse(Lakehouse):
-    """A storage in a bucket."""
-
-    bench: S3Bench = field(kw_only=True)
-
-    @property
-    def config(self) -> Config:
-        place = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.places.default}
-        storage = StorageConfig.model_validate({**place, "mode": "apply", "quarantine_days": 0, **self.settings})
-        return Config(state=str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes))
-
-    def contents(self) -> dict[str, str]:
-        """Key to sha256 of every object that can be read, but the collector's own."""
-        keys = [key for key in self.bench.everything() if not key.startswith(RESERVED_PREFIX)]
-        return {key: hashlib.sha256(self.bench.get(key) or b"").hexdigest() for key in keys}
 
 
 class Lakes:

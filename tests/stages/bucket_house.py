@@ -1,0 +1,29 @@
+"""A storage in a bucket of a real S3 server, for the tests of stages."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from gc_assets.config.models import Config, StorageConfig
+from gc_assets.stores.protocol import RESERVED_PREFIX
+from tests.stages.lakehouse import STORAGE, Lakehouse
+from tests.stores.s3_bench import S3Bench
+
+
+@dataclass
+class BucketHouse(Lakehouse):
+    """A storage in a bucket."""
+
+    bench: S3Bench = field(kw_only=True)
+
+    @property
+    def config(self) -> Config:
+        place = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.places.default}
+        storage = StorageConfig.model_validate({**place, "mode": "apply", "quarantine_days": 0, **self.settings})
+        return Config(state=str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes))
+
+    def contents(self) -> dict[str, str]:
+        """Key to sha256 of every object that can be read, but the collector's own."""
+        keys = [key for key in self.bench.everything() if not key.startswith(RESERVED_PREFIX)]
+        return {key: hashlib.sha256(self.bench.get(key) or b"").hexdigest() for key in keys}
