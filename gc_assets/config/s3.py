@@ -36,7 +36,7 @@ class S3Config(Model):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Most requests a second, of all processes together. Default: no limit.",
+        description="Most requests a second of one process; Spark runs one for each core. Default: no limit.",
     )
 
     def __hash__(self) -> int:

@@ -21,13 +21,15 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
+from gc_assets.s3.pace import Pace
 
 # `read` is what nights and plans may do, `change` what an apply may.
 Role = Literal["read", "change"]
 
 _REGION: Final = "us-east-1"
-# Attempts at one request, the first included, with pauses that grow and differ (botocore's
-# "standard" mode). What a server refuses for good is not asked again.
+# Attempts at one request, the first included, with pauses that grow and differ. botocore's
+# "adaptive" mode asks slower where a server says SlowDown, and faster again after. What a server
+# refuses for good is not asked again.
 _ATTEMPTS: Final = 8
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
@@ -63,6 +65,17 @@ def client_of(settings: S3Config, role: Role) -> Any:
     if role == "change" and settings.anonymous:
         raise UsageError("`s3.anonymous` reads without credentials, so nothing can be changed there; name a profile or a role")
     return _client(settings, role, os.getpid())  # pyright: ignore[reportArgumentType]  (models are frozen, and so hashable)
+
+
+def pace_of(settings: S3Config) -> Pace:
+    """Returns what all requests of this process to these settings wait for."""
+    return _pace(settings, os.getpid())
+
+
+@functools.lru_cache(maxsize=64)
+def _pace(settings: S3Config, process: int) -> Pace:
+    del process
+    return Pace(settings.max_requests_per_second)
 
 
 @contextmanager
@@ -106,7 +119,7 @@ def _client(settings: S3Config, role: Role, process: int) -> Any:
     path_style = settings.path_style if settings.path_style is not None else settings.endpoint is not None
     config = BotoConfig(
         signature_version=UNSIGNED if settings.anonymous else "s3v4",
-        retries={"mode": "standard", "max_attempts": _ATTEMPTS},
+        retries={"mode": "adaptive", "max_attempts": _ATTEMPTS},
         s3={"addressing_style": "path" if path_style else "auto"},
         # Servers other than AWS refuse the checksums that newer clients add by themselves.
         request_checksum_calculation="when_required",
@@ -117,7 +130,10 @@ def _client(settings: S3Config, role: Role, process: int) -> Any:
         user_agent_extra="gc-assets",
     )
     region = settings.region or session.get_config_variable("region") or _REGION
-    return session.create_client("s3", region_name=region, endpoint_url=settings.endpoint, config=config)
+    client = session.create_client("s3", region_name=region, endpoint_url=settings.endpoint, config=config)
+    pace = pace_of(settings)
+    client.meta.events.register("before-send.s3", lambda **_: pace.wait())
+    return client
 
 
 def session_of(settings: S3Config, role: Role) -> Any:

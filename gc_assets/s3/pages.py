@@ -29,7 +29,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (lxml has
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
-from gc_assets.s3.client import Role, as_os_error, client_of, told
+from gc_assets.s3.client import Role, as_os_error, client_of, pace_of, told
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
@@ -229,6 +229,7 @@ def _fetched(settings: S3Config, role: Role, operation: str, asked: dict[str, An
     for attempt in range(_ATTEMPTS):
         with told(place):
             url = client.generate_presigned_url(operation, Params=asked, ExpiresIn=_SIGNED_SECONDS)
+        pace_of(settings).wait()
         try:
             with told(place):
                 answer = _session(client).send(AWSRequest(method="GET", url=url, headers=headers).prepare())
