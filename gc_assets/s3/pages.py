@@ -37,8 +37,9 @@ _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 _OK: Final = 200
 _LONGEST_PAUSE: Final = 20.0
 _SIGNED_SECONDS: Final = 600
-# What XML cannot say, raw or by its number. Servers write it into words of their own, and into keys where they do not honour
-# `encoding-type=url`. Read as U+FFFD it is one place in a page that cannot be read, instead of a page that cannot.
+# What XML cannot say, raw or by its number. Servers write it into words of their own, and into keys
+# where they do not honour `encoding-type=url`. Read as U+FFFD it is one place in a page that cannot
+# be read, instead of a page that cannot.
 _NO_XML: Final = re.compile(
     rb"[\x00-\x08\x0b\x0c\x0e-\x1f]|\xef\xbf[\xbe\xbf]|&#(?:x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef])|0*(?:[0-8]|1[124-9]|2\d|3[01]|6553[45]));",
     re.IGNORECASE,
