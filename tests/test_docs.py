@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gc_assets.config import models as config
+from gc_assets.config.s3 import S3Config
 from gc_assets.core import gates
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.icechunk.config import IcechunkExpiry, IcechunkRetention
@@ -46,6 +47,7 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
     [
         config.StorageConfig,
         config.Gates,
+        S3Config,
         IcebergRetention,
         IcechunkRetention,
         IcechunkExpiry,
@@ -62,6 +64,11 @@ def test_every_key_of_the_configuration_is_documented(model: type[config.Storage
         "kind",
         "retention",
     }
+
+
+def test_every_setting_of_s3_is_in_its_page() -> None:
+    page = (ROOT / "docs" / "s3.md").read_text().split("## Settings")[1].split("\n## ")[0]
+    assert [name for name in S3Config.model_fields if f"| `{name}` |" not in page] == []
 
 
 def test_every_key_of_a_nessie_lake_is_documented() -> None:

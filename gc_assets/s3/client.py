@@ -102,7 +102,8 @@ def code_of(error: botocore.exceptions.ClientError) -> str:
 def as_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError:
     """Returns the answer of a server as the error that the protocols of objects name."""
     code = code_of(error)
-    said = str(error.response.get("Error", {}).get("Message", "")) or code
+    # Ceph 16 names a code and no message.
+    said = str(error.response.get("Error", {}).get("Message") or code)
     if code in NOT_FOUND:
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
     words = f"{code}: {said}" if said != code else code
@@ -143,11 +144,16 @@ def session_of(settings: S3Config, role: Role) -> Any:
     arn = (settings.apply_role_arn if changes else None) or settings.role_arn
     try:
         session = botocore.session.Session(profile=profile)
+        session.get_scoped_config()  # a session looks its profile up when it is first asked for something
         if arn is None:
             return session
+        credentials = session.get_credentials()
+        if credentials is None:
+            way_out = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name `s3.profile`"
+            raise UsageError(f"s3: there are no credentials to assume the role {arn} with; {way_out}")
         fetcher = AssumeRoleCredentialFetcher(
             client_creator=session.create_client,
-            source_credentials=session.get_credentials(),
+            source_credentials=credentials,
             role_arn=arn,
             extra_args={"RoleSessionName": f"gc-assets-{role}"},
         )

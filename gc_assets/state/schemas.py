@@ -259,7 +259,7 @@ STORAGE_INVENTORY = table(
     column("key", STRING, "Canonical key."),
     column("size_bytes", LONG, "Size."),
     column("last_modified", TIMESTAMP, "The store's own time of last modification."),
-    column("etag", STRING, "Identity of the bytes; `<size>-<mtime in ns>-<inode>` on a local disk."),
+    column("etag", STRING, "Identity of the bytes; `<size>-<mtime in ns>-<inode>` on a local disk, `<etag>-<size>-<seconds>` in a bucket."),
     column("version_id", STRING, "Object version where the store has versions."),
     column("storage_class", STRING, "Storage class where the store has them."),
     column("source", STRING, "`listing`, or the inventory report it came from."),

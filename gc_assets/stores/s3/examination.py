@@ -86,7 +86,11 @@ def _traits(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Says by canaries what the server can do."""
     traits = probe(bucket)
     compares = {"none": "does not compare as it deletes", "one": "compares as it deletes one object", "batch": "compares as it deletes"}
-    if not traits.create_if_absent:
+    if not traits.create_if_absent and traits.versions:
+        # `lease` keeps a lease single by its versions.
+        found = f"this server ignores If-None-Match in bucket {bucket.name}; its versions tell which of two plans was first"
+        yield Finding(storage.name, "traits", WARN, found, "Plans can be applied. Histories of Icechunk here cannot be edited.")
+    elif not traits.create_if_absent:
         found = "two writers can create the same object: this server ignores If-None-Match"
         yield Finding(storage.name, "traits", FAIL, found, "Nothing can be applied here: no lease keeps two plans apart.")
     elif not traits.replace_if_match:
@@ -101,7 +105,9 @@ def _lease(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[Fi
     try:
         holder = holder_of(bucket)
     except StoreError as error:
-        yield Finding(storage.name, "lease", FAIL, str(error), "Make sure that nothing changes the storage, then remove it.")
+        unread = isinstance(error.__cause__, OSError)
+        todo = "Mend what it names." if unread else "Make sure that nothing changes the storage, then remove it."
+        yield Finding(storage.name, "lease", FAIL, str(error), todo)
         return
     if holder is None:
         yield Finding(storage.name, "lease", OK, "nobody is changing the storage")

@@ -94,7 +94,8 @@ def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: ti
         lease.check()
         _clear_away(bucket, token)
     except OSError as error:
-        raise StoreError(f"storage {bucket.location}: its lease cannot be taken: {error.strerror or error}") from error
+        where = error.filename or bucket.address(_LEASES)
+        raise StoreError(f"storage {bucket.location}: its lease cannot be taken: {where}: {error.strerror or error}") from error
     return lease
 
 
@@ -105,7 +106,8 @@ def holder_of(bucket: Bucket) -> Holder | None:
     try:
         latest = _latest(bucket, "read")
     except OSError as error:
-        raise StoreError(f"storage {bucket.location}: its lease cannot be read: {error.strerror or error}") from error
+        where = error.filename or bucket.address(_LEASES)
+        raise StoreError(f"storage {bucket.location}: its lease cannot be read: {where}: {error.strerror or error}") from error
     return None if latest is None or latest[1]["released"] else _holder(*latest)
 
 
