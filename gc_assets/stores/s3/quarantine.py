@@ -173,11 +173,15 @@ class Trash:
         """Acts as `Quarantine.act` says."""
         try:
             keeps = self.bucket.keeps_versions("change")
+            unnamed = _NULL if self.bucket.has_versions("change") else None
         except OSError as error:
             return [_failed(planned, error) for planned in batch]
 
         def prepared(planned: Planned, resumed: bool) -> Result | Deletion:
-            return self._done(planned, keeps, resumed)
+            step = self._done(planned, keeps, resumed)
+            if isinstance(step, Result):
+                return step
+            return Deletion(planned, tuple((key, version_id or unnamed) for key, version_id in step.objects))
 
         return _deleted_and_settled(self.bucket, batch, resumed, prepared, lambda _, __: Result(DONE))
 
@@ -244,9 +248,13 @@ class Deferred:
         """Acts as `Quarantine.act` says. A restore is done where the object still stands in its
         place.
         """
-        return each(batch, lambda planned: _answer(planned, lambda: self._one(planned, planned in resumed)))
+        try:
+            unnamed = _NULL if any(planned.action == "purge" for planned in batch) and self.bucket.has_versions("change") else None
+        except OSError as error:
+            return [_failed(planned, error) for planned in batch]
+        return each(batch, lambda planned: _answer(planned, lambda: self._one(planned, planned in resumed, unnamed)))
 
-    def _one(self, planned: Planned, resumed: bool) -> Result:
+    def _one(self, planned: Planned, resumed: bool, unnamed: str | None) -> Result:
         here = self.bucket.head(planned.key, version_id=planned.version_id if planned.action == "purge" else None)
         if here is None:
             return Result(DONE) if resumed and planned.action == "purge" else _absent(planned)
@@ -254,12 +262,13 @@ class Deferred:
             return _changed(planned, here)
         if planned.action != "purge":
             return Result(DONE)
-        if here.version_id is None:
+        version_id = here.version_id or unnamed
+        if version_id is None:
             return _removed(self.bucket, planned)
-        covered = self._covered(planned, here.version_id)
+        covered = self._covered(planned, version_id)
         if covered is not None:
             return covered
-        (deleted,) = self.bucket.delete([(planned.key, here.version_id)])
+        (deleted,) = self.bucket.delete([(planned.key, version_id)])
         return Result(DONE) if deleted.error is None else _said(planned, deleted)
 
     def _covered(self, planned: Planned, version_id: str) -> Result | None:
@@ -377,7 +386,8 @@ def _said(planned: Planned, deleted: Deleted) -> Result:
 
 def _is_other(here: Head, planned: Planned) -> bool:
     """Says whether another object stands there than the planned one."""
-    return here.identity != planned.etag or (planned.version_id is not None and here.version_id != planned.version_id)
+    # Some servers do not name the version of an object from before versioning (Ceph 16).
+    return here.identity != planned.etag or (planned.version_id is not None and (here.version_id or _NULL) != planned.version_id)
 
 
 def _is_copy(in_trash: Head, planned: Planned) -> bool:
