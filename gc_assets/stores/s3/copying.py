@@ -74,6 +74,18 @@ def copied(bucket: Bucket, key: str, to: str, source: Head) -> None:
             TaggingDirective="COPY",
             **made,
         )
+    if source.answer.get("TagCount"):
+        _tagged(bucket, key, to, source.answer["TagCount"])
+
+
+def _tagged(bucket: Bucket, key: str, to: str, tags: int) -> None:
+    """Tags a copy as its source is, where the server left the tags out (Ceph 16)."""
+    made = bucket.head(to)
+    if made is not None and made.answer.get("TagCount") != tags:
+        with told(bucket.address(to)):
+            client = bucket.client("change")
+            found = client.get_object_tagging(**bucket.target(key)).get("TagSet", [])
+            client.put_object_tagging(**bucket.target(to), Tagging={"TagSet": found})
 
 
 def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:

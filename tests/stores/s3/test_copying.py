@@ -20,7 +20,7 @@ HELD = f".gc-assets/trash/{PLAN}/a"
 
 @pytest.fixture
 def bench() -> Iterator[S3Bench]:
-    with in_a_bucket("ceph") as opened:
+    with in_a_bucket("ceph", prefix="lake/") as opened:
         yield opened
 
 

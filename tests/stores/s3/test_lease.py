@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from threading import Barrier, Thread
+from threading import Thread
 from typing import Any
 
 import pytest

@@ -507,7 +507,6 @@ def killed_and_ended(bench: S3Bench, step: int, at: Any, mode: QuarantineMode, a
 
 def kill(children: Sequence[Any]) -> None:
     os.kill(children[0].pid, signal.SIGKILL)
-    children[0].join(60)
 
 
 @every_mode
