@@ -64,6 +64,7 @@ def copied(bucket: Bucket, key: str, to: str, source: Head) -> None:
     if source.answer["ContentLength"] > WHOLE_BYTES:
         _abort_unfinished(bucket, to)
         _in_parts(bucket, key, to, source, made | _tags(bucket, key))
+        _tagged(bucket, key, to, source, made)
         return
     with told(bucket.address(key)):
         bucket.client("change").copy_object(
@@ -74,14 +75,15 @@ def copied(bucket: Bucket, key: str, to: str, source: Head) -> None:
             TaggingDirective="COPY",
             **made,
         )
-    if source.answer.get("TagCount"):
-        _tagged(bucket, key, to, source.answer["TagCount"])
+    _tagged(bucket, key, to, source, made)
 
 
-def _tagged(bucket: Bucket, key: str, to: str, tags: int) -> None:
-    """Tags a copy as its source is, where the server left the tags out (Ceph 16)."""
+def _tagged(bucket: Bucket, key: str, to: str, source: Head, attributes: Mapping[str, Any]) -> None:
+    """Tags a copy as its source is, where the server left the tags out or spoilt them (Ceph 16)."""
+    if not source.answer.get("TagCount"):
+        return
     made = bucket.head(to)
-    if made is not None and made.answer.get("TagCount") != tags:
+    if made is not None and made.answer.get("Metadata") == attributes["Metadata"]:
         with told(bucket.address(to)):
             client = bucket.client("change")
             found = client.get_object_tagging(**bucket.target(key)).get("TagSet", [])
@@ -96,7 +98,10 @@ def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
     made = _attributes(held, RESTORED, quarantined) | _tags(bucket, key)
     try:
         if held.answer["ContentLength"] > THROUGH_HERE_BYTES:
-            return _in_parts(bucket, key, to, held, made, only_if_absent=True)
+            is_made = _in_parts(bucket, key, to, held, made, only_if_absent=True)
+            if is_made:
+                _tagged(bucket, key, to, held, made)
+            return is_made
         with told(bucket.address(key)):
             client = bucket.client("change")
             content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(held.identity)}"')["Body"].read()
