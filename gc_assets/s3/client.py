@@ -56,15 +56,18 @@ _WAYS_OUT: Final = {
 }
 
 
-def client_of(settings: S3Config, role: Role) -> Any:
+def client_of(settings: S3Config, role: Role, attempts: int = _ATTEMPTS) -> Any:
     """Returns this process's client. It is safe to use from threads.
+
+    A request is made `attempts` times at most. One that must be preceded by a look each time is
+    made once.
 
     Raises `UsageError` where a profile or its credentials are not there, or where nobody may change
     anything.
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`s3.anonymous` reads without credentials, so nothing can be changed there; name a profile or a role")
-    return _client(settings, role, os.getpid())  # pyright: ignore[reportArgumentType]  (models are frozen, and so hashable)
+    return _client(settings, role, attempts, os.getpid())  # pyright: ignore[reportArgumentType]  (models are frozen, and so hashable)
 
 
 def pace_of(settings: S3Config) -> Pace:
@@ -113,14 +116,14 @@ def as_os_error(error: botocore.exceptions.ClientError, address: str) -> OSError
 
 
 @functools.lru_cache(maxsize=64)
-def _client(settings: S3Config, role: Role, process: int) -> Any:
+def _client(settings: S3Config, role: Role, attempts: int, process: int) -> Any:
     """Makes a client. `process` keeps a forked process from using its parent's sockets."""
     del process
     session = session_of(settings, role)
     path_style = settings.path_style if settings.path_style is not None else settings.endpoint is not None
     config = BotoConfig(
         signature_version=UNSIGNED if settings.anonymous else "s3v4",
-        retries={"mode": "adaptive", "max_attempts": _ATTEMPTS},
+        retries={"mode": "adaptive", "total_max_attempts": attempts},
         s3={"addressing_style": "path" if path_style else "auto"},
         # Servers other than AWS refuse the checksums that newer clients add by themselves.
         request_checksum_calculation="when_required",

@@ -99,7 +99,8 @@ _Next = Callable[[Page, Any, str, str], dict[str, Any]]
 
 def _pages(settings: S3Config, role: Role, operation: str, asked: dict[str, Any], after: bytes, following: _Next) -> Iterator[Page]:
     place, prefix = f"s3://{asked['Bucket']}/{asked['Prefix']}", asked["Prefix"].encode()
-    last, met = after, frozenset[str]()
+    # Ceph 16 begins with the versions of the key after which it was asked. No version has an empty id.
+    last, met = after, frozenset({""} if following is _by_version else ())
     while True:
         root, name_space = _fetched(settings, role, operation, asked, place)
         page = _parsed(root, name_space, place)

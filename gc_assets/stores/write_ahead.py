@@ -44,7 +44,8 @@ class ShareRecord:
     """What earlier runs wrote of a share, by `Planned.act`.
 
     `settled` are final outcomes. `interrupted` are the acts of every batch that never got its
-    outcome, even if a later batch settled them.
+    outcome, and those that failed, even if a later batch settled them: an answer may have been lost
+    after the store had acted.
     """
 
     settled: Mapping[Act, Outcome]
@@ -71,6 +72,7 @@ class WriteAheadLog:
             if name.endswith(_OUTCOME):
                 outcomes = self._read(share, name, _outcome)
                 settled |= {o.planned.act: o for o in outcomes if o.verdict != FAILED}
+                interrupted |= {o.planned.act for o in outcomes if o.verdict == FAILED}
             elif name.endswith(_INTENT) and name.removesuffix(_INTENT) + _OUTCOME not in names:
                 interrupted |= {planned.act for planned in self._read(share, name, _planned)}
         return ShareRecord(settled, frozenset(interrupted))

@@ -65,10 +65,10 @@ def _bucket(server: S3Server, *, versioned: bool) -> str:
 
 
 @contextmanager
-def in_a_bucket(kind: str, *, versioned: bool = False, prefix: str = PREFIX) -> Iterator[S3Bench]:
-    """A place of its own below a prefix in a bucket of the suite's server of that kind."""
+def in_a_bucket(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own: bool = False) -> Iterator[S3Bench]:
+    """A place of its own below a prefix in a bucket of the suite's server of that kind; `own` where the test changes the bucket."""
     server, below = shared(kind), f"{prefix}{secrets.token_hex(4)}/"
-    bucket = _bucket(server, versioned=versioned)
+    bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
     places = Places(default=server.settings)
     yield S3Bench(
         server.client(), bucket, below, open_store(f"s3://{bucket}/{below}", places), places, "versioned" if versioned else "trash"

@@ -6,6 +6,7 @@ missing object is null here and no error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from gc_assets.stores.s3.objects import identity_of, payer
 
 # Requests about single keys that a batch makes at the same time.
 CONCURRENT: Final = 16
+# What the XML of a request to delete many keys cannot say, or a server's answer to it.
+_ALONE: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -43,6 +46,7 @@ class Version:
 
     version_id: str
     is_marker: bool
+    modified: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,14 @@ class Bucket:
 
     def client(self, role: Role) -> Any:
         return client_of(self.settings, role)
+
+    def client_that_asks_once(self) -> Any:
+        """Returns a client for deletes of what stands at a key, whatever that is.
+
+        Made again after a pause, such a request would meet what was written in the pause. So it is
+        made again only after another look.
+        """
+        return client_of(self.settings, "change", attempts=1)
 
     def address(self, key: str) -> str:
         return f"s3://{self.name}/{self.prefix}{key}"
@@ -115,30 +127,46 @@ class Bucket:
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
         """Returns versions and markers of one key, the newest first."""
-        full = f"{self.prefix}{key}"
-        page = next(pages.versions(self.settings, self.name, full, role=role, page_keys=at_most))
-        return [
-            Version(version_id, is_marker)
-            for found, version_id, is_marker in zip(page.keys, page.version_ids, page.markers, strict=True)
-            if found == full.encode()
-        ]
+        full, versions = f"{self.prefix}{key}".encode(), list[Version]()
+        for page in pages.versions(self.settings, self.name, full.decode(), role=role, page_keys=at_most):
+            rows = zip(page.keys, page.version_ids, page.markers, page.modified, strict=True)
+            versions += [Version(number, marker, datetime.fromisoformat(at)) for found, number, marker, at in rows if found == full]
+            # A server may answer with fewer than it was asked for.
+            if len(versions) >= at_most or page.last != full:
+                break
+        return versions[:at_most]
 
     def delete(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
         """Deletes keys, at most 1,000 in a request: with a version id that version for good, without
         one what stands there. Answers are in the order of the keys. Raises `OSError` where a
         request as a whole is refused.
         """
-        answers: list[Deleted] = []
-        for start in range(0, len(objects), pages.PAGE_KEYS):
-            answers += self._deleted(objects[start : start + pages.PAGE_KEYS])
-        return answers
+        answers = dict[tuple[str, str | None], Deleted]()
+        alone, together = list[tuple[str, str | None]](), list[tuple[str, str | None]]()
+        for item in objects:
+            (alone if _ALONE.search(f"{self.prefix}{item[0]}") else together).append(item)
+        for start in range(0, len(together), pages.PAGE_KEYS):
+            some = together[start : start + pages.PAGE_KEYS]
+            answers |= zip(some, self._deleted(some), strict=True)
+        answers |= zip(alone, each(alone, self._deleted_alone), strict=True)
+        return [answers[item] for item in objects]
+
+    def _deleted_alone(self, item: tuple[str, str | None]) -> Deleted:
+        key, version_id = item
+        client = self.client("change") if version_id is not None else self.client_that_asks_once()
+        try:
+            with told(self.address(key)):
+                answer = client.delete_object(**self.target(key, version_id))
+        except PermissionError as error:
+            return Deleted(f"AccessDenied: {error.strerror}")
+        return Deleted(None, answer.get("VersionId") if answer.get("DeleteMarker") else None)
 
     def _deleted(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
         named = [{"Key": f"{self.prefix}{key}"} | ({"VersionId": version} if version else {}) for key, version in objects]
+        # A version is deleted as often as one likes.
+        client = self.client("change") if all(version is not None for _, version in objects) else self.client_that_asks_once()
         with told(f"s3://{self.name}/{self.prefix}"):
-            answer = self.client("change").delete_objects(
-                Bucket=self.name, Delete={"Objects": named}, **payer(self.settings.requester_pays)
-            )
+            answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer(self.settings.requester_pays))
         # A version's answer names the version; that of a key without one may or may not.
         gone = {_named(item, of): item for item in answer.get("Deleted", []) for of in ("VersionId", None)}
         wrong = {_named(item, of): item for item in answer.get("Errors", []) for of in ("VersionId", None)}
@@ -156,11 +184,11 @@ class Bucket:
 
     def remove(self, key: str, etag: str | None = None) -> dict[str, Any]:
         """Deletes what stands at a key, on the condition of the server's own etag where the server
-        compares it. Returns the answer.
+        compares it. It asks once. Returns the answer.
         """
         condition = {"IfMatch": f'"{etag}"'} if etag is not None else {}
         with told(self.address(key)):
-            return self.client("change").delete_object(**self.target(key), **condition)
+            return self.client_that_asks_once().delete_object(**self.target(key), **condition)
 
     def now(self) -> datetime:
         """Returns the server's time, in whole seconds. Raises `StoreError` where the server does

@@ -8,11 +8,12 @@ parts (Amazon S3 API Reference, CopyObject and UploadPartCopy).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlencode
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from gc_assets.s3.client import PRECONDITION, code_of, told
 from gc_assets.stores.s3.bucket import Bucket, Head, each
@@ -61,7 +62,9 @@ def copied(bucket: Bucket, key: str, to: str, source: Head) -> None:
     """Copies the object that `source` describes. Raises `OSError` where another one stands there."""
     made = _attributes(source, QUARANTINED, source.identity)
     if source.answer["ContentLength"] > WHOLE_BYTES:
-        _in_parts(bucket, key, to, source, made | _tags(bucket, key), {})
+        _abort_unfinished(bucket, to)
+        _in_parts(bucket, key, to, source, made | _tags(bucket, key))
+        _tagged(bucket, key, to, source, made)
         return
     with told(bucket.address(key)):
         bucket.client("change").copy_object(
@@ -72,6 +75,19 @@ def copied(bucket: Bucket, key: str, to: str, source: Head) -> None:
             TaggingDirective="COPY",
             **made,
         )
+    _tagged(bucket, key, to, source, made)
+
+
+def _tagged(bucket: Bucket, key: str, to: str, source: Head, attributes: Mapping[str, Any]) -> None:
+    """Tags a copy as its source is, where the server left the tags out or spoilt them (Ceph 16)."""
+    if not source.answer.get("TagCount"):
+        return
+    made = bucket.head(to)
+    if made is not None and made.answer.get("Metadata") == attributes["Metadata"]:
+        with told(bucket.address(to)):
+            client = bucket.client("change")
+            found = client.get_object_tagging(**bucket.target(key)).get("TagSet", [])
+            client.put_object_tagging(**bucket.target(to), Tagging={"TagSet": found})
 
 
 def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
@@ -82,8 +98,10 @@ def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
     made = _attributes(held, RESTORED, quarantined) | _tags(bucket, key)
     try:
         if held.answer["ContentLength"] > THROUGH_HERE_BYTES:
-            _in_parts(bucket, key, to, held, made, {"IfNoneMatch": "*"})
-            return True
+            is_made = _in_parts(bucket, key, to, held, made, only_if_absent=True)
+            if is_made:
+                _tagged(bucket, key, to, held, made)
+            return is_made
         with told(bucket.address(key)):
             client = bucket.client("change")
             content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(held.identity)}"')["Body"].read()
@@ -97,8 +115,24 @@ def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
     return True
 
 
-def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, Any], condition: dict[str, str]) -> None:
-    """Copies an object in parts. What an interrupted copy leaves behind is an unfinished upload."""
+def _abort_unfinished(bucket: Bucket, to: str) -> None:
+    """Aborts what a killed copy left behind at a key that nobody else writes."""
+    target = bucket.target(to)
+    with told(bucket.address(to)):
+        client = bucket.client("change")
+        for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket.name, Prefix=target["Key"]):
+            for upload in page.get("Uploads", []):
+                if upload["Key"] == target["Key"]:
+                    client.abort_multipart_upload(**target, UploadId=upload["UploadId"])
+
+
+def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, Any], only_if_absent: bool = False) -> bool:
+    """Copies an object in parts. Returns false where something stands there by now.
+
+    Not every server heeds a condition as it completes an upload, so another look comes immediately
+    before. A copy that was killed leaves an unfinished upload behind.
+    """
+    condition = {"IfNoneMatch": "*"} if only_if_absent else {}
     target, client = bucket.target(to), bucket.client("change")
     with told(bucket.address(to)):
         upload = client.create_multipart_upload(**target, **made)["UploadId"]
@@ -118,10 +152,15 @@ def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, A
 
         try:
             parts = each(_ranges(source.answer["ContentLength"]), part)
+            if only_if_absent and bucket.head(to) is not None:
+                client.abort_multipart_upload(**target, UploadId=upload)
+                return False
             client.complete_multipart_upload(**target, UploadId=upload, MultipartUpload={"Parts": parts}, **condition)
         except BaseException:
-            client.abort_multipart_upload(**target, UploadId=upload)
+            with suppress(ClientError, BotoCoreError):  # the first failure is the one to tell
+                client.abort_multipart_upload(**target, UploadId=upload)
             raise
+    return True
 
 
 def _ranges(size_bytes: int) -> Iterator[tuple[int, str]]:

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import socket
+import time
 import uuid
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
@@ -29,6 +32,8 @@ from gc_assets.stores.s3.objects import S3Objects
 
 _LEASES: Final = f"{RESERVED_PREFIX}lease/"
 _DIGITS: Final = 12
+# How often a process tries again that met others who tried at the same time.
+_RACES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class S3Lease:
     def check(self) -> None:
         """Checks as `Lease.check` says. An expired lease that nobody took over is still ours."""
         record = self._ours()
-        if datetime.fromisoformat(record["expires_at"]) - self.clock.now() < self.duration / 2:
+        if datetime.fromisoformat(record["expires_at"]) - _now(self.bucket, self.clock) < self.duration / 2:
             self._renew(record)
 
     def renew(self) -> None:
@@ -58,7 +63,7 @@ class S3Lease:
             _write(self.bucket, self.token, latest[1] | {"released": True})
 
     def _renew(self, record: dict[str, Any]) -> None:
-        _write(self.bucket, self.token, record | {"expires_at": (self.clock.now() + self.duration).isoformat()})
+        _write(self.bucket, self.token, record | {"expires_at": (_now(self.bucket, self.clock) + self.duration).isoformat()})
 
     def _ours(self) -> dict[str, Any]:
         latest = _latest(self.bucket, "change")
@@ -79,24 +84,40 @@ def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: ti
     storage or a lease cannot be read or written.
     """
     try:
-        latest = _latest(bucket, "change")
-        now = clock.now()
-        if latest is not None and not latest[1]["released"] and _holder(*latest).is_live(now):
-            raise GateRefused(
-                f"storage {bucket.location} is being changed by {_holder(*latest)}. Wait for it to finish, or until "
-                f"{latest[1]['expires_at']}; if that process is surely gone, this is also the time from which the next apply takes it over."
-            )
-        token, nonce = (latest[0] if latest is not None else 0) + 1, uuid.uuid4().hex
-        lease = S3Lease(bucket, token, nonce, duration, clock)
-        holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
-        _create(bucket, asdict(holder) | {"nonce": nonce, "released": False})
-        # Who looked long ago may have created a token that was taken and cleared away meanwhile.
-        lease.check()
-        _clear_away(bucket, token)
+        for _ in range(_RACES):
+            lease = _won(bucket, plan_id, owner, clock, duration)
+            if lease is not None:
+                _clear_away(bucket, lease.token)
+                return lease
+            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311  (parts those who race, no secret)
     except OSError as error:
         where = error.filename or bucket.address(_LEASES)
         raise StoreError(f"storage {bucket.location}: its lease cannot be taken: {where}: {error.strerror or error}") from error
-    return lease
+    raise GateRefused(
+        f"storage {bucket.location}: other processes took its lease at the same time; apply again when their plan is finished"
+    )
+
+
+def _won(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta) -> S3Lease | None:
+    """Returns the lease, or null where another process tried for it at the same time."""
+    latest = _latest(bucket, "change")
+    now = _now(bucket, clock)
+    if latest is not None and not latest[1]["released"] and _holder(*latest).is_live(now):
+        raise GateRefused(
+            f"storage {bucket.location} is being changed by {_holder(*latest)}. Wait for it to finish, or until "
+            f"{latest[1]['expires_at']}; if that process is surely gone, this is also the time from which the next apply takes it over."
+        )
+    token, nonce = (latest[0] if latest is not None else 0) + 1, uuid.uuid4().hex
+    holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
+    content = json.dumps(asdict(holder) | {"nonce": nonce, "released": False}, indent=1).encode()
+    if not _create(bucket, _key(token), content):
+        return None
+    # Who looked long ago may have created a token that was taken and cleared away meanwhile.
+    latest = _latest(bucket, "change")
+    if latest is None or (latest[0], latest[1]["nonce"]) != (token, nonce):
+        _withdraw(bucket, _key(token), content)
+        return None
+    return S3Lease(bucket, token, nonce, duration, clock)
 
 
 def holder_of(bucket: Bucket) -> Holder | None:
@@ -111,6 +132,13 @@ def holder_of(bucket: Bucket) -> Holder | None:
     return None if latest is None or latest[1]["released"] else _holder(*latest)
 
 
+def _now(bucket: Bucket, clock: Clock) -> datetime:
+    """Returns the server's time. The clocks of two machines differ, and the one that is ahead would
+    take over a lease that is live.
+    """
+    return clock.now() if clock.is_rehearsal else bucket.now()
+
+
 def _key(token: int) -> str:
     return f"{_LEASES}{token:0{_DIGITS}d}.json"
 
@@ -120,10 +148,11 @@ def _tokens(bucket: Bucket, role: Role) -> list[int]:
     prefix = f"{bucket.prefix}{_LEASES}"
     for page in pages.objects(bucket.settings, bucket.name, prefix, role=role):
         for key in page.keys:
-            name = key.decode("utf-8", "backslashreplace").removeprefix(prefix).removesuffix(".json")
-            if not (name.isascii() and name.isdecimal()):
+            name = key.decode("utf-8", "backslashreplace").removeprefix(prefix)
+            token = name.removesuffix(".json")
+            if not (token.isascii() and token.isdecimal()) or f"{_LEASES}{name}" != _key(int(token)):
                 raise StoreError(f"{bucket.address(_LEASES)}{name}: expected leases named by their tokens; move it away")
-            found.append(int(name))
+            found.append(int(token))
     return sorted(found)
 
 
@@ -141,9 +170,8 @@ def _latest(bucket: Bucket, role: Role) -> tuple[int, dict[str, Any]] | None:
 def _record(bucket: Bucket, token: int, content: bytes) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(content)
-        datetime.fromisoformat(_holder(token, record).expires_at)
-        _ = record["nonce"], record["released"]
-    except (ValueError, TypeError, KeyError) as error:
+        _ = record["nonce"], record["released"], _holder(token, record).is_live(datetime.now(UTC))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         found = bucket.address(_key(token))
         raise StoreError(f"{found} is no lease ({error}); make sure that nothing changes this storage, then remove it") from error
     return record
@@ -154,36 +182,54 @@ def _holder(token: int, record: dict[str, Any]) -> Holder:
     return Holder(token=token, **fields)
 
 
-def _create(bucket: Bucket, record: dict[str, Any]) -> None:
-    """Creates a lease. Raises `GateRefused` where another process was first, and `StoreError` where
-    the server does not keep two processes from creating the same object.
+def _create(bucket: Bucket, key: str, content: bytes) -> bool:
+    """Creates a lease. Returns false where another process was first, or came at the same time.
+
+    Raises `StoreError` where the server does not keep two processes from creating the same object.
     """
-    key, content = _key(record["token"]), json.dumps(record, indent=1).encode()
     with told(bucket.address(key)):
         try:
             made = bucket.client("change").put_object(**bucket.target(key), Body=content, IfNoneMatch="*").get("VersionId")
         except ClientError as error:
             if code_of(error) not in PRECONDITION:
                 raise
-            if S3Objects.of(bucket.settings).read_with_etag(bucket.address(key))[0] == content:
-                return  # the answer to our own request was lost
-            raise _taken(bucket, key) from error
-    if made is not None and made != "null":
-        _require_only_version(bucket, key, made)
-    else:
+            # Ours stands there where the answer to our own request was lost.
+            return _content(bucket, key) == content
+    if made is None or made == "null":
         _require_create_if_absent(bucket, key)
+        return True
+    return _is_only_version(bucket, key, content)
 
 
-def _require_only_version(bucket: Bucket, key: str, made: str) -> None:
-    """Raises `GateRefused` where another process created the same lease in a bucket that keeps
-    versions.
+def _is_only_version(bucket: Bucket, key: str, content: bytes) -> bool:
+    """Says whether no other process created the same lease in a bucket that keeps versions. Where
+    one did, ours is withdrawn.
 
     Some servers heed no condition there (Ceph 16). But no version is lost, and of two processes at
     least the one that wrote last meets the version of the other. So at most one finds its own only.
+    A process may meet several of its own, where an answer was lost and it asked again. What lies
+    below a delete marker was removed by hand.
     """
-    if [version.version_id for version in bucket.newest_versions(key, 2)] != [made]:
-        bucket.delete([(key, made)])
-        raise _taken(bucket, key)
+    versions = takewhile(lambda version: not version.is_marker, bucket.newest_versions(key, pages.PAGE_KEYS))
+    if all(_content(bucket, key, version.version_id) == content for version in versions):
+        return True
+    _withdraw(bucket, key, content)
+    return False
+
+
+def _withdraw(bucket: Bucket, key: str, content: bytes) -> None:
+    """Removes what we created, in a bucket that keeps versions. In others only we have that key."""
+    versions = [version.version_id for version in bucket.newest_versions(key, pages.PAGE_KEYS) if not version.is_marker]
+    bucket.delete([(key, version_id) for version_id in versions if _content(bucket, key, version_id) == content])
+
+
+def _content(bucket: Bucket, key: str, version_id: str | None = None) -> bytes | None:
+    """Returns the bytes of a version, or null where its writer has removed it by now."""
+    try:
+        with told(bucket.address(key)):
+            return bucket.client("change").get_object(**bucket.target(key, version_id))["Body"].read()
+    except FileNotFoundError:
+        return None
 
 
 def _require_create_if_absent(bucket: Bucket, key: str) -> None:
@@ -197,10 +243,6 @@ def _require_create_if_absent(bucket: Bucket, key: str) -> None:
         f"storage {bucket.location}: the server created {bucket.address(key)} although it was there (it ignores If-None-Match), so two "
         "plans could change the storage at once. Nothing can be applied here; `gc-assets doctor` shows what the server can do"
     )
-
-
-def _taken(bucket: Bucket, key: str) -> GateRefused:
-    return GateRefused(f"{bucket.address(key)} was created by another process just now; apply again when its plan is finished")
 
 
 def _write(bucket: Bucket, token: int, record: dict[str, Any]) -> None:

@@ -83,7 +83,7 @@ class S3ListingTask:
                     if met >= budget and not self.versions:
                         leftover += self._rest(Range(last, span.end))
                         break
-            except (OSError, StoreError) as error:
+            except (OSError, StoreError, UnicodeDecodeError) as error:
                 rows.problems.append(Problem(_printable(last), "unreadable", f"the keys after this one: {_why(error)}"))
         parts = [*leftover, *pending]
         yield rows.take(_dealt(self, parts, TASKS_PER_WORKER * self.parallelism))

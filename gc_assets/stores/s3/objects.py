@@ -111,13 +111,13 @@ class S3Objects:
 
     def remove(self, address: str, etag: str) -> None:
         """Removes as the protocol says. A server that does not compare as it deletes leaves a gap
-        of one request between comparing and deleting.
+        of one request between comparing and deleting, and so it is asked once.
         """
         with told(address):
             client, target = self._asked(address, "change")
             self._require(client, target, address, etag)
             try:
-                client.delete_object(**target, IfMatch=f'"{etag_of(etag)}"')
+                client_of(self.places.s3_of(address), "change", attempts=1).delete_object(**target, IfMatch=f'"{etag_of(etag)}"')
             except ClientError as error:
                 if code_of(error) in PRECONDITION:
                     raise ObjectChanged(f"{address!r}: expected {etag}, which was read; it was replaced just now and left alone") from error

@@ -8,12 +8,15 @@ anything, and look afterwards at what they have done. Which object, and why, is 
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Final, TypeVar
 
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
 from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
 from gc_assets.stores.s3.bucket import Bucket, Deleted, Head, Version, each
@@ -22,9 +25,15 @@ from gc_assets.stores.s3.objects import etag_of
 
 QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("versioned", "trash", "deferred")
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
+_MD5 = re.compile(r"[0-9a-f]{32}")
 # Versions of one key that are looked at: markers that were put one on the other, and what is below.
 _VERSIONS: Final = 100
-# What is left to do for the rows of a batch, together: keys with the version to delete.
+# Attempts at a delete, and another look before each.
+_ATTEMPTS: Final = 8
+# Between a run's look at an object and its delete lies less than this, whatever happens to the run.
+# A marker that was made so soon above another object may be the run's.
+_LOOK_TO_DELETE: Final = timedelta(minutes=10)
+_NULL: Final = "null"
 _Step = TypeVar("_Step")
 _Settle = Callable[[Planned, Deleted], Result]
 
@@ -46,38 +55,62 @@ class Versioned:
 
     A writer may put a new object at a key between our look and our delete. Our marker would hide
     it, so every marker is looked at afterwards, and removed where it hides anything else than the
-    planned version.
+    planned version. Whether the bucket keeps versions is asked after the last look at its objects,
+    immediately before the delete.
     """
 
     bucket: Bucket
 
     def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
         """Acts as `Quarantine.act` says."""
-        try:
-            keeps = self.bucket.keeps_versions("change")
-        except OSError as error:
-            return [_failed(planned, error) for planned in batch]
-        steps = each(batch, lambda planned: _answer(planned, lambda: self._prepared(planned, keeps, planned in resumed)))
-        return _deleted_and_settled(self.bucket, steps, self._settled)
+        return _deleted_and_settled(self.bucket, batch, resumed, self._prepared, self._settled, self._allowed)
 
-    def _prepared(self, planned: Planned, keeps: bool, resumed: bool) -> Result | Deletion:
+    def _prepared(self, planned: Planned, resumed: bool) -> Result | Deletion:
         if planned.version_id is None:
             return Result(DENIED, f"{planned.key!r} was planned without a version; the bucket kept none then. Make a new plan")
         if planned.action == "quarantine":
-            return self._to_hide(planned, keeps)
+            return self._to_hide(planned, resumed)
         return self._to_show(planned) if planned.action == "restore" else self._to_purge(planned, resumed)
 
-    def _to_hide(self, planned: Planned, keeps: bool) -> Result | Deletion:
+    def _to_hide(self, planned: Planned, resumed: bool) -> Result | Deletion:
         here = self.bucket.head(planned.key)
         if here is None:
-            _, below = _under_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
-            return Result(DONE) if below is not None and below == planned.version_id else _absent(planned)
+            versions = self.bucket.newest_versions(planned.key, _VERSIONS)
+            markers, below = _under_markers(versions)
+            if below is not None and below == planned.version_id:
+                return Result(DONE)
+            if resumed and _hides_what_came_between(versions, planned):
+                return self._shown_again(planned, markers[0])
+            return _absent(planned)
         if _is_other(here, planned):
             return _changed(planned, here)
-        if not keeps:
-            found = f"bucket {self.bucket.name} does not keep versions by now, so a delete could be for good"
-            return Result(DENIED, f"{planned.key!r}: {found}; enable versioning, or use `quarantine: trash` and make a new plan")
         return Deletion(planned, ((planned.key, None),))
+
+    def _allowed(self, steps: Sequence[Result | Deletion]) -> Sequence[Result | Deletion]:
+        """Refuses deletes that the bucket would make for good by now."""
+        if not any(isinstance(step, Deletion) and step.planned.action == "quarantine" for step in steps):
+            return steps
+        try:
+            if self.bucket.keeps_versions("change"):
+                return steps
+        except OSError as error:
+            return [_failed(step.planned, error) if isinstance(step, Deletion) else step for step in steps]
+        found = f"bucket {self.bucket.name} does not keep versions by now, so a delete could be for good"
+        way_out = "enable versioning, or use `quarantine: trash` and make a new plan"
+        return [
+            Result(DENIED, f"{step.planned.key!r}: {found}; {way_out}")
+            if isinstance(step, Deletion) and step.planned.action == "quarantine"
+            else step
+            for step in steps
+        ]
+
+    def _shown_again(self, planned: Planned, marker: str) -> Result:
+        """Removes a delete marker of ours that hides another object than the planned one."""
+        (removed,) = self.bucket.delete([(planned.key, marker)])
+        found = f"quarantine {planned.key!r}: another object was written just then"
+        if removed.error is not None:
+            return Result(FAILED, f"{found}, and our delete marker {marker} hides it: {removed.error}; remove that marker, or apply again")
+        return Result(CHANGED, f"{found}; our delete marker was removed again")
 
     def _to_show(self, planned: Planned) -> Result | Deletion:
         markers, below = _under_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
@@ -105,7 +138,7 @@ class Versioned:
         versions = self.bucket.newest_versions(planned.key, _VERSIONS)
         markers, below = _under_markers(versions)
         if planned.action == "purge":
-            if markers and len(markers) == len(versions):  # nothing is left for them to hide
+            if markers and len(markers) == len(versions) < _VERSIONS:  # nothing is left for them to hide
                 self.bucket.delete([(planned.key, marker) for marker in markers])
             return Result(DONE)
         if planned.action == "restore":
@@ -118,8 +151,10 @@ class Versioned:
         _, hidden = _under_markers(versions[ours[0] :]) if ours else ([], None)
         if hidden == planned.version_id:
             return Result(DONE)
-        self.bucket.delete([(planned.key, deleted.marker)])
-        return Result(CHANGED, f"quarantine {planned.key!r}: another object was written just then; our delete marker was removed again")
+        if deleted.marker == _NULL:
+            found = "versioning was suspended just then, and the delete may have been for good"
+            return Result(FAILED, f"{planned.key!r}: {found}; enable versioning and look at the key's versions")
+        return self._shown_again(planned, deleted.marker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +173,17 @@ class Trash:
         """Acts as `Quarantine.act` says."""
         try:
             keeps = self.bucket.keeps_versions("change")
+            unnamed = _NULL if self.bucket.has_versions("change") else None
         except OSError as error:
             return [_failed(planned, error) for planned in batch]
-        steps = each(batch, lambda planned: _answer(planned, lambda: self._done(planned, keeps, planned in resumed)))
-        return _deleted_and_settled(self.bucket, steps, lambda _, __: Result(DONE))
+
+        def prepared(planned: Planned, resumed: bool) -> Result | Deletion:
+            step = self._done(planned, keeps, resumed)
+            if isinstance(step, Result):
+                return step
+            return Deletion(planned, tuple((key, version_id or unnamed) for key, version_id in step.objects))
+
+        return _deleted_and_settled(self.bucket, batch, resumed, prepared, lambda _, __: Result(DONE))
 
     def _done(self, planned: Planned, keeps: bool, resumed: bool) -> Result | Deletion:
         held = self._held_key(planned)
@@ -151,7 +193,7 @@ class Trash:
         if planned.action == "purge":
             if in_trash is None:
                 return Result(DONE) if resumed else _absent(planned)
-            return Deletion(planned, ((held, None),)) if _is_copy(in_trash, planned) else _another(planned, held)
+            return Deletion(planned, ((held, in_trash.version_id),)) if _is_copy(in_trash, planned) else _another(planned, held)
         here = self.bucket.head(planned.key)
         if planned.action == "restore":
             return self._restored(planned, held, in_trash, here)
@@ -172,12 +214,7 @@ class Trash:
             made = self.bucket.head(held)
             if made is None or not _is_copy(made, planned):
                 return Result(FAILED, f"{planned.key!r}: its copy at {held!r} is not what was copied; nothing was deleted, apply again")
-        again = self.bucket.head(planned.key)
-        if again is not None and again.identity != planned.etag:
-            return _changed(planned, again)
-        if again is not None:
-            self.bucket.remove(planned.key, etag_of(again.identity))
-        return Result(DONE)
+        return _removed(self.bucket, planned)
 
     def _restored(self, planned: Planned, held: str, in_trash: Head | None, here: Head | None) -> Result | Deletion:
         is_back = here is not None and (here.identity == planned.etag or Copy.of(here).restored == planned.etag)
@@ -190,7 +227,11 @@ class Trash:
                 return Result(CHANGED, f"{planned.key!r} is {here.identity} by now, another object; the quarantined one stays at {held!r}")
             if not put_back(self.bucket, in_trash, held, planned.key):
                 return Result(CHANGED, f"{planned.key!r} was written just now; the quarantined object stays at {held!r}")
-        return Deletion(planned, ((held, None),))
+            back = self.bucket.head(planned.key)
+            if back is None or Copy.of(back).restored != planned.etag or back.answer["ContentLength"] != planned.size_bytes:
+                found = f"what was put back is not there; the quarantined object stays at {held!r}"
+                return Result(FAILED, f"{planned.key!r}: {found}, apply again")
+        return Deletion(planned, ((held, in_trash.version_id),))
 
     def _held_key(self, planned: Planned) -> str | None:
         plan_id = self.plan_id if planned.action == "quarantine" else planned.source_plan_id
@@ -207,9 +248,13 @@ class Deferred:
         """Acts as `Quarantine.act` says. A restore is done where the object still stands in its
         place.
         """
-        return each(batch, lambda planned: _answer(planned, lambda: self._one(planned, planned in resumed)))
+        try:
+            unnamed = _NULL if any(planned.action == "purge" for planned in batch) and self.bucket.has_versions("change") else None
+        except OSError as error:
+            return [_failed(planned, error) for planned in batch]
+        return each(batch, lambda planned: _answer(planned, lambda: self._one(planned, planned in resumed, unnamed)))
 
-    def _one(self, planned: Planned, resumed: bool) -> Result:
+    def _one(self, planned: Planned, resumed: bool, unnamed: str | None) -> Result:
         here = self.bucket.head(planned.key, version_id=planned.version_id if planned.action == "purge" else None)
         if here is None:
             return Result(DONE) if resumed and planned.action == "purge" else _absent(planned)
@@ -217,11 +262,26 @@ class Deferred:
             return _changed(planned, here)
         if planned.action != "purge":
             return Result(DONE)
-        if here.version_id is None:
-            self.bucket.remove(planned.key, etag_of(here.identity))
-            return Result(DONE)
-        (deleted,) = self.bucket.delete([(planned.key, here.version_id)])
+        version_id = here.version_id or unnamed
+        if version_id is None:
+            return _removed(self.bucket, planned)
+        covered = self._covered(planned, version_id)
+        if covered is not None:
+            return covered
+        (deleted,) = self.bucket.delete([(planned.key, version_id)])
         return Result(DONE) if deleted.error is None else _said(planned, deleted)
+
+    def _covered(self, planned: Planned, version_id: str) -> Result | None:
+        """Puts a delete marker on the planned version where its purge would bring an older one back
+        to light. Returns the refusal where that cannot be done, else null.
+        """
+        versions = self.bucket.newest_versions(planned.key, 2)
+        is_alone = [version.is_marker for version in versions[1:]] in ([], [True])
+        if is_alone or versions[0].version_id != version_id:
+            return None
+        hidden = replace(planned, action="quarantine", version_id=version_id)
+        (result,) = Versioned(self.bucket).act([hidden])
+        return None if result.verdict == DONE else result
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +292,39 @@ class Deletion:
     objects: tuple[tuple[str, str | None], ...]
 
 
-def _deleted_and_settled(bucket: Bucket, steps: Sequence[Result | Deletion], settle: _Settle) -> list[Result]:
-    """Deletes what the steps leave to do, in few requests, and settles each row."""
-    objects = [item for step in steps if isinstance(step, Deletion) for item in step.objects]
-    try:
-        answers = dict(zip(objects, bucket.delete(objects), strict=True))
-    except OSError as error:
-        return [step if isinstance(step, Result) else _failed(step.planned, error) for step in steps]
+def _deleted_and_settled(
+    bucket: Bucket,
+    batch: Sequence[Planned],
+    resumed: Collection[Planned],
+    prepare: Callable[[Planned, bool], Result | Deletion],
+    settle: _Settle,
+    allow: Callable[[Sequence[Result | Deletion]], Sequence[Result | Deletion]] = lambda steps: steps,
+) -> list[Result]:
+    """Prepares each row, deletes what that leaves to do in few requests, and settles each row.
+
+    After a request that failed, or whose answer was lost, everything is looked at again first.
+    """
+    steps, asked, todo = dict[int, Result | Deletion](), set(resumed), list(range(len(batch)))
+
+    def prepared(number: int) -> Result | Deletion:
+        planned = batch[number]
+        return _answer(planned, lambda: prepare(planned, planned in asked))
+
+    for attempt in range(_ATTEMPTS):
+        steps |= zip(todo, allow(each(todo, prepared)), strict=True)
+        left = {number: step for number, step in steps.items() if isinstance(step, Deletion)}
+        objects = [item for step in left.values() for item in step.objects]
+        try:
+            answers = dict(zip(objects, bucket.delete(objects), strict=True))
+            break
+        except OSError as error:
+            if isinstance(error, PermissionError) or attempt + 1 == _ATTEMPTS:
+                return [step if isinstance(step, Result) else _failed(step.planned, error) for _, step in sorted(steps.items())]
+        asked |= {step.planned for step in left.values()}
+        todo = list(left)
+        _pause(attempt)
+    else:
+        raise AssertionError("a loop of attempts ends by returning or breaking")
 
     def settled(step: Result | Deletion) -> Result:
         if isinstance(step, Result):
@@ -249,7 +335,30 @@ def _deleted_and_settled(bucket: Bucket, steps: Sequence[Result | Deletion], set
             return _said(step.planned, refusal)
         return _answer(step.planned, lambda: settle(step.planned, said[0]))
 
-    return each(steps, settled)
+    return each([step for _, step in sorted(steps.items())], settled)
+
+
+def _removed(bucket: Bucket, planned: Planned) -> Result:
+    """Deletes the planned object where it still stands there, and looks again before each attempt."""
+    for attempt in range(_ATTEMPTS):
+        here = bucket.head(planned.key)
+        if here is None:
+            return Result(DONE)
+        if _is_other(here, planned):
+            return _changed(planned, here)
+        try:
+            bucket.remove(planned.key, etag_of(here.identity))
+        except OSError as error:
+            if isinstance(error, PermissionError) or attempt + 1 == _ATTEMPTS:
+                raise
+            _pause(attempt)
+        else:
+            return Result(DONE)
+    raise AssertionError("a loop of attempts ends by returning or raising")
+
+
+def _pause(attempt: int) -> None:
+    time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)
 
 
 def _answer(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:
@@ -262,12 +371,12 @@ def _answer(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:
         return Result(DENIED, f"{planned.key!r} is under the reserved prefix {RESERVED_PREFIX!r}")
     try:
         return act()
-    except OSError as error:
+    except (OSError, StoreError) as error:
         return _failed(planned, error)
 
 
-def _failed(planned: Planned, error: OSError) -> Result:
-    words = f"{planned.action} {planned.key!r}: {error.strerror or error}"
+def _failed(planned: Planned, error: OSError | StoreError) -> Result:
+    words = f"{planned.action} {planned.key!r}: {(error.strerror if isinstance(error, OSError) else None) or error}"
     return Result(DENIED if isinstance(error, PermissionError) else FAILED, words)
 
 
@@ -277,12 +386,27 @@ def _said(planned: Planned, deleted: Deleted) -> Result:
 
 def _is_other(here: Head, planned: Planned) -> bool:
     """Says whether another object stands there than the planned one."""
-    return here.identity != planned.etag or (planned.version_id is not None and here.version_id != planned.version_id)
+    # Some servers do not name the version of an object from before versioning (Ceph 16).
+    return here.identity != planned.etag or (planned.version_id is not None and (here.version_id or _NULL) != planned.version_id)
 
 
 def _is_copy(in_trash: Head, planned: Planned) -> bool:
-    copy = Copy.of(in_trash)
-    return copy.quarantined == planned.etag and copy.size_bytes == planned.size_bytes
+    """Says whether a copy in the trash is one of the planned object. Where both etags are sums of
+    the bytes they are compared too: a server may ignore that only one object was to be copied.
+    """
+    copy, etags = Copy.of(in_trash), {etag_of(in_trash.identity), etag_of(planned.etag or "")}
+    same = len(etags) == 1 or not all(map(_MD5.fullmatch, etags)) or "SSEKMSKeyId" in in_trash.answer
+    return same and copy.quarantined == planned.etag and copy.size_bytes == planned.size_bytes
+
+
+def _hides_what_came_between(versions: Sequence[Version], planned: Planned) -> bool:
+    """Says whether the newest version is a delete marker that an interrupted run may have made, on
+    an object that was written between its look at the planned one and its delete.
+    """
+    if [version.is_marker for version in versions[:2]] != [True, False]:
+        return False
+    marker, hidden, *older = versions
+    return marker.modified - hidden.modified <= _LOOK_TO_DELETE and planned.version_id in {version.version_id for version in older}
 
 
 def _under_markers(versions: Sequence[Version]) -> tuple[list[str], str | None]:

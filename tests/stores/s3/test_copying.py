@@ -1,0 +1,126 @@
+"""Copies in parts, as they are made of objects above 5 GB: here of a few bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from gc_assets.stores.s3 import copying
+from tests.s3.proxy import Request, Rule, call_before, error_answer
+from tests.stores.builders import PLAN
+from tests.stores.s3.test_quarantine import act, planned, through
+from tests.stores.s3_bench import S3Bench, in_a_bucket
+
+CONTENT = bytes(range(256)) * 8
+HELD = f".gc-assets/trash/{PLAN}/a"
+
+
+@pytest.fixture
+def bench() -> Iterator[S3Bench]:
+    with in_a_bucket("ceph", prefix="lake/") as opened:
+        yield opened
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(copying, "PART_BYTES", 600)
+    monkeypatch.setattr(copying, "THROUGH_HERE_BYTES", 1000)
+
+
+def put(bench: S3Bench) -> None:
+    attributes = {"ContentType": "x/y", "CacheControl": "no-store", "ContentEncoding": "zz", "Metadata": {"who": "them"}}
+    bench.client.put_object(Bucket=bench.bucket, Key=bench.prefix + "a", Body=CONTENT, Tagging="k+1=v%26", **attributes)
+
+
+def looks(bench: S3Bench, key: str = "a") -> tuple[Any, ...]:
+    target = {"Bucket": bench.bucket, "Key": bench.prefix + key}
+    head, tags = bench.client.head_object(**target), bench.client.get_object_tagging(**target)["TagSet"]
+    metadata = {name: value for name, value in head["Metadata"].items() if not name.startswith("gc-assets-")}
+    return head["ContentType"], head["CacheControl"], head["ContentEncoding"], metadata, tags, bench.get(key)
+
+
+def uploads(bench: S3Bench) -> list[Any]:
+    return bench.client.list_multipart_uploads(Bucket=bench.bucket, Prefix=bench.prefix).get("Uploads", [])
+
+
+def completes(request: Request) -> bool:
+    return request.method == "POST" and "uploadId" in request.query
+
+
+def copies_part(request: Request) -> bool:
+    return request.method == "PUT" and request.query.get("partNumber") == "2"
+
+
+def is_held(bench: S3Bench) -> bool:
+    return bench.get(HELD) == CONTENT
+
+
+@pytest.mark.parametrize("parts", [False, True])
+def test_metadata_headers_and_tags_go_along_and_come_back(bench: S3Bench, parts: bool, request: pytest.FixtureRequest) -> None:
+    if parts:
+        request.getfixturevalue("in_parts")
+    put(bench)
+    before, rows = looks(bench), planned(bench, "a")
+    assert act(bench.store, "trash", rows) == ["done"]
+    assert looks(bench, HELD) == before
+    assert act(bench.store, "trash", rows, "restore") == ["done"]
+    assert looks(bench) == before
+    assert act(bench.store, "trash", rows, "restore") == ["done"]
+    assert not is_held(bench)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("where", [copies_part, completes])
+def test_a_copy_in_parts_that_fails_leaves_no_unfinished_upload(bench: S3Bench, where: Any) -> None:
+    put(bench)
+    rows = planned(bench, "a")
+    refused = Rule(where, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
+    with through(bench, refused) as (store, _):
+        assert act(store, "trash", rows) == ["failed"]
+        assert (uploads(bench), bench.get("a")) == ([], CONTENT)
+        assert act(store, "trash", rows) == ["done"]
+    assert is_held(bench)
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_an_upload_that_a_killed_copy_left_behind_is_aborted_by_the_next(bench: S3Bench) -> None:
+    put(bench)
+    rows = planned(bench, "a")
+    bench.client.create_multipart_upload(Bucket=bench.bucket, Key=bench.prefix + HELD)
+    bench.client.create_multipart_upload(Bucket=bench.bucket, Key=bench.prefix + "a")  # somebody else's
+    assert act(bench.store, "trash", rows) == ["done"]
+    assert [upload["Key"] for upload in uploads(bench)] == [bench.prefix + "a"]
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_restore_in_parts_does_not_replace_what_appeared_meanwhile(bench: S3Bench) -> None:
+    put(bench)
+    rows = planned(bench, "a")
+    assert act(bench.store, "trash", rows) == ["done"]
+    with through(bench, Rule(copies_part, call_before(partial(bench.put, "a", b"new")))) as (store, _):
+        assert act(store, "trash", rows, "restore") == ["changed"]
+    assert (bench.get("a"), is_held(bench), uploads(bench)) == (b"new", True, [])
+
+
+def test_a_restore_does_not_replace_what_appeared_meanwhile(bench: S3Bench) -> None:
+    put(bench)
+    rows = planned(bench, "a")
+    assert act(bench.store, "trash", rows) == ["done"]
+    puts = Rule(lambda request: request.method == "PUT", call_before(partial(bench.put, "a", b"new")))
+    with through(bench, puts) as (store, _):
+        assert act(store, "trash", rows, "restore") == ["changed"]
+    assert (bench.get("a"), is_held(bench)) == (b"new", True)
+
+
+def test_a_copy_of_an_object_that_was_replaced_just_then_is_not_made(bench: S3Bench) -> None:
+    put(bench)
+    rows = planned(bench, "a")
+    copy = Rule(lambda request: request.method == "PUT", call_before(partial(bench.put, "a", b"n" * len(CONTENT))))
+    with through(bench, copy) as (store, _):
+        assert act(store, "trash", rows) in (["changed"], ["failed"])
+        assert act(store, "trash", rows) == ["changed"]
+    assert bench.get("a") == b"n" * len(CONTENT)

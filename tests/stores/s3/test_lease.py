@@ -1,0 +1,148 @@
+"""What is special to leases in buckets: races, lost answers, and what others leave at the place of a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.stores.protocol import LEASE_DURATION, Store
+from gc_assets.stores.s3 import lease as leases
+from tests.killed import PROCESSES
+from tests.s3.proxy import Request, Rule, drop_answer
+from tests.stores.builders import CLOCK, NOW, PLAN
+from tests.stores.s3.test_quarantine import through
+from tests.stores.s3_bench import S3Bench, in_a_bucket
+
+PLACE = ".gc-assets/lease/000000000001.json"
+RACES = 50
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "versions"])
+def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
+    with in_a_bucket("ceph", versioned=request.param) as opened:
+        yield opened
+
+
+def creates(request: Request) -> bool:
+    return request.method == "PUT" and "/.gc-assets/lease/" in request.target
+
+
+def race(store: Store, start: Any, results: Any, name: str) -> None:
+    """Two threads a race. Each says which token it holds, and whether it still does once all have finished."""
+
+    def racer(number: int) -> None:
+        for turn in range(RACES):
+            start.wait(60)
+            try:
+                won = store.acquire(f"plan-{turn}", f"{name}-{number}", Clock(NOW + turn * 3 * LEASE_DURATION))
+            except GateRefused:
+                won = None
+            start.wait(60)
+            holds = won is not None
+            if won is not None:
+                try:
+                    won.check()
+                except GateRefused:
+                    holds = False
+            results.put((turn, won.token if won is not None else None, holds))
+
+    threads = [Thread(target=racer, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_of_two_processes_that_race_for_a_lease_again_and_again_never_both_win() -> None:
+    with in_a_bucket("ceph", versioned=True) as bench:
+        start, results = PROCESSES.Barrier(4), PROCESSES.Queue()
+        racers = [PROCESSES.Process(target=race, args=(bench.store, start, results, name)) for name in "ab"]
+        for racer in racers:
+            racer.start()
+        answers = [results.get(timeout=120) for _ in range(4 * RACES)]
+        for racer in racers:
+            racer.join()
+    winners = [[token for turn, token, _ in answers if turn == number and token is not None] for number in range(RACES)]
+    assert all(len(tokens) <= 1 for tokens in winners)
+    assert sum(map(len, winners)) > RACES * 0.9
+    tokens = [token for of_turn in winners for token in of_turn]
+    assert tokens == sorted(set(tokens))
+    assert all(holds == (token is not None) for _, token, holds in answers)
+
+
+def test_a_lost_answer_to_our_own_request_is_not_taken_for_another_process(bench: S3Bench) -> None:
+    with through(bench, Rule(creates, drop_answer)) as (store, _):
+        lease = store.acquire(PLAN, "we", CLOCK)
+    lease.check()
+    holder = bench.store.holder()
+    assert holder is not None
+    assert (holder.owner, holder.token) == ("we", lease.token)
+    lease.release()
+    assert bench.store.holder() is None
+
+
+@pytest.mark.parametrize("content", [b"", b"no json", b"[]", b"null", b'"x"', b"{}", b"\xff", b'{"expires_at": "2026-01-01T00:00:00"}'])
+def test_what_is_no_lease_is_named_and_nothing_is_changed(bench: S3Bench, content: bytes) -> None:
+    bench.put(PLACE, content)
+    for call in (bench.store.holder, lambda: bench.store.acquire(PLAN, "we", CLOCK)):
+        with pytest.raises(StoreError, match=PLACE):
+            call()
+    assert bench.get(PLACE) == content
+
+
+@pytest.mark.parametrize("name", ["7.json", "000000000007", "x", "000000000001.json.bak", "-1.json"])
+def test_an_object_beside_the_leases_that_is_none_is_named(bench: S3Bench, name: str) -> None:
+    bench.put(f".gc-assets/lease/{name}", b"{}")
+    with pytest.raises(StoreError, match=name):
+        bench.store.acquire(PLAN, "we", CLOCK)
+
+
+def test_a_lease_that_was_removed_by_hand_does_not_lock_the_storage(bench: S3Bench) -> None:
+    bench.store.acquire(PLAN, "they", CLOCK)
+    bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + PLACE)  # leaves a marker where there are versions
+    lease = bench.store.acquire(PLAN, "we", CLOCK)
+    lease.check()
+
+
+def test_a_record_without_a_time_zone_is_no_lease(bench: S3Bench) -> None:
+    bench.store.acquire(PLAN, "we", CLOCK)
+    content = bench.get(PLACE) or b""
+    bench.put(PLACE, content.replace(b"+00:00", b""))
+    with pytest.raises(StoreError, match=PLACE):
+        bench.store.acquire(PLAN, "others", CLOCK)
+
+
+def test_the_clock_of_a_machine_that_is_ahead_takes_no_live_lease_over(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = bench.store.acquire(PLAN, "we", Clock())
+    monkeypatch.setattr(Clock, "now", lambda _: bench.store.now() + timedelta(days=1))
+    with pytest.raises(GateRefused, match="is being changed by we"):
+        bench.store.acquire(PLAN, "ahead", Clock())
+    first.check()
+
+
+def test_who_looked_long_ago_does_not_take_a_token_that_was_cleared_away(bench: S3Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    latest = leases._latest
+    for turn in range(3):
+        bench.store.acquire(PLAN, str(turn), Clock(NOW + turn * LEASE_DURATION))
+    answers = [None]
+    monkeypatch.setattr(leases, "_latest", lambda bucket, role: answers.pop() if answers else latest(bucket, role))
+    with pytest.raises(GateRefused, match="is being changed by 2"):
+        bench.store.acquire(PLAN, "late", Clock(NOW + 2 * LEASE_DURATION))
+    assert PLACE not in bench.everything()
+
+
+def test_a_renewal_that_comes_late_does_not_take_the_lease_back(bench: S3Bench) -> None:
+    first: Any = bench.store.acquire(PLAN, "first", CLOCK)
+    record = first._ours()
+    second = bench.store.acquire(PLAN, "second", Clock(NOW + LEASE_DURATION))
+    first._renew(record)
+    with pytest.raises(GateRefused, match="second"):
+        replace(first, clock=Clock(NOW + LEASE_DURATION)).check()
+    second.check()

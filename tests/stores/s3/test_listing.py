@@ -1,0 +1,137 @@
+"""Ranges of keys, and listings of a bucket that are cut into them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.protocol import RESERVED_PREFIX, Problem, Store
+from gc_assets.stores.s3.listing import Range
+from tests.s3.proxy import Rule, error_answer, lists
+from tests.stores.contract import inventory
+from tests.stores.s3.test_quarantine import through
+from tests.stores.s3_bench import S3Bench, in_a_bucket
+
+NEAR = [".gc-assets", ".gc-assets-x", ".gc-assets.", ".gc-assets0", ".gc-assets0/x", ".gc-assetsx", ".gc-asset", ".gc-assetz/x"]
+RESERVED = [".gc-assets/", ".gc-assets/x", ".gc-assets/~", ".gc-assets/~~", ".gc-assets/\u00e9", ".gc-assets/a/b/c"]
+bytes_of_keys = st.binary(max_size=4) | st.text("/0a.~", max_size=6).map(str.encode)
+keys = st.lists(st.text("/0a-\u00e9+ %\x7f", min_size=1, max_size=8), max_size=30, unique=True)
+
+
+def lies_in(key: bytes, part: Range) -> bool:
+    return (not part.after or key > part.after) and (part.end is None or key <= part.end)
+
+
+@given(bytes_of_keys, st.none() | bytes_of_keys, st.lists(bytes_of_keys, max_size=6), st.lists(bytes_of_keys, max_size=20))
+def test_a_range_that_is_cut_covers_every_key_once(after: bytes, end: bytes | None, cuts: list[bytes], found: list[bytes]) -> None:
+    whole = Range(after, end)
+    parts = whole.cut(cuts)
+    for key in [*found, *cuts, after, *([end] if end is not None else [])]:
+        assert sum(lies_in(key, part) for part in parts) == lies_in(key, whole)
+
+
+def steps(store: Store, budget: int) -> tuple[list[str], list[Problem]]:
+    tasks, found, problems = list(store.plan_listing(2)), list[str](), list[Problem]()
+    while tasks:
+        for step in pickle.loads(pickle.dumps(tasks.pop())).run(budget):  # noqa: S301  (bytes made on this line)
+            found += step.objects.column("key").to_pylist()
+            problems += step.problems
+            tasks += step.leftover
+    return found, problems
+
+
+def put_all(bench: S3Bench, names: Sequence[str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda key: bench.put(key, b"x"), names))
+
+
+def by_boto3(bench: S3Bench) -> list[str]:
+    """Sorted by their bytes, without what is reserved."""
+    found = bench.everything() - {""}
+    return sorted((key for key in found if not key.startswith(RESERVED_PREFIX)), key=str.encode)
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
+@given(found=keys)
+def test_a_listing_in_rounds_meets_each_key_that_boto3_lists_once(found: list[str], versioned: bool) -> None:
+    with in_a_bucket("ceph", versioned=versioned) as bench:
+        put_all(bench, [*found, *NEAR])
+        for budget in (1, 3):
+            met, problems = steps(bench.store, budget)
+            assert sorted(met, key=str.encode) == by_boto3(bench)
+            assert not problems
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_names_beside_the_reserved_prefix_are_listed_and_those_below_are_not(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 2)
+    nested = [f"{'d/' * depth}{name}" for depth in range(6) for name in ("a", "d0", "z", "d-/x")]
+    with in_a_bucket("ceph", versioned=versioned) as bench:
+        put_all(bench, [*NEAR, *RESERVED, *nested])
+        met, problems = steps(bench.store, 3)
+        assert sorted(met) == sorted([*NEAR, *nested])
+        assert not problems
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_directory_that_is_an_object_too_is_listed_once(versioned: bool) -> None:
+    with in_a_bucket("ceph", versioned=versioned) as bench:
+        names = [f"{name}{end}" for name in ("a/", "b/", "b/c/", "d//") for end in ("", "x", "y")]
+        for _ in range(3):
+            put_all(bench, names)
+        met, problems = steps(bench.store, 3)
+        assert sorted(met) == sorted(names)
+        assert not problems
+
+
+def test_an_object_named_as_the_storage_itself_is_told_and_kept() -> None:
+    with in_a_bucket("ceph") as bench:
+        put_all(bench, ["", "a"])
+        met, problems = steps(bench.store, 3)
+        assert met == ["a"]
+        assert [(problem.kind, problem.is_incomplete) for problem in problems] == [("special", False)]
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_page_that_is_denied_makes_the_listing_incomplete_and_says_so(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
+    with in_a_bucket("ceph", versioned=versioned) as bench:
+        names = [f"k{number:02d}" for number in range(20)] + [f"d/{number}" for number in range(9)]
+        put_all(bench, names)
+        with through(bench) as (store, proxy):
+            assert sorted(steps(store, 10**9)[0]) == sorted(names)
+            planner = len(proxy.requests)
+        denied = 0
+        for number in range(1, planner + 1):
+            rule = Rule(lambda request, number=number: request.number >= number and lists(request), _deny)
+            with through(bench, rule) as (store, _):
+                try:
+                    met, problems = steps(store, 3)
+                except StoreError:  # from the planner
+                    continue
+            incomplete = [problem for problem in problems if problem.is_incomplete]
+            assert incomplete or sorted(met) == sorted(names)
+            denied += bool(incomplete)
+        assert denied
+
+
+def _deny(exchange: Any) -> None:
+    exchange.reply(error_answer(403, "AccessDenied"))
+
+
+def test_rows_are_those_of_the_newest_versions() -> None:
+    with in_a_bucket("ceph", versioned=True) as bench:
+        for key in ("a", "b", "c"):
+            bench.put(key, b"one")
+            bench.put(key, b"newest")
+        bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + "b")
+        listed = inventory(bench.store)
+        assert {key: row["size_bytes"] for key, row in listed.items()} == {"a": 6, "c": 6}

@@ -1,0 +1,543 @@
+"""What is special to buckets: versions and markers, requests that are lost or come late, and a process killed at any of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.config.s3 import Places
+from gc_assets.core.clock import Clock
+from gc_assets.core.phases import Action
+from gc_assets.state.files import Files
+from gc_assets.stores.execution import execute
+from gc_assets.stores.protocol import Lease, Planned, QuarantineMode, Store
+from gc_assets.stores.store import open_store
+from gc_assets.stores.write_ahead import open_log
+from tests.killed import PROCESSES
+from tests.s3.proxy import (
+    Exchange,
+    Proxy,
+    Request,
+    Rule,
+    answer_error_in_200,
+    answer_slow_down,
+    call_after,
+    call_before,
+    call_instead,
+    cut_body,
+    drop_answer,
+    error_answer,
+    nth,
+    proxied,
+)
+from tests.s3.servers import OWNER, STRANGER, shared
+from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
+from tests.stores.contract import inventory, row_of
+from tests.stores.s3_bench import S3Bench, in_a_bucket
+
+MODES: list[tuple[QuarantineMode, bool]] = [("trash", False), ("deferred", False), ("versioned", True), ("deferred", True)]
+IDS = ["trash", "deferred", "versioned", "deferred_versioned"]
+every_mode = pytest.mark.parametrize("mode, versioned", MODES, ids=IDS)
+
+
+@pytest.fixture
+def plain() -> Iterator[S3Bench]:
+    with in_a_bucket("ceph") as bench:
+        yield bench
+
+
+@pytest.fixture
+def versions() -> Iterator[S3Bench]:
+    with in_a_bucket("ceph", versioned=True) as bench:
+        yield bench
+
+
+@contextmanager
+def through(bench: S3Bench, *rules: Rule, kind: str = "ceph") -> Iterator[tuple[Store, Proxy]]:
+    """The same storage, reached through a proxy."""
+    with proxied(shared(kind), *rules) as proxy:
+        yield open_store(bench.store.location, Places(default=proxy.server.settings)), proxy
+
+
+def planned(bench: S3Bench, *keys: str) -> list[Planned]:
+    listed = inventory(bench.store)
+    return [row_of(listed[key]) for key in keys]
+
+
+def for_(action: Action, rows: Sequence[Planned]) -> list[Planned]:
+    return [replace(row, action=action, source_plan_id=None if action == "quarantine" else PLAN) for row in rows]
+
+
+def act(store: Store, mode: QuarantineMode, rows: Sequence[Planned], action: Action = "quarantine", *, resumed: bool = False) -> list[str]:
+    rows = for_(action, rows)
+    results = store.quarantine(mode, PLAN).act(rows, rows if resumed else ())
+    assert all(bool(result.error) == (result.verdict != "done") for result in results)
+    return [result.verdict for result in results]
+
+
+def batch_delete(request: Request) -> bool:
+    return request.method == "POST" and "delete" in request.query
+
+
+def single_delete(request: Request) -> bool:
+    return request.method == "DELETE"
+
+
+def copies(request: Request) -> bool:
+    return request.method == "PUT" and "/.gc-assets/trash/" in request.target
+
+
+def written_before(write: Callable[[], object], fault: Callable[[Exchange], None]) -> Callable[[Exchange], None]:
+    def spoilt(exchange: Exchange) -> None:
+        write()
+        fault(exchange)
+
+    return spoilt
+
+
+def history(bench: S3Bench, key: str) -> list[str]:
+    """Versions and markers of a key, the newest first: `marker`, or the bytes."""
+    listed = bench.client.list_object_versions(Bucket=bench.bucket, Prefix=bench.prefix + key)
+    rows = [(item, kind) for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, []) if item["Key"] == bench.prefix + key]
+    rows.sort(key=lambda row: (row[0]["IsLatest"], row[0]["LastModified"]), reverse=True)
+    return ["marker" if kind == "DeleteMarkers" else _version(bench, item) for item, kind in rows]
+
+
+def _version(bench: S3Bench, item: dict[str, Any]) -> str:
+    return bench.client.get_object(Bucket=bench.bucket, Key=item["Key"], VersionId=item["VersionId"])["Body"].read().decode()
+
+
+def hide(bench: S3Bench, key: str) -> None:
+    bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + key)
+
+
+def version_status(bench: S3Bench, status: str) -> None:
+    bench.client.put_bucket_versioning(Bucket=bench.bucket, VersioningConfiguration={"Status": status})
+
+
+# The same object
+
+
+@every_mode
+def test_an_object_written_again_with_the_same_bytes_is_another_object(mode: QuarantineMode, versioned: bool) -> None:
+    with in_a_bucket("ceph", versioned=versioned) as bench:
+        bench.put("a", b"same")
+        rows = planned(bench, "a")
+        if not versioned:
+            time.sleep(1.1)  # without versions the time tells, in whole seconds
+        bench.put("a", b"same")
+        assert act(bench.store, mode, rows) == ["changed"]
+        if mode == "deferred" and not versioned:
+            assert act(bench.store, mode, rows, "purge") == ["changed"]
+        assert bench.get("a") == b"same"
+
+
+def test_a_marker_never_hides_an_object_written_between_look_and_delete(versions: S3Bench) -> None:
+    versions.put("a", b"old")
+    rows = planned(versions, "a")
+    with through(versions, Rule(batch_delete, call_before(partial(versions.put, "a", b"new")))) as (store, _):
+        assert act(store, "versioned", rows) == ["changed"]
+    assert versions.get("a") == b"new"
+    assert history(versions, "a") == ["new", "old"]
+
+
+def test_a_marker_whose_answer_was_lost_never_hides_an_object_written_in_between(versions: S3Bench) -> None:
+    versions.put("a", b"old")
+    rows = planned(versions, "a")
+    fault = written_before(partial(versions.put, "a", b"new"), drop_answer)
+    with through(versions, Rule(batch_delete, fault)) as (store, _):
+        assert act(store, "versioned", rows) == ["changed"]
+    assert versions.get("a") == b"new"
+
+
+def test_a_marker_of_a_killed_run_never_hides_an_object_written_in_between(versions: S3Bench) -> None:
+    versions.put("a", b"old")
+    rows = planned(versions, "a")
+    versions.put("a", b"new")
+    hide(versions, "a")  # by the run that was killed, or by the object's writer: it is shown rather than hidden
+    assert act(versions.store, "versioned", rows, resumed=True) == ["changed"]
+    assert versions.get("a") == b"new"
+
+
+def test_a_marker_that_no_run_of_ours_made_is_left_alone(versions: S3Bench) -> None:
+    versions.put("a", b"old")
+    rows = planned(versions, "a")
+    versions.put("a", b"new")
+    hide(versions, "a")
+    assert act(versions.store, "versioned", rows) == ["absent"]
+    assert history(versions, "a") == ["marker", "new", "old"]
+
+
+@pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
+def test_an_object_written_while_a_delete_is_tried_again_stays(plain: S3Bench, mode: QuarantineMode, action: Action) -> None:
+    plain.put("a", b"old")
+    rows = planned(plain, "a")
+    with through(plain, Rule(single_delete, written_before(partial(plain.put, "a", b"new"), answer_slow_down))) as (store, _):
+        assert act(store, mode, rows, action) == ["changed"]
+    assert plain.get("a") == b"new"
+
+
+@pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
+def test_on_a_server_that_does_not_compare_the_gap_is_the_one_delete_and_no_longer(
+    plain: S3Bench, mode: QuarantineMode, action: Action
+) -> None:
+    plain.put("a", b"old")
+    rows = planned(plain, "a")
+    with through(plain) as (store, proxy):
+        plain.put("b", b"old")
+        assert act(store, mode, planned(plain, "b"), action) == ["done"]
+        last_look = max(request.number for request in proxy.requests if request.method == "HEAD")
+        assert proxy.requests[last_look].method == "DELETE"  # the next one after the look
+    with through(plain, Rule(nth(last_look), call_before(partial(plain.put, "a", b"new")))) as (store, _):
+        assert act(store, mode, rows, action) == ["changed"]
+    assert plain.get("a") == b"new"
+
+
+@pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
+def test_on_a_server_that_compares_as_it_deletes_there_is_no_gap(mode: QuarantineMode, action: Action) -> None:
+    with in_a_bucket("versity", prefix="lake/") as bench:
+        bench.put("a", b"old")
+        rows = planned(bench, "a")
+        with through(bench, Rule(single_delete, call_before(partial(bench.put, "a", b"new"))), kind="versity") as (store, _):
+            assert act(store, mode, rows, action) == ["changed"]
+        assert bench.get("a") == b"new"
+
+
+@pytest.mark.parametrize("mode, action", [("trash", "quarantine"), ("deferred", "purge")])
+def test_a_delete_whose_answer_was_lost_is_done(mode: QuarantineMode, action: Action) -> None:
+    for kind in ("ceph", "versity"):
+        with in_a_bucket(kind, prefix="lake/") as bench:
+            bench.put("a", b"old")
+            rows = planned(bench, "a")
+            with through(bench, Rule(single_delete, drop_answer), kind=kind) as (store, _):
+                assert act(store, mode, rows, action) == ["done"]
+            assert bench.get("a") is None
+
+
+# Versions
+
+
+def test_where_versioning_was_suspended_nothing_is_deleted() -> None:
+    with in_a_bucket("ceph", versioned=True, own=True) as bench:
+        bench.put("a", b"kept")
+        rows = planned(bench, "a")
+        version_status(bench, "Suspended")
+        assert act(bench.store, "versioned", rows) == ["denied"]
+        assert history(bench, "a") == ["kept"]
+
+
+def test_versioning_that_is_suspended_after_the_look_is_seen_before_the_delete() -> None:
+    with in_a_bucket("ceph", own=True) as bench:
+        bench.put("a", b"from before versioning")
+        version_status(bench, "Enabled")
+        rows = planned(bench, "a")
+        assert rows[0].version_id == "null"
+        heads = Rule(lambda request: request.method == "HEAD", call_after(partial(version_status, bench, "Suspended")))
+        with through(bench, heads) as (store, _):
+            assert act(store, "versioned", rows) == ["denied"]
+        assert bench.get("a") == b"from before versioning"
+
+
+def test_an_object_from_before_versioning_is_hidden_shown_and_purged() -> None:
+    with in_a_bucket("ceph", own=True) as bench:
+        bench.put("a", b"from before")
+        version_status(bench, "Enabled")
+        rows = planned(bench, "a")
+        assert act(bench.store, "versioned", rows) == ["done"]
+        assert act(bench.store, "versioned", rows, "restore") == ["done"]
+        assert bench.get("a") == b"from before"
+        assert act(bench.store, "versioned", rows) == ["done"]
+        assert act(bench.store, "versioned", rows, "purge") == ["done"]
+        assert history(bench, "a") == []
+
+
+def test_where_versioning_was_switched_on_trash_is_refused_and_what_lies_there_comes_back_or_goes() -> None:
+    with in_a_bucket("ceph", own=True) as bench:
+        for key in ("back", "gone", "still"):
+            bench.put(key, key.encode())
+        rows = planned(bench, "back", "gone", "still")
+        assert act(bench.store, "trash", rows[:2]) == ["done", "done"]
+        version_status(bench, "Enabled")
+        assert act(bench.store, "trash", rows[2:]) == ["denied"]
+        assert act(bench.store, "trash", rows[:1], "restore") == ["done"]
+        assert act(bench.store, "trash", rows[1:2], "purge") == ["done"]
+        assert (bench.get("back"), bench.get("gone"), bench.get("still")) == (b"back", None, b"still")
+        assert history(bench, f".gc-assets/trash/{PLAN}/gone") == []
+
+
+def test_where_versioning_was_switched_on_a_deferred_purge_removes_the_planned_bytes_and_nothing_else() -> None:
+    with in_a_bucket("ceph", own=True) as bench:
+        for key in ("a", "b"):
+            bench.put(key, b"planned")
+        rows = planned(bench, "a", "b")
+        version_status(bench, "Enabled")
+        bench.put("b", b"newer")
+        assert act(bench.store, "deferred", rows, "purge") == ["done", "changed"]
+        assert (history(bench, "a"), history(bench, "b")) == ([], ["newer", "planned"])
+
+
+@pytest.mark.parametrize("markers", [1, 2])
+def test_markers_of_others_above_the_planned_version_are_a_quarantine_that_restore_ends(versions: S3Bench, markers: int) -> None:
+    versions.put("a", b"planned")
+    rows = planned(versions, "a")
+    for _ in range(markers):
+        hide(versions, "a")
+    assert act(versions.store, "versioned", rows) == ["done"]
+    assert act(versions.store, "versioned", rows, "restore") == ["done"]
+    assert history(versions, "a") == ["planned"]
+
+
+def test_a_restore_below_a_newer_version_leaves_both(versions: S3Bench) -> None:
+    versions.put("a", b"planned")
+    rows = planned(versions, "a")
+    assert act(versions.store, "versioned", rows) == ["done"]
+    versions.put("a", b"newer")
+    assert act(versions.store, "versioned", rows, "restore") == ["changed"]
+    assert history(versions, "a") == ["newer", "marker", "planned"]
+
+
+def test_a_version_that_was_made_current_by_hand_is_not_purged(versions: S3Bench) -> None:
+    versions.put("a", b"planned")
+    rows = planned(versions, "a")
+    assert act(versions.store, "versioned", rows) == ["done"]
+    marker = versions.client.list_object_versions(Bucket=versions.bucket, Prefix=versions.prefix + "a")["DeleteMarkers"][0]
+    versions.client.delete_object(Bucket=versions.bucket, Key=marker["Key"], VersionId=marker["VersionId"])
+    assert act(versions.store, "versioned", rows, "purge") == ["changed"]
+    assert versions.get("a") == b"planned"
+
+
+@pytest.mark.parametrize("mode", ["versioned", "deferred"])
+def test_a_purge_never_brings_an_older_version_back_to_light(versions: S3Bench, mode: QuarantineMode) -> None:
+    versions.put("a", b"older")
+    time.sleep(0.02)
+    versions.put("a", b"planned")
+    rows = planned(versions, "a")
+    for action in ("quarantine", "purge"):
+        assert act(versions.store, mode, rows, action) == ["done"]
+    assert versions.get("a") is None
+    assert history(versions, "a") == ["marker", "older"]
+
+
+def test_more_markers_than_one_page_hide_an_older_version_after_a_purge_too(versions: S3Bench) -> None:
+    versions.put("a", b"older")
+    versions.put("a", b"planned")
+    rows = planned(versions, "a")
+    for _ in range(100):
+        hide(versions, "a")
+    assert act(versions.store, "versioned", rows, "purge") == ["done"]
+    assert versions.get("a") is None
+
+
+# Requests that fail
+
+
+@pytest.mark.parametrize(
+    "fault, first",
+    [
+        (lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")), "failed"),
+        (answer_error_in_200, "done"),
+        (cut_body, "done"),
+        (drop_answer, "done"),
+    ],
+    ids=["error", "error_in_200", "cut", "dropped"],
+)
+def test_a_copy_that_fails_deletes_nothing_and_acting_again_ends_it(plain: S3Bench, fault: Any, first: str) -> None:
+    plain.put("a", b"bytes")
+    rows = planned(plain, "a")
+    with through(plain, Rule(copies, fault)) as (store, proxy):
+        assert act(store, "trash", rows) == [first]
+        assert plain.get("a") == (b"bytes" if first == "failed" else None)
+        assert act(store, "trash", rows, resumed=True) == ["done"]
+        assert not any(single_delete(request) for request in proxy.requests[: 3 if first == "failed" else 0])
+    assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
+
+
+def test_what_only_looks_like_a_copy_is_made_anew(plain: S3Bench) -> None:
+    plain.put("a", b"bytes")
+    rows = planned(plain, "a")
+    held = f"{plain.prefix}.gc-assets/trash/{PLAN}/a"
+    plain.client.put_object(Bucket=plain.bucket, Key=held, Body=b"other", Metadata={"gc-assets-quarantined": rows[0].etag})
+    assert act(plain.store, "trash", rows) == ["done"]
+    assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
+
+
+def test_a_lost_answer_to_a_batch_leaves_one_marker_and_true_outcomes(versions: S3Bench) -> None:
+    for key in ("a", "b"):
+        versions.put(key, b"bytes")
+    rows = planned(versions, "a", "b")
+    for action, left in (("quarantine", ["marker", "bytes"]), ("restore", ["bytes"]), ("quarantine", ["marker", "bytes"]), ("purge", [])):
+        with through(versions, Rule(batch_delete, drop_answer)) as (store, _):
+            assert act(store, "versioned", rows, action) == ["done", "done"]
+        assert [history(versions, key) for key in ("a", "b")] == [left, left]
+
+
+def test_an_answer_that_leaves_out_a_key_is_no_outcome_for_it(versions: S3Bench) -> None:
+    for key in ("a", "b"):
+        versions.put(key, b"bytes")
+    rows = planned(versions, "a", "b")
+
+    def forget(exchange: Exchange) -> None:
+        answer = exchange.forward()
+        first, _, rest = answer.body.partition(b"<Deleted>")
+        exchange.reply(replace(answer, body=first + rest.partition(b"</Deleted>")[2]))
+
+    with through(versions, Rule(batch_delete, forget)) as (store, _):
+        assert sorted(act(store, "versioned", rows)) == ["done", "failed"]
+        assert act(store, "versioned", rows, resumed=True) == ["done", "done"]
+    assert history(versions, "a") == ["marker", "bytes"]
+
+
+def allow(bench: S3Bench, *denied: str, actions: Sequence[str] = ("s3:*",)) -> Store:
+    """The storage as the stranger sees it, who may do these actions, but nothing that deletes these keys."""
+    everything = [f"arn:aws:s3:::{bench.bucket}", f"arn:aws:s3:::{bench.bucket}/*"]
+    who: dict[str, Any] = {"Principal": {"AWS": ["arn:aws:iam:::user/stranger"]}}
+    statements = [{"Effect": "Allow", **who, "Action": list(actions), "Resource": everything}]
+    if denied:
+        keys = [f"arn:aws:s3:::{bench.bucket}/{bench.prefix}{key}" for key in denied]
+        statements.append({"Effect": "Deny", **who, "Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"], "Resource": keys})
+    bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
+    return open_store(bench.store.location, Places(default=shared("ceph").as_stranger().settings))
+
+
+@pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
+def test_a_key_that_the_policy_protects_is_denied_and_the_others_are_done(mode: QuarantineMode, versioned: bool) -> None:
+    with in_a_bucket("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
+        for key in ("a", "b", "c"):
+            bench.put(key, key.encode())
+        rows = planned(bench, "a", "b", "c")
+        assert act(allow(bench, "b"), mode, rows) == ["done", "denied", "done"]
+        assert [bench.get(key) for key in ("a", "b", "c")] == [None, b"b", None]
+
+
+def test_our_marker_that_may_not_be_removed_again_is_named() -> None:
+    with in_a_bucket("ceph", versioned=True, own=True, prefix="lake/") as bench:
+        bench.put("a", b"old")
+        rows = planned(bench, "a")
+        allow(bench, actions=["s3:Get*", "s3:List*", "s3:PutObject", "s3:DeleteObject"])
+        with proxied(shared("ceph").as_stranger(), Rule(batch_delete, call_before(partial(bench.put, "a", b"new")))) as proxy:
+            store = open_store(bench.store.location, Places(default=proxy.server.settings))
+            (result,) = store.quarantine("versioned", PLAN).act(rows)
+        assert result.verdict == "failed"
+        assert "hides it" in (result.error or "")
+
+
+@every_mode
+def test_who_may_not_look_is_denied_whether_or_not_an_object_is_there(mode: QuarantineMode, versioned: bool) -> None:
+    with in_a_bucket("ceph", versioned=versioned, own=True, prefix="lake/") as bench:
+        bench.put("a", b"x")
+        rows = planned(bench, "a")
+        rows += [replace(rows[0], key="missing")]
+        stranger = open_store(bench.store.location, Places(default=shared("ceph").as_stranger().settings))
+        for action in ("quarantine", "restore", "purge"):
+            assert act(stranger, mode, rows, action, resumed=True) == ["denied", "denied"]
+        assert bench.get("a") == b"x"
+
+
+# Keys
+
+CONTROL = ["t/cr\rx", "t/one\x01", "t/\x7f", "t/esc\x1b[0m", "t/\ufffe", "//", "/./a", "t//x", "t/./x", "t/../x", "t/x/", "t/x", "t/ ", " "]
+
+
+@every_mode
+def test_keys_that_xml_cannot_say_are_acted_on_and_no_others(mode: QuarantineMode, versioned: bool) -> None:
+    others = ["t/cr\nx", "t/crx", "t/one", "t/esc", "/a", "a", "t/", "x", "t/\ufffd"]
+    with in_a_bucket("ceph", versioned=versioned) as bench:
+        for key in [*CONTROL, *others]:
+            bench.put(key, key.encode())
+        rows, done = planned(bench, *CONTROL), ["done"] * len(CONTROL)
+        for action in ("quarantine", "restore", "quarantine", "purge"):
+            assert (
+                act(bench.store, mode, rows if mode == "deferred" or action != "quarantine" else planned(bench, *CONTROL), action) == done
+            )
+            if mode == "trash" and action == "restore":
+                rows = planned(bench, *CONTROL)
+            hidden = action == "purge" or (action == "quarantine" and mode != "deferred")
+            assert [bench.get(key) for key in CONTROL] == [None if hidden else key.encode() for key in CONTROL]
+        assert {key: bench.get(key) for key in inventory(bench.store)} == {key: key.encode() for key in others}
+
+
+# Killed
+
+KEYS = ("a", "t/b", "u/c")
+LIVE = ("live", "t/live")
+
+
+def apply(store: Store, state: Path, rows: Sequence[Planned], mode: QuarantineMode, lease: Lease) -> list[str]:
+    log = open_log(Files(str(state)), "wal", PLAN, len(rows))
+    return [outcome.verdict for outcome in execute(rows, store.quarantine(mode, PLAN), log, lease, CLOCK)]
+
+
+def killed_and_ended(bench: S3Bench, step: int, at: Any, mode: QuarantineMode, action: Action) -> bool:
+    """False where the run ended before that request."""
+    for key in (*KEYS, *LIVE):
+        bench.put(key, key.encode())
+    rows = planned(bench, *KEYS)
+    if action != "quarantine":
+        assert act(bench.store, mode, rows) == ["done"] * 3
+    rows = for_(action, rows)
+    lease = bench.store.acquire(PLAN, "test", CLOCK)
+    children: list[Any] = []
+    with in_memory() as state, through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
+        children.append(PROCESSES.Process(target=apply, args=(store, state, rows, mode, lease)))
+        children[0].start()
+        children[0].join(60)
+        assert children[0].exitcode in {0, -signal.SIGKILL}
+        assert apply(bench.store, state, rows, mode, lease) == ["done"] * 3
+    stays = action == "restore" or (action == "quarantine" and mode == "deferred")
+    assert [bench.get(key) for key in KEYS] == [key.encode() if stays else None for key in KEYS]
+    assert [bench.get(key) for key in LIVE] == [key.encode() for key in LIVE]
+    if action == "quarantine":  # nothing of it was lost
+        assert act(bench.store, mode, rows, "restore") == ["done"] * 3
+        assert [bench.get(key) for key in KEYS] == [key.encode() for key in KEYS]
+    return children[0].exitcode != 0
+
+
+def kill(children: Sequence[Any]) -> None:
+    os.kill(children[0].pid, signal.SIGKILL)
+
+
+@every_mode
+@pytest.mark.parametrize("action", ["quarantine", "restore", "purge"])
+@pytest.mark.parametrize("at", [call_instead, call_after], ids=["before", "after"])
+def test_a_run_killed_at_any_request_is_ended_by_the_next(at: Any, action: Action, mode: QuarantineMode, versioned: bool) -> None:
+    for step in count(1):
+        with in_a_bucket("ceph", versioned=versioned) as bench:
+            if not killed_and_ended(bench, step, at, mode, action):
+                break
+    assert step > 3
+
+
+# Secrets
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_no_pickle_holds_a_secret(versioned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a-session-token")
+    with in_a_bucket("ceph", versioned=versioned) as bench:
+        bench.put("a", b"x")
+        store = bench.store
+        values = [
+            store,
+            store.objects,
+            store.editable,
+            store.acquire(PLAN, "test", Clock(NOW + timedelta(hours=1))),
+            *store.plan_listing(2),
+        ]
+        values += [store.quarantine(mode, PLAN) for mode in ("trash", "versioned", "deferred")]
+        inventory(store)
+        for value in values:
+            content = pickle.dumps(value)
+            assert not [secret for secret in (OWNER[1], STRANGER[1], "a-session-token") if secret.encode() in content]
