@@ -231,6 +231,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_any(self) -> None:
         body = self._body()
+        if len(body) < int(self.headers.get("Content-Length", 0)):
+            self._drop()  # the client died as it sent: no server takes this for a whole request
+            return
         proxy = self.server.proxy
         request, fault = proxy.arrived(self.command, self.path, body)
 

@@ -7,6 +7,8 @@ parts (Amazon S3 API Reference, CopyObject and UploadPartCopy).
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -105,7 +107,7 @@ def put_back(bucket: Bucket, held: Head, key: str, to: str) -> bool:
         with told(bucket.address(key)):
             client = bucket.client("change")
             content = client.get_object(**bucket.target(key), IfMatch=f'"{etag_of(held.identity)}"')["Body"].read()
-            client.put_object(**bucket.target(to), Body=content, IfNoneMatch="*", **made)
+            client.put_object(**bucket.target(to), Body=content, ContentMD5=_md5(content), IfNoneMatch="*", **made)
     except OSError as error:
         if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION:
             # An answer that was lost: then ours stands there.
@@ -161,6 +163,11 @@ def _in_parts(bucket: Bucket, key: str, to: str, source: Head, made: dict[str, A
                 client.abort_multipart_upload(**target, UploadId=upload)
             raise
     return True
+
+
+def _md5(content: bytes) -> str:
+    """Returns the sum by which a server knows that it got all bytes."""
+    return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
 
 
 def _ranges(size_bytes: int) -> Iterator[tuple[int, str]]:

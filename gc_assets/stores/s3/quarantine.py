@@ -217,7 +217,7 @@ class Trash:
         return _removed(self.bucket, planned)
 
     def _restored(self, planned: Planned, held: str, in_trash: Head | None, here: Head | None) -> Result | Deletion:
-        is_back = here is not None and (here.identity == planned.etag or Copy.of(here).restored == planned.etag)
+        is_back = here is not None and (here.identity == planned.etag or _is_put_back(here, planned))
         if in_trash is None:
             return Result(DONE) if is_back else _absent(planned)
         if not _is_copy(in_trash, planned):
@@ -228,7 +228,7 @@ class Trash:
             if not put_back(self.bucket, in_trash, held, planned.key):
                 return Result(CHANGED, f"{planned.key!r} was written just now; the quarantined object stays at {held!r}")
             back = self.bucket.head(planned.key)
-            if back is None or Copy.of(back).restored != planned.etag or back.answer["ContentLength"] != planned.size_bytes:
+            if back is None or not _is_put_back(back, planned):
                 found = f"what was put back is not there; the quarantined object stays at {held!r}"
                 return Result(FAILED, f"{planned.key!r}: {found}, apply again")
         return Deletion(planned, ((held, in_trash.version_id),))
@@ -397,6 +397,11 @@ def _is_copy(in_trash: Head, planned: Planned) -> bool:
     copy, etags = Copy.of(in_trash), {etag_of(in_trash.identity), etag_of(planned.etag or "")}
     same = len(etags) == 1 or not all(map(_MD5.fullmatch, etags)) or "SSEKMSKeyId" in in_trash.answer
     return same and copy.quarantined == planned.etag and copy.size_bytes == planned.size_bytes
+
+
+def _is_put_back(here: Head, planned: Planned) -> bool:
+    copy = Copy.of(here)
+    return copy.restored == planned.etag and copy.size_bytes == planned.size_bytes
 
 
 def _hides_what_came_between(versions: Sequence[Version], planned: Planned) -> bool:

@@ -541,3 +541,12 @@ def test_no_pickle_holds_a_secret(versioned: bool, monkeypatch: pytest.MonkeyPat
         for value in values:
             content = pickle.dumps(value)
             assert not [secret for secret in (OWNER[1], STRANGER[1], "a-session-token") if secret.encode() in content]
+
+
+def test_what_was_put_back_in_part_is_never_taken_for_the_object(plain: S3Bench) -> None:
+    plain.put("a", b"bytes")
+    rows = planned(plain, "a")
+    assert act(plain.store, "trash", rows) == ["done"]
+    plain.client.put_object(Bucket=plain.bucket, Key=plain.prefix + "a", Body=b"", Metadata={"gc-assets-restored": rows[0].etag})
+    assert act(plain.store, "trash", rows, "restore", resumed=True) == ["changed"]
+    assert plain.get(f".gc-assets/trash/{PLAN}/a") == b"bytes"
