@@ -419,9 +419,9 @@ class State:
             raise StateError(f"{where} is damaged (wrong or missing: {places(error)}); run its asset again") from error
 
     def _check_parts(self, path: str, receipt: Receipt) -> None:
-        present = {item.name: item.size_bytes for item in self.files.list(path)}
-        for name in receipt.side:
-            present |= {f"{name}/{item.name}": item.size_bytes for item in self.files.list(f"{path}/{name}")}
+        if not receipt.parts:
+            return
+        present = {item.name: item.size_bytes for item in self.files.list(path, recursive=any(receipt.side.values()))}
         for part in receipt.parts:
             if present.get(part.name) != part.size_bytes:
                 found = f"has {present[part.name]:,} bytes" if part.name in present else "is missing"
