@@ -8,8 +8,6 @@ and only its answer was lost.
 from __future__ import annotations
 
 import errno
-import random
-import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +20,7 @@ from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
 from gc_assets.s3.client import NOT_FOUND, PRECONDITION, client_of, code_of, told
+from gc_assets.s3.requests import pause, payer
 from gc_assets.state import conditions
 from gc_assets.state.place import FileStat
 
@@ -63,7 +62,7 @@ class S3Files:
                 except (HTTPClientError, IncompleteReadError):
                     if attempt + 1 == _ATTEMPTS:
                         raise
-                    _pause(attempt)
+                    pause(attempt)
         raise AssertionError("a loop of attempts ends by returning or raising")
 
     def replace(self, path: str, content: bytes) -> None:
@@ -134,7 +133,7 @@ class S3Files:
                 keys = self._delete(keys, is_last=attempt + 1 == _ATTEMPTS)
                 if not keys:
                     break
-                _pause(attempt)
+                pause(attempt)
 
     def _delete(self, keys: Sequence[str], *, is_last: bool) -> list[str]:
         """Deletes keys of one page and returns those whose deletion failed in passing. Raises
@@ -145,7 +144,7 @@ class S3Files:
         place = f"s3://{self.bucket}/{self.prefix}"
         with told(place):
             named = [{"Key": key} for key in keys]
-            answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": named}, **self._payer())
+            answer = self._client().delete_objects(Bucket=self.bucket, Delete={"Objects": named}, **payer(self.settings))
             wrong = {item["Key"]: item for item in answer.get("Errors", []) if item.get("Code") not in NOT_FOUND}
             final = next((item for item in wrong.values() if is_last or item.get("Code") not in _PASSING), None)
             if final is not None:
@@ -186,10 +185,7 @@ class S3Files:
         return client_of(self.settings, "change")
 
     def _target(self, path: str) -> dict[str, str]:
-        return {"Bucket": self.bucket, "Key": f"{self.prefix}{path}", **self._payer()}
-
-    def _payer(self) -> dict[str, str]:
-        return {"RequestPayer": "requester"} if self.settings.requester_pays else {}
+        return {"Bucket": self.bucket, "Key": f"{self.prefix}{path}", **payer(self.settings)}
 
 
 def s3_files(root: str, settings: S3Config) -> S3Files:
@@ -206,7 +202,3 @@ def s3_files(root: str, settings: S3Config) -> S3Files:
 def _is_refusal(error: OSError) -> bool:
     """Says whether the server compared, and found something else than the condition."""
     return isinstance(error, FileNotFoundError) or (isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION)
-
-
-def _pause(attempt: int) -> None:
-    time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)

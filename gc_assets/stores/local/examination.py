@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.core.errors import StoreError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
+from gc_assets.stores.examination import lease_findings
 from gc_assets.stores.local.lease import holder_of
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.probe import probe
@@ -28,7 +28,7 @@ def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
     yield from looked(storage.name, "quarantine", lambda: _quarantine(root, storage))
     if storage.mode == "apply" and os.access(root, os.W_OK | os.X_OK):
         yield from looked(storage.name, "traits", lambda: _traits(storage))
-    yield from looked(storage.name, "lease", lambda: _lease(storage, now))
+    yield from looked(storage.name, "lease", lambda: lease_findings(storage.name, lambda: holder_of(storage.location), now))
 
 
 def _listable(root: Path, storage: StorageConfig) -> Iterator[Finding]:
@@ -88,18 +88,3 @@ def _traits(storage: StorageConfig) -> Iterator[Finding]:
         yield Finding(storage.name, "traits", WARN, found, "Histories of Icechunk repositories here cannot be edited.")
     else:
         yield Finding(storage.name, "traits", OK, "canary files were created once, replaced on a condition, moved aside and put back")
-
-
-def _lease(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    try:
-        holder = holder_of(storage.location)
-    except StoreError as error:
-        yield Finding(storage.name, "lease", FAIL, str(error), "Make sure that nothing changes the storage, then remove it.")
-        return
-    if holder is None:
-        yield Finding(storage.name, "lease", OK, "nobody is changing the storage")
-    elif holder.is_live(now):
-        todo = "An apply is running, or one died within the last minutes: wait for it."
-        yield Finding(storage.name, "lease", WARN, f"held by {holder}", todo)
-    else:
-        yield Finding(storage.name, "lease", WARN, f"left behind by {holder}", "The next apply takes it over.")

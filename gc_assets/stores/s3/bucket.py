@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from botocore.exceptions import ClientError
 
@@ -21,7 +21,8 @@ from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.s3 import pages
 from gc_assets.s3.client import DENIED, NOT_FOUND, Role, client_of, code_of, told
-from gc_assets.stores.s3.objects import identity_of, payer
+from gc_assets.s3.requests import payer
+from gc_assets.stores.s3.objects import identity_of
 
 # Requests about single keys that a batch makes at the same time.
 CONCURRENT: Final = 16
@@ -50,6 +51,25 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class Versioning:
+    """Whether a bucket keeps versions. `status` is the server's word: `Enabled`, `Suspended`, or
+    null where versioning never was enabled.
+    """
+
+    status: str | None
+
+    @property
+    def is_on(self) -> bool:
+        """True where a delete keeps the version that it hides."""
+        return self.status == "Enabled"
+
+    @property
+    def has_versions(self) -> bool:
+        """True where objects may have versions from before versioning was suspended."""
+        return bool(self.status)
+
+
+@dataclass(frozen=True, slots=True)
 class Deleted:
     """What a server says about one deleted key. `marker` is the id of the delete marker that it
     made.
@@ -68,17 +88,18 @@ class Deleted:
 class Bucket:
     """A storage on S3. Keys are relative to its prefix. Pickles, and holds no secret."""
 
-    location: str
+    name: str
+    prefix: str
     settings: S3Config
 
-    @property
-    def name(self) -> str:
-        return bucket_and_key(str(Location.parse(self.location)))[0]
+    @classmethod
+    def of(cls, location: str, settings: S3Config) -> Self:
+        """Returns the place that a location names. Its prefix is empty or ends in `/`."""
+        return cls(*bucket_and_key(str(Location.parse(location))), settings)
 
     @property
-    def prefix(self) -> str:
-        """Empty, or a prefix that ends in `/`."""
-        return bucket_and_key(str(Location.parse(self.location)))[1]
+    def location(self) -> str:
+        return self.address("")
 
     def client(self, role: Role) -> Any:
         return client_of(self.settings, role)
@@ -97,7 +118,7 @@ class Bucket:
     def target(self, key: str, version_id: str | None = None) -> dict[str, str]:
         """Returns the parameters that name an object in a request."""
         version = {"VersionId": version_id} if version_id is not None else {}
-        return {"Bucket": self.name, "Key": f"{self.prefix}{key}", **version, **payer(self.settings.requester_pays)}
+        return {"Bucket": self.name, "Key": f"{self.prefix}{key}", **version, **payer(self.settings)}
 
     def head(self, key: str, role: Role = "change", version_id: str | None = None) -> Head | None:
         """Returns what stands at a key, or null where nothing does or where a delete marker hides
@@ -113,17 +134,9 @@ class Bucket:
                 raise
         return Head(identity_of(answer), answer.get("VersionId"), answer)
 
-    def keeps_versions(self, role: Role) -> bool:
-        """Says whether a delete keeps the version that it hides. False too where versioning is
-        suspended: what is written meanwhile has no version.
-        """
+    def versioning(self, role: Role) -> Versioning:
         with told(f"s3://{self.name}"):
-            return self.client(role).get_bucket_versioning(Bucket=self.name).get("Status") == "Enabled"
-
-    def has_versions(self, role: Role) -> bool:
-        """Says whether objects may have versions: versioning is enabled, or was and is suspended."""
-        with told(f"s3://{self.name}"):
-            return bool(self.client(role).get_bucket_versioning(Bucket=self.name).get("Status"))
+            return Versioning(self.client(role).get_bucket_versioning(Bucket=self.name).get("Status"))
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
         """Returns versions and markers of one key, the newest first."""
@@ -166,7 +179,7 @@ class Bucket:
         # A version is deleted as often as one likes.
         client = self.client("change") if all(version is not None for _, version in objects) else self.client_that_asks_once()
         with told(f"s3://{self.name}/{self.prefix}"):
-            answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer(self.settings.requester_pays))
+            answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer(self.settings))
         # A version's answer names the version; that of a key without one may or may not.
         gone = {_named(item, of): item for item in answer.get("Deleted", []) for of in ("VersionId", None)}
         wrong = {_named(item, of): item for item in answer.get("Errors", []) for of in ("VersionId", None)}

@@ -10,10 +10,10 @@ from datetime import datetime
 from botocore.exceptions import ClientError
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.core.errors import StoreError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
 from gc_assets.s3 import pages
 from gc_assets.s3.client import code_of, told
+from gc_assets.stores.examination import lease_findings
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.lease import holder_of
 from gc_assets.stores.s3.probe import probe
@@ -29,7 +29,7 @@ def examine(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[F
     yield from looked(storage.name, "lifecycle", lambda: _lifecycle(bucket, storage))
     if storage.mode == "apply":
         yield from looked(storage.name, "traits", lambda: _traits(bucket, storage))
-    yield from looked(storage.name, "lease", lambda: _lease(bucket, storage, now))
+    yield from looked(storage.name, "lease", lambda: lease_findings(storage.name, lambda: holder_of(bucket), now))
 
 
 def _listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def _listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _quarantine(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    keeps, days = bucket.keeps_versions("read"), f"{storage.quarantine_days} days"
+    keeps, days = bucket.versioning("read").is_on, f"{storage.quarantine_days} days"
     refusal = FAIL if storage.mode == "apply" else WARN
     if storage.quarantine == "versioned" and not keeps:
         found = f"bucket {bucket.name} keeps no versions, so a delete there is for good"
@@ -99,20 +99,3 @@ def _traits(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     else:
         found = f"canary objects were created once and replaced on a condition; the server {compares[traits.delete_if_match]}"
         yield Finding(storage.name, "traits", OK, found)
-
-
-def _lease(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-    try:
-        holder = holder_of(bucket)
-    except StoreError as error:
-        unread = isinstance(error.__cause__, OSError)
-        todo = "Mend what it names." if unread else "Make sure that nothing changes the storage, then remove it."
-        yield Finding(storage.name, "lease", FAIL, str(error), todo)
-        return
-    if holder is None:
-        yield Finding(storage.name, "lease", OK, "nobody is changing the storage")
-    elif holder.is_live(now):
-        todo = "An apply is running, or one died within the last minutes: wait for it."
-        yield Finding(storage.name, "lease", WARN, f"held by {holder}", todo)
-    else:
-        yield Finding(storage.name, "lease", WARN, f"left behind by {holder}", "The next apply takes it over.")

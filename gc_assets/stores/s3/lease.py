@@ -10,13 +10,15 @@ repeat.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import socket
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
 
@@ -34,6 +36,7 @@ _LEASES: Final = f"{RESERVED_PREFIX}lease/"
 _DIGITS: Final = 12
 # How often a process tries again that met others who tried at the same time.
 _RACES: Final = 8
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +161,33 @@ def _tokens(bucket: Bucket, role: Role) -> list[int]:
 
 def _latest(bucket: Bucket, role: Role) -> tuple[int, dict[str, Any]] | None:
     """Returns token and record of the lease that counts."""
-    while tokens := _tokens(bucket, role):
-        try:
-            content, _ = S3Objects.of(bucket.settings).read_with_etag(bucket.address(_key(tokens[-1])), role)
-        except FileNotFoundError:
-            continue  # cleared away by the holder of a newer one
-        return tokens[-1], _record(bucket, tokens[-1], content)
-    return None
+    objects, tokens = S3Objects.of(bucket.settings), list[int]()
+    for _ in range(_RACES):
+        tokens = _tokens(bucket, role)
+        if not tokens:
+            return None
+        with suppress(FileNotFoundError):  # cleared away by the holder of a newer one
+            content, _ = objects.read_with_etag(bucket.address(_key(tokens[-1])), role)
+            return tokens[-1], _record(bucket, tokens[-1], content)
+    found = bucket.address(_key(tokens[-1]))
+    raise StoreError(f"{found} is listed and cannot be read: nothing is there; repeat this when less runs")
 
 
 def _record(bucket: Bucket, token: int, content: bytes) -> dict[str, Any]:
     try:
-        record: dict[str, Any] = json.loads(content)
-        _ = record["nonce"], record["released"], _holder(token, record).is_live(datetime.now(UTC))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _parsed(token, content)
+    except (ValueError, TypeError, AttributeError) as error:
         found = bucket.address(_key(token))
         raise StoreError(f"{found} is no lease ({error}); make sure that nothing changes this storage, then remove it") from error
+
+
+def _parsed(token: int, content: bytes) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(content)
+    missing = sorted({"nonce", "released"} - record.keys())
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    if datetime.fromisoformat(_holder(token, record).expires_at).tzinfo is None:
+        raise ValueError("its time has no zone")
     return record
 
 
@@ -251,8 +265,17 @@ def _write(bucket: Bucket, token: int, record: dict[str, Any]) -> None:
 
 
 def _clear_away(bucket: Bucket, token: int) -> None:
-    """Removes the leases before the one before this one, with all their versions."""
+    """Removes the leases before the one before this one, with all their versions. What cannot be
+    removed is in nobody's way, and the log says so.
+    """
     for old in _tokens(bucket, "change"):
         if old < token - 1:
-            versions = bucket.newest_versions(_key(old), pages.PAGE_KEYS)
-            bucket.delete([(_key(old), version.version_id) for version in versions])
+            try:
+                versions = bucket.newest_versions(_key(old), pages.PAGE_KEYS)
+                answers = bucket.delete([(_key(old), version.version_id) for version in versions])
+                refusal = next((answer.error for answer in answers if answer.error is not None), None)
+            except OSError as error:
+                refusal = error.strerror or str(error)
+            if refusal is not None:
+                _log.warning("%s: an old lease stays: %s", bucket.address(_key(old)), refusal)
+                return

@@ -108,7 +108,7 @@ def plan_listing(bucket: Bucket, parallelism: int) -> Sequence[ListingTask]:
     empty for that reason would make all live files look lost.
     """
     try:
-        versions = bucket.has_versions("read")
+        versions = bucket.versioning("read").has_versions
         found = _found(bucket, parallelism)
     except OSError as error:
         raise StoreError(f"storage {bucket.location} cannot be listed: {error.strerror or error}") from error

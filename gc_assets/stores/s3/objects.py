@@ -21,6 +21,7 @@ from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
 from gc_assets.s3.client import PRECONDITION, Role, client_of, code_of, told
+from gc_assets.s3.requests import payer
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 
@@ -131,11 +132,7 @@ class S3Objects:
     def _asked(self, address: str, role: Role) -> tuple[Any, dict[str, Any]]:
         settings = self.places.s3_of(address)
         bucket, key = bucket_and_key(address)
-        return client_of(settings, role), {"Bucket": bucket, "Key": key, **payer(settings.requester_pays)}
-
-
-def payer(requester_pays: bool) -> dict[str, str]:
-    return {"RequestPayer": "requester"} if requester_pays else {}
+        return client_of(settings, role), {"Bucket": bucket, "Key": key, **payer(settings)}
 
 
 def _text(key: bytes, prefix: str) -> str:

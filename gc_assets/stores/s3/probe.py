@@ -28,7 +28,7 @@ def probe(bucket: Bucket) -> Traits:
             create_if_absent=(created := _creates_once(bucket, canary)),
             replace_if_match=created and _replaces_if_match(bucket, canary),
             rename=False,
-            versions=bucket.keeps_versions("change"),
+            versions=bucket.versioning("change").is_on,
             delete_if_match=_deletes_if_match(bucket, canary),
         )
     finally:

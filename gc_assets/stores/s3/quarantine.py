@@ -8,9 +8,7 @@ anything, and look afterwards at what they have done. Which object, and why, is 
 
 from __future__ import annotations
 
-import random
 import re
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -18,6 +16,7 @@ from typing import Final, TypeVar
 
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
+from gc_assets.s3.requests import pause
 from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
 from gc_assets.stores.s3.bucket import Bucket, Deleted, Head, Version, each
 from gc_assets.stores.s3.copying import Copy, copied, put_back
@@ -91,7 +90,7 @@ class Versioned:
         if not any(isinstance(step, Deletion) and step.planned.action == "quarantine" for step in steps):
             return steps
         try:
-            if self.bucket.keeps_versions("change"):
+            if self.bucket.versioning("change").is_on:
                 return steps
         except OSError as error:
             return [_failed(step.planned, error) if isinstance(step, Deletion) else step for step in steps]
@@ -172,13 +171,14 @@ class Trash:
     def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
         """Acts as `Quarantine.act` says."""
         try:
-            keeps = self.bucket.keeps_versions("change")
-            unnamed = _NULL if self.bucket.has_versions("change") else None
+            versioning = self.bucket.versioning("change")
         except OSError as error:
             return [_failed(planned, error) for planned in batch]
 
+        unnamed = _NULL if versioning.has_versions else None
+
         def prepared(planned: Planned, resumed: bool) -> Result | Deletion:
-            step = self._done(planned, keeps, resumed)
+            step = self._done(planned, versioning.is_on, resumed)
             if isinstance(step, Result):
                 return step
             return Deletion(planned, tuple((key, version_id or unnamed) for key, version_id in step.objects))
@@ -249,7 +249,8 @@ class Deferred:
         place.
         """
         try:
-            unnamed = _NULL if any(planned.action == "purge" for planned in batch) and self.bucket.has_versions("change") else None
+            purges = any(planned.action == "purge" for planned in batch)
+            unnamed = _NULL if purges and self.bucket.versioning("change").has_versions else None
         except OSError as error:
             return [_failed(planned, error) for planned in batch]
         return each(batch, lambda planned: _answer(planned, lambda: self._one(planned, planned in resumed, unnamed)))
@@ -322,7 +323,7 @@ def _deleted_and_settled(
                 return [step if isinstance(step, Result) else _failed(step.planned, error) for _, step in sorted(steps.items())]
         asked |= {step.planned for step in left.values()}
         todo = list(left)
-        _pause(attempt)
+        pause(attempt)
     else:
         raise AssertionError("a loop of attempts ends by returning or breaking")
 
@@ -351,14 +352,10 @@ def _removed(bucket: Bucket, planned: Planned) -> Result:
         except OSError as error:
             if isinstance(error, PermissionError) or attempt + 1 == _ATTEMPTS:
                 raise
-            _pause(attempt)
+            pause(attempt)
         else:
             return Result(DONE)
     raise AssertionError("a loop of attempts ends by returning or raising")
-
-
-def _pause(attempt: int) -> None:
-    time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)
 
 
 def _answer(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:

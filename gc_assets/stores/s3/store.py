@@ -42,7 +42,7 @@ class S3Store:
 
     @property
     def _bucket(self) -> Bucket:
-        return Bucket(self.location, self.places.s3_of(self.location))
+        return Bucket.of(self.location, self.places.s3_of(self.location))
 
     @property
     def scheme(self) -> str:
