@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,6 @@ from gc_assets.s3.pages import Page
 from gc_assets.stores.protocol import INVENTORY_SCHEMA, LISTING_SOURCE, RESERVED_PREFIX, Listed, ListingTask, Problem
 from gc_assets.stores.s3.bucket import Bucket
 
-# A task below this many keys costs more to start than to run.
-KEYS_PER_TASK: Final = 20_000
 TASKS_PER_WORKER: Final = 4
 # Requests with which the planner looks for directories.
 PLANNED_REQUESTS: Final = 64
@@ -69,36 +67,51 @@ class S3ListingTask:
         pending, leftover, met = list(self.ranges), list[Range](), 0
         while pending and (met == 0 or met < budget):
             span = pending.pop()
-            last = span.after
+            read_to = span.after
             try:
                 for page in _pages(self.bucket, span, self.versions):
-                    met += rows.add(page, self.bucket.prefix, span)
+                    met += len(page.keys)
+                    stop = self._stop(page, span) if met >= budget else None
+                    rows.add(page, self.bucket.prefix, span if stop is None else replace(span, end=stop))
                     if rows.is_full:
                         yield rows.take()
-                    reached = _relative(page.last, self.bucket.prefix)
-                    if reached is None or (span.end is not None and reached > span.end):
+                    if stop is not None:
+                        leftover += self._rest(Range(stop, span.end))
                         break
-                    last = reached
-                    # The versions of one key may go on on the next page, so a range ends before.
-                    if met >= budget and not self.versions:
-                        leftover += self._rest(Range(last, span.end))
+                    last = _relative(page.last, self.bucket.prefix)
+                    if last is None or (span.end is not None and last > span.end):
                         break
+                    read_to = last
             except (OSError, StoreError, UnicodeDecodeError) as error:
-                rows.problems.append(Problem(_printable(last), "unreadable", f"the keys after this one: {_why(error)}"))
-        parts = [*leftover, *pending]
-        yield rows.take(_dealt(self, parts, TASKS_PER_WORKER * self.parallelism))
+                rows.problems.append(Problem(_printable(read_to), "unreadable", f"the keys after this one: {_why(error)}"))
+        yield rows.take(_dealt(self, [*leftover, *pending], TASKS_PER_WORKER * self.parallelism))
+
+    def _stop(self, page: Page, span: Range) -> bytes | None:
+        """Returns the last key within the range of which nothing can follow on the next page, or
+        null. Versions of the page's last key may.
+        """
+        whole = [key for key in page.keys if key != page.last] if page.version_ids else page.keys
+        stop = _relative(whole[-1], self.bucket.prefix) if whole else None
+        # Ceph 16 begins with the versions of the key after which it was asked.
+        return stop if stop is not None and stop > span.after and (span.end is None or stop < span.end) else None
 
     def _rest(self, rest: Range) -> list[Range]:
-        """Cuts what is left of a range at the directories beside and above its first key."""
+        """Cuts what is left of a range at the directories that follow its first key: the next ones
+        in each directory that holds that key. It stays whole where they cannot be listed: whether
+        its keys can is seen by the task that lists them.
+        """
         cuts: list[bytes] = []
-        levels = rest.after.split(b"/")[:-1]
-        for depth in range(len(levels) + 1):
-            above = b"/".join(levels[:depth]) + (b"/" if depth else b"")
-            # "0" is the character after "/": what follows comes after the whole directory.
-            beside = above + levels[depth] + b"0" if depth < len(levels) else rest.after
-            page = next(_directories(self.bucket, above, beside))
-            cuts += page.common
-        return rest.cut(_spread(sorted({cut[len(self.bucket.prefix.encode()) :] for cut in cuts}), self.parallelism))
+        inside = rest.after.split(b"/")[:-1]
+        try:
+            for depth in range(len(inside) + 1):
+                directory = b"".join(name + b"/" for name in inside[:depth])
+                # "0" is the character after "/", so this comes after all that the next directory
+                # on the way to the key holds.
+                behind = directory + inside[depth] + b"0" if depth < len(inside) else rest.after
+                cuts += [_relative(key, self.bucket.prefix) for key in next(_directories(self.bucket, directory, behind)).common]
+        except (OSError, StoreError, UnicodeDecodeError):
+            return [rest]
+        return rest.cut(_spread(sorted(set(cuts)), self.parallelism))
 
 
 def plan_listing(bucket: Bucket, parallelism: int) -> Sequence[ListingTask]:
@@ -119,8 +132,9 @@ def plan_listing(bucket: Bucket, parallelism: int) -> Sequence[ListingTask]:
 
 
 def _found(bucket: Bucket, parallelism: int) -> list[bytes]:
-    """Returns directories of the storage: those of its top, and of levels below while they are too
-    few for `parallelism` workers. None where one page holds everything.
+    """Returns directories of the storage in order: those of its top, and those of the levels below
+    while they are too few for `parallelism` workers. Of a directory with many the first page
+    counts. Empty where all keys lie side by side.
     """
     level, found, asked = [b""], list[bytes](), 0
     while level and len(found) < TASKS_PER_WORKER * parallelism and asked < PLANNED_REQUESTS:
@@ -128,7 +142,7 @@ def _found(bucket: Bucket, parallelism: int) -> list[bytes]:
         for directory in level[: PLANNED_REQUESTS - asked]:
             asked += 1
             page = next(_directories(bucket, directory, b""))
-            below += [key[len(bucket.prefix.encode()) :] for key in page.common]
+            below += [_relative(key, bucket.prefix) for key in page.common]
         below = [key for key in below if key != _RESERVED]
         found += below
         level = _spread(below, PLANNED_REQUESTS)
@@ -148,9 +162,20 @@ def _directories(bucket: Bucket, below: bytes, after: bytes) -> Iterator[Page]:
 
 
 def _pages(bucket: Bucket, span: Range, versions: bool) -> Iterator[Page]:
-    after = bucket.prefix.encode() + span.after if span.after else b""
+    """Yields the pages of a range. What the keys of a range all begin with is asked for as their
+    prefix, so that fewer keys beyond its end are listed.
+    """
+    prefix = bucket.prefix.encode()
+    after = prefix + span.after if span.after else b""
+    shared = _common(span.after, span.end) if span.end is not None else ""
     list_pages = pages.versions if versions else pages.objects
-    return list_pages(bucket.settings, bucket.name, bucket.prefix, after=after)
+    return list_pages(bucket.settings, bucket.name, bucket.prefix + shared, after=after)
+
+
+def _common(one: bytes, other: bytes) -> str:
+    """Returns what both keys begin with, in whole characters."""
+    length = next((at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), min(len(one), len(other)))
+    return one[:length].decode("utf-8", "ignore")
 
 
 def _dealt(task: S3ListingTask, ranges: Sequence[Range], wanted: int) -> tuple[S3ListingTask, ...]:
@@ -158,6 +183,10 @@ def _dealt(task: S3ListingTask, ranges: Sequence[Range], wanted: int) -> tuple[S
     return tuple(replace(task, ranges=part) for part in parts)
 
 
+@overload
+def _relative(key: bytes, prefix: str) -> bytes: ...
+@overload
+def _relative(key: bytes | None, prefix: str) -> bytes | None: ...
 def _relative(key: bytes | None, prefix: str) -> bytes | None:
     return None if key is None else key[len(prefix.encode()) :]
 
@@ -172,7 +201,7 @@ def _printable(key: bytes) -> str:
 
 @dataclass(slots=True)
 class _Rows:
-    """Columns of the objects met since the last `take`."""
+    """Objects and problems met since the last `take`."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     rows: int = 0
@@ -182,8 +211,8 @@ class _Rows:
     def is_full(self) -> bool:
         return self.rows >= BATCH_ROWS
 
-    def add(self, page: Page, prefix: str, span: Range) -> int:
-        """Takes the objects of a page that lie in a range. Returns how many keys were met."""
+    def add(self, page: Page, prefix: str, span: Range) -> None:
+        """Takes the objects of a page that lie in a range."""
         start = len(prefix.encode())
         relative = [key[start:] for key in page.keys]
         mine = [
@@ -198,7 +227,6 @@ class _Rows:
         if mine:
             self.batches.append(_batch(page, relative, mine))
             self.rows += len(mine)
-        return len(relative)
 
     def _is_name(self, key: bytes) -> bool:
         """Says whether an address can name the key. What none can name is kept, and told."""
@@ -213,6 +241,7 @@ class _Rows:
         return True
 
     def take(self, leftover: tuple[ListingTask, ...] = ()) -> Listed:
+        """Returns what was added since the last call, as one step of the listing."""
         whole = pa.Table.from_batches(self.batches, schema=INVENTORY_SCHEMA).combine_chunks().to_batches()
         listed = Listed(whole[0] if whole else pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA), tuple(self.problems), leftover)
         self.batches, self.rows, self.problems = [], 0, []
