@@ -13,7 +13,9 @@ import dagster as dg
 import pyarrow as pa
 
 from gc_assets.assets.checks import Check
+from gc_assets.core.requests import KINDS, Requests
 from gc_assets.stages.night import Night
+from gc_assets.state.facts import sent_for
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import Table
@@ -55,6 +57,7 @@ def materialized(
     if report is not None:
         metadata["report"] = dg.MetadataValue.md(report(night, published))
     metadata |= figures(published)
+    metadata |= _sent(sent_for(receipt.facts))
     metadata |= {"table_bytes": receipt.size_bytes, "sample": sample(night, table, published)}
     metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": night.state.files.uri(published.path)}
     if receipt.unsafe:
@@ -65,6 +68,11 @@ def materialized(
         data_version=dg.DataVersion(receipt.digest),
         check_results=[check.result(night, key, published) for check in checks],
     )
+
+
+def _sent(requests: Requests) -> Figures:
+    figures: dict[str, int | float] = {f"{kind.lower()}_requests": requests.counts[kind] for kind in KINDS if requests.counts.get(kind)}
+    return figures if requests.usd is None else {**figures, "requests_usd": requests.usd}
 
 
 def sample(night: Night, table: Table, published: Published) -> dg.TableMetadataValue:

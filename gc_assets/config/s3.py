@@ -14,6 +14,10 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gc_assets.config.values import Model, number
 from gc_assets.core.paths import Location, bucket_and_key
+from gc_assets.core.requests import Kind
+
+# USD for a million requests: S3 Standard in us-east-1, from the price list of November 2026.
+AWS_PRICES: Final[Mapping[Kind, float]] = {"LIST": 5.0, "GET": 0.4, "HEAD": 0.4, "PUT": 5.0, "COPY": 5.0, "DELETE": 0.0}
 
 _ROLE = r"^arn:[a-z0-9-]+:iam::\d*:role/.+$"
 
@@ -36,7 +40,11 @@ class S3Config(Model):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Most requests a second of one process; Spark runs one for each core. Default: no limit.",
+        description="Most requests a second of all processes of a stage together. Default: no limit.",
+    )
+    prices: Mapping[Kind, Annotated[float, BeforeValidator(number), Field(ge=0, allow_inf_nan=False)]] | None = Field(
+        default=None,
+        description="USD for a million requests of each kind. Default: those of AWS, and none with `endpoint`.",
     )
 
     def __hash__(self) -> int:
@@ -48,6 +56,12 @@ class S3Config(Model):
         if self.anonymous and named:
             raise ValueError(f"anonymous asks without credentials, and {' and '.join(named)} name some; keep one of them")
         return self
+
+    def usd_per_million(self, kind: Kind) -> float | None:
+        """Returns the price of a million requests of a kind, or null where none is known."""
+        if self.prices is not None:
+            return self.prices.get(kind)
+        return AWS_PRICES[kind] if self.endpoint is None else None
 
     def over(self, other: S3Config) -> S3Config:
         """Returns these settings, and those of `other` where these say nothing."""

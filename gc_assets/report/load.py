@@ -6,7 +6,7 @@ sums, the newest commits and the largest files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 from gc_assets import __version__
 from gc_assets.config.models import StorageConfig
 from gc_assets.report.lakes import lake_page
-from gc_assets.report.night_report import Change, NightReport, PlannedFile, Quarantined, StoragePage
+from gc_assets.report.night_report import Asked, Change, NightReport, PlannedFile, Quarantined, StoragePage
 from gc_assets.report.shares import steps_of
 from gc_assets.stages.books.ledger import quarantined
 from gc_assets.stages.books.plans import load
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches
-from gc_assets.state.facts import OrphanFilesFacts
+from gc_assets.state.facts import OrphanFilesFacts, sent_for
 from gc_assets.state.journal import Published
-from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES
+from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES
 
 LARGEST_FILES: Final = 20
 
@@ -36,7 +36,19 @@ def load_report(night: Night, storages: Iterable[str] = (), lakes: Iterable[str]
     wanted_storages, wanted_lakes = set(storages), set(lakes)
     lake_pages = [lake_page(night, lake.name, lake.kind) for lake in night.config.lakes if not wanted_lakes or lake.name in wanted_lakes]
     pages = [_storage(night, item) for item in night.config.storages if not wanted_storages or item.name in wanted_storages]
-    return NightReport(night.run_date, night.clock.now(), __version__, tuple(_warnings(night, pages)), pages, lake_pages)
+    owners = {"storage": [page.name for page in pages], "lake": [page.name for page in lake_pages]}
+    return NightReport(
+        night.run_date, night.clock.now(), __version__, tuple(_warnings(night, pages)), pages, lake_pages, list(_asked(night, owners))
+    )
+
+
+def _asked(night: Night, owners: Mapping[str, Sequence[str]]) -> Iterator[Asked]:
+    for table in SHARED_TABLES:
+        for owner in owners[table.scope]:
+            published = night.find(table, owner)
+            sent = sent_for(published.receipt.facts) if published is not None else None
+            if sent:
+                yield Asked(owner, table.name, sent)
 
 
 def _warnings(night: Night, pages: list[StoragePage]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from datetime import date, datetime
 from typing import Final
 
 from gc_assets.core.plan import PlanHeader
+from gc_assets.core.requests import KINDS, Requests
 from gc_assets.report.drawing import Drawing
 from gc_assets.report.waterfall import Step
 
@@ -100,9 +101,18 @@ class StoragePage:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What was sent to object stores for one table of a lake or storage."""
+
+    owner: str
+    table: str
+    requests: Requests
+
+
+@dataclass(frozen=True, slots=True)
 class NightReport:
     """One run date. `warnings` are what a reader must know before any figure: a rehearsal, lowered
-    limits, a past date.
+    limits, a past date. `asked` is empty where nothing lies on an object store.
     """
 
     run_date: date
@@ -111,3 +121,12 @@ class NightReport:
     warnings: tuple[str, ...]
     storages: Sequence[StoragePage]
     lakes: Sequence[LakePage]
+    asked: Sequence[Asked] = ()
+
+    @property
+    def kinds_asked(self) -> list[str]:
+        return [kind for kind in KINDS if any(item.requests.counts.get(kind) for item in self.asked)]
+
+    @property
+    def is_priced(self) -> bool:
+        return any(item.requests.usd is not None for item in self.asked)

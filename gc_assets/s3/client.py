@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
@@ -21,20 +21,25 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
+from gc_assets.core.requests import Kind, Requests, record
 from gc_assets.s3.pace import Pace
 
 # `read` is what nights and plans may do, `change` what an apply may.
 Role = Literal["read", "change"]
 
 _REGION: Final = "us-east-1"
-# Attempts at one request, the first included, with pauses that grow and differ. botocore's
-# "adaptive" mode asks slower where a server says SlowDown, and faster again after. What a server
+# Attempts at one request, the first included, with pauses that grow and differ. What a server
 # refuses for good is not asked again.
 _ATTEMPTS: Final = 8
+# A server that answers so asks for fewer requests.
+SLOW_STATUS: Final = frozenset({429, 503})
+SLOW: Final = frozenset({"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "Throttling", "503", "429"})
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
 
+# By the first word of an operation. All others write.
+_VERBS: Final[Mapping[str, Kind]] = {"List": "LIST", "Get": "GET", "Head": "HEAD", "Delete": "DELETE", "Abort": "DELETE"}
 NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion"})
 PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
 DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
@@ -71,7 +76,7 @@ def client_of(settings: S3Config, role: Role, attempts: int = _ATTEMPTS) -> Any:
 
 
 def pace_of(settings: S3Config) -> Pace:
-    """Returns what all requests of this process to these settings wait for."""
+    """Returns what all requests of this process with these settings wait for."""
     return _pace(settings, os.getpid())
 
 
@@ -123,7 +128,7 @@ def _client(settings: S3Config, role: Role, attempts: int, process: int) -> Any:
     path_style = settings.path_style if settings.path_style is not None else settings.endpoint is not None
     config = BotoConfig(
         signature_version=UNSIGNED if settings.anonymous else "s3v4",
-        retries={"mode": "adaptive", "total_max_attempts": attempts},
+        retries={"mode": "standard", "total_max_attempts": attempts},
         s3={"addressing_style": "path" if path_style else "auto"},
         # Servers other than AWS refuse the checksums that newer clients add by themselves.
         request_checksum_calculation="when_required",
@@ -136,8 +141,37 @@ def _client(settings: S3Config, role: Role, attempts: int, process: int) -> Any:
     region = settings.region or session.get_config_variable("region") or _REGION
     client = session.create_client("s3", region_name=region, endpoint_url=settings.endpoint, config=config)
     pace = pace_of(settings)
-    client.meta.events.register("before-send.s3", lambda **_: pace.wait())
+
+    def send(event_name: str, request: Any, **_: Any) -> None:
+        operation = event_name.rpartition(".")[2]
+        pace.wait(max(1, bytes(request.body).count(b"<Key>")) if operation == "DeleteObjects" else 1)
+        sent(settings, kind_of(operation))
+
+    def received(parsed_response: Any, **_: Any) -> None:
+        answer = parsed_response or {}
+        codes = {str(item.get("Code")) for item in [answer.get("Error", {}), *answer.get("Errors", [])]}
+        if answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in SLOW_STATUS or codes & SLOW:
+            pace.slow_down()
+
+    client.meta.events.register("before-send.s3", send)
+    client.meta.events.register("response-received.s3", received)
     return client
+
+
+def sent(settings: S3Config, kind: Kind) -> None:
+    """Counts a request that is about to be sent."""
+    price = settings.usd_per_million(kind)
+    record(Requests({kind: 1}, None if price is None else price / 1e6))
+
+
+def kind_of(operation: str) -> Kind:
+    """Returns the kind of request that a price list names for an operation of S3's API."""
+    if operation in {"CopyObject", "UploadPartCopy"}:
+        return "COPY"
+    for verb, kind in _VERBS.items():
+        if operation.startswith(verb):
+            return kind
+    return "PUT"
 
 
 def session_of(settings: S3Config, role: Role) -> Any:

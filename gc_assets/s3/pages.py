@@ -29,7 +29,7 @@ from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]  (lxml has
 
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
-from gc_assets.s3.client import Role, as_os_error, client_of, pace_of, told
+from gc_assets.s3.client import SLOW_STATUS, Role, as_os_error, client_of, pace_of, sent, told
 
 PAGE_KEYS: Final = 1000
 _ATTEMPTS: Final = 8
@@ -226,17 +226,20 @@ def _fetched(settings: S3Config, role: Role, operation: str, asked: dict[str, An
     if settings.requester_pays:
         # The signature covers this header, so that it goes along.
         asked, headers = {**asked, "RequestPayer": "requester"}, {"x-amz-request-payer": "requester"}
-    client = client_of(settings, role)
+    client, pace = client_of(settings, role), pace_of(settings)
     for attempt in range(_ATTEMPTS):
         with told(place):
             url = client.generate_presigned_url(operation, Params=asked, ExpiresIn=_SIGNED_SECONDS)
-        pace_of(settings).wait()
+        pace.wait()
+        sent(settings, "LIST")
         try:
             with told(place):
                 answer = _session(client).send(AWSRequest(method="GET", url=url, headers=headers).prepare())
         except OSError as error:
             failure = error
         else:
+            if answer.status_code in SLOW_STATUS:
+                pace.slow_down()
             failure_or_root = _understood(answer.status_code, answer.content, place)
             if not isinstance(failure_or_root, OSError):
                 return failure_or_root

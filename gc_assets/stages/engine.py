@@ -8,13 +8,15 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from gc_assets.core.requests import counted, shared_by
 from gc_assets.stages.progress import reached
-from gc_assets.stages.tables import PARTS_DDL, collect
+from gc_assets.stages.tables import PARTS_DDL, REQUESTS, collect, parallelism
 
 # Batches in, batches out, as `DataFrame.mapInArrow` takes it. `once` and `spread` want rows of
 # `PARTS_DDL`.
@@ -78,4 +80,34 @@ def _numbers(pieces: int) -> pa.RecordBatch:
 
 
 def _in_executors(spark: SparkSession, task: Task, pieces: int) -> Sequence[Any]:
-    return collect(spark.range(0, pieces, 1, pieces).mapInArrow(task, PARTS_DDL))
+    shared = Sharing(task, at_once(spark, pieces))
+    return collect(spark.range(0, pieces, 1, pieces).mapInArrow(shared, PARTS_DDL))
+
+
+def at_once(spark: SparkSession, tasks: int) -> int:
+    """Returns how many of so many tasks run at the same time at most. A cluster may grow, so there
+    it is all that a stage spreads over.
+    """
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    is_local = context is not None and context.master.startswith("local")
+    return min(tasks, context.defaultParallelism if context is not None and is_local else parallelism(spark))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Runs a task in an executor, one of so many at the same time. It keeps to its share of every
+    budget of requests, and says in the column `requests` what it sent.
+    """
+
+    task: Task
+    at_once: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with counted() as tally, shared_by(self.at_once):
+            for batch in self.task(batches):
+                if batch.num_rows == 0:
+                    continue
+                sent = tally.take()
+                told = pa.array([sent.to_json() if sent else None] + [None] * (batch.num_rows - 1), pa.string())
+                place = batch.schema.get_field_index(REQUESTS)
+                yield batch.set_column(place, REQUESTS, told) if place >= 0 else batch.append_column(REQUESTS, told)

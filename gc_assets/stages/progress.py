@@ -22,6 +22,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from pyspark.sql import SparkSession
 
+from gc_assets.core.requests import Requests, Tally, counted
 from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.schemas import Table
@@ -37,6 +38,7 @@ class _Step:
     name: str
     spark: SparkSession | None
     outer: _Step | None
+    tally: Tally
     inner: _Step | None = None
     now_doing: str | Callable[[], str] = ""
     published: list[str] = field(default_factory=list[str])
@@ -115,6 +117,12 @@ def reached(text: str | Callable[[], str]) -> None:
         current.now_doing = text
 
 
+def asked() -> Requests:
+    """Returns what the stage has sent to object stores so far, the stages within it included."""
+    current = _CURRENT.get()
+    return current.tally.sent if current is not None else Requests()
+
+
 def made(published: Published) -> None:
     """Notes that a table was published, for the stage's last line."""
     current = _CURRENT.get()
@@ -125,12 +133,17 @@ def made(published: Published) -> None:
 
 @contextmanager
 def _step(log: logging.Logger, name: str, spark: Any) -> Generator[None]:
-    outer = _CURRENT.get()
-    current = _Step(log, name, spark, outer)
+    with counted() as tally, _heard(_Step(log, name, spark, _CURRENT.get(), tally)):
+        yield
+
+
+@contextmanager
+def _heard(current: _Step) -> Generator[None]:
+    outer = current.outer
     if outer is not None:
         outer.inner = current
     token = _CURRENT.set(current)
-    beat = threading.Thread(target=current.beat, name=f"progress of {name}", daemon=True)
+    beat = threading.Thread(target=current.beat, name=f"progress of {current.name}", daemon=True)
     beat.start()
     how = "ended"
     try:
@@ -145,7 +158,8 @@ def _step(log: logging.Logger, name: str, spark: Any) -> Generator[None]:
         if outer is not None:
             outer.inner = None
         rows = f": {', '.join(current.published)}" if current.published else ""
-        current.say(f"{how} after {time.monotonic() - current.began:,.1f} s{rows}")
+        requests = f"; requests: {current.tally.sent}" if current.tally.sent else ""
+        current.say(f"{how} after {time.monotonic() - current.began:,.1f} s{rows}{requests}")
 
 
 def _name(owner: str, table: Table, run_date: date) -> str:

@@ -27,8 +27,9 @@ from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
+from gc_assets.core.requests import Requests, record
 from gc_assets.stages.fetched import fetched
-from gc_assets.stages.progress import made
+from gc_assets.stages.progress import asked, made
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
@@ -47,7 +48,9 @@ _OWN_ERROR = re.compile(
 )
 # Characters that Spark would take for a pattern in a path.
 _GLOB = re.compile(r"[\\\[\]{}*?]")
-PARTS_DDL = "parts string, digest long, totals string, facts string"
+# What tasks in executors sent to object stores: JSON in one row of each of their batches.
+REQUESTS = "requests"
+PARTS_DDL = f"parts string, digest long, totals string, facts string, {REQUESTS} string"
 MAX_SAMPLES = 20
 
 
@@ -148,18 +151,27 @@ def row_hash(schema: StructType) -> Column:
 
 
 def write_frame(
-    frame: DataFrame, table: Table, run: Run, state: State, totals_by: Sequence[str] = (), routes: Sequence[str] = ()
+    frame: DataFrame,
+    table: Table,
+    run: Run,
+    state: State,
+    totals_by: Sequence[str] = (),
+    routes: Sequence[str] = (),
+    *,
+    counted: bool = False,
 ) -> Written:
     """Runs the frame once and writes its rows as parts of `run`.
 
     `totals_by` names columns, taken as text. Rows and the sum of `size_bytes` are added up per
     distinct combination. With `routes` the frame has a column `_route`, and rows whose value is in
-    `routes` go to the side table of that name.
+    `routes` go to the side table of that name. A frame that is `counted` has a column `requests`,
+    as a `Sharing` task yields it.
     """
     schema = spark_schema(table.schema)
     # As text: each function of a column object is a call to the JVM, and a table has many columns.
     columns = [f"cast(`{f.name}` as {f.dataType.simpleString()}) as `{f.name}`" for f in schema.fields]
-    hashed = frame.selectExpr(*columns, *([ROUTE] if routes else [])).withColumn(ROW_HASH, row_hash(schema))
+    beside = [*([ROUTE] if routes else []), *([REQUESTS] if counted else [])]
+    hashed = frame.selectExpr(*columns, *beside).withColumn(ROW_HASH, row_hash(schema))
     task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
     return merge_written(collect(hashed.mapInArrow(task, PARTS_DDL)))
 
@@ -207,13 +219,17 @@ def paths_of(run: Run, written: Written, side: str) -> list[str]:
 
 
 def merge_written(rows: Sequence[Any]) -> Written:
-    """Merges what the tasks of a job reported (columns of `PARTS_DDL`)."""
+    """Merges what the tasks of a job reported (columns of `PARTS_DDL`). What they sent to object
+    stores counts as sent by this process from now on.
+    """
     main: list[PartFile] = []
     side: dict[str, list[PartFile]] = {}
     totals: dict[tuple[str, ...], Totals] = {}
     digest = 0
     facts: dict[str, Any] = {}
     for row in rows:
+        if row[REQUESTS] is not None:
+            record(Requests.from_json(row[REQUESTS]))
         told = json.loads(row["facts"])
         _same_release(told.pop(VERSION))
         for name, value in told.items():
@@ -239,7 +255,11 @@ def _same_release(version: str) -> None:
 
 
 def report_parts(
-    parts: Sequence[PartFile], digest: int = 0, totals: dict[tuple[str, ...], Totals] | None = None, facts: dict[str, Any] | None = None
+    parts: Sequence[PartFile],
+    digest: int = 0,
+    totals: dict[tuple[str, ...], Totals] | None = None,
+    facts: dict[str, Any] | None = None,
+    requests: Requests | None = None,
 ) -> pa.RecordBatch:
     """Returns what a task yields to the driver: one row of `PARTS_DDL`.
 
@@ -252,6 +272,7 @@ def report_parts(
             "digest": pa.array([signed], pa.int64()),
             "totals": [json.dumps([[*key, value.rows, value.size_bytes] for key, value in (totals or {}).items()])],
             "facts": [json.dumps({**(facts or {}), VERSION: __version__})],
+            REQUESTS: pa.array([requests.to_json() if requests else None], pa.string()),
         }
     )
 
@@ -273,15 +294,19 @@ class _WriteParts:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writers = {name: PartWriter(self.files, self.directory, self.schema, name) for name in ("", *self.routes)}
         totals: dict[tuple[str, ...], Totals] = {}
-        digest = 0
+        digest, requests = 0, Requests()
         for batch in batches:
+            if REQUESTS in batch.schema.names:
+                told = batch.column(REQUESTS).drop_null().to_pylist()
+                requests = sum(map(Requests.from_json, told), requests)
+                batch = batch.drop_columns([REQUESTS])
             for name, rows in self._routed(batch):
                 if not name:
                     digest += int(rows.column(ROW_HASH).to_numpy().view(np.uint64).sum())
                     add_totals(totals, rows, self.totals_by)
                 writers[name].write(rows.drop_columns([ROW_HASH, *([ROUTE] if self.routes else [])]))
         parts = [part for writer in writers.values() for part in writer.close()]
-        yield report_parts(parts, digest, totals)
+        yield report_parts(parts, digest, totals, requests=requests)
 
     def _routed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not self.routes:
@@ -343,13 +368,17 @@ def publish(
         side=written.side,
         inputs={f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}": item.receipt.reference for item in inputs},
         balances=tuple(balances),
-        facts=facts.model_dump(mode="json") if isinstance(facts, Facts) else dict(facts or {}),
+        facts=(facts.told() if isinstance(facts, Facts) else dict(facts or {})) | _sent(asked()),
         unsafe=tuple(unsafe),
     )
     published = state.publish(run, receipt)
     state.fold(run.group, run.asset)
     made(published)
     return published
+
+
+def _sent(requests: Requests) -> dict[str, Any]:
+    return {"requests": dict(requests.counts), "requests_usd": requests.usd} if requests else {}
 
 
 def parallelism(spark: SparkSession) -> int:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
+from gc_assets.core.requests import Requests
 
 Moment = Annotated[datetime, PlainSerializer(lambda value: value.isoformat(), return_type=str, when_used="json")]
 Counts = dict[str, int]
@@ -22,11 +23,27 @@ Amounts = dict[str, Amount]
 
 
 class Facts(BaseModel):
-    """The facts of one table. `TABLE` is the table's name."""
+    """The facts of one table. `TABLE` is the table's name.
+
+    `requests` counts what was sent to object stores for it, by kind, and `requests_usd` is its
+    price, null where none is known. Whoever publishes the table adds both.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     TABLE: ClassVar[str]
+
+    requests: Counts = Field(default_factory=dict)
+    requests_usd: float | None = None
+
+    def told(self) -> dict[str, Any]:
+        """Returns what the stage found out, as JSON."""
+        return self.model_dump(mode="json", exclude={"requests", "requests_usd"})
+
+
+def sent_for(facts: Mapping[str, Any]) -> Requests:
+    """Returns what was sent to object stores for a table, by the facts in its receipt."""
+    return Requests(facts.get("requests") or {}, facts.get("requests_usd"))
 
 
 class Headline(BaseModel):

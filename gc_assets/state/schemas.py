@@ -446,6 +446,8 @@ DIRECTORIES: Final = pa.schema(
     ]
 )
 
+CUTS: Final = pa.schema([column("key", STRING, "A key at which the next listing of the storage may be cut into ranges.")])
+
 # In the order of the flow. A table that only one kind of lake has is declared in the kind's
 # package.
 SHARED_TABLES: Final = (

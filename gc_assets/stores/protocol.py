@@ -202,13 +202,15 @@ class Listed:
     """A step of a listing: objects (columns of `storage_inventory`) and problems that were met.
 
     `leftover` is work for another round. `directories` are those that a later listing need not read
-    again while they are unchanged.
+    again while they are unchanged. `cuts` are keys, evenly spread over those that were met, at which
+    a later listing may be cut. A store that needs no such hints tells of none.
     """
 
     objects: pa.RecordBatch
     problems: tuple[Problem, ...] = ()
     leftover: tuple[ListingTask, ...] = ()
     directories: tuple[Directory, ...] = ()
+    cuts: tuple[str, ...] = ()
 
 
 class ListingTask(Protocol):
@@ -263,10 +265,17 @@ class Store(Protocol):
         ...
 
     def plan_listing(
-        self, parallelism: int, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+        self,
+        parallelism: int,
+        carried: frozenset[str] = frozenset(),
+        settled_before: datetime | None = None,
+        cuts: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
         """Returns tasks that together list every object once, for `parallelism` workers. What lies
         directly in the directories `carried` is left out.
+
+        `cuts` are what an earlier listing told, of any age and in any order; null where there was
+        none. They say where the work may be cut, and never what is listed.
 
         A later listing may carry only directories that were last modified before `settled_before`,
         and none if it is not given. Raises `StoreError` where the place is not there or cannot be

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
+
 from gc_assets.config.s3 import S3Config
+from gc_assets.core.requests import shared_by
 from gc_assets.s3.client import pace_of
 from gc_assets.s3.pace import Pace
 
@@ -32,6 +37,52 @@ def test_a_pause_saves_nothing_up() -> None:
 
 def test_without_a_limit_nobody_waits() -> None:
     assert times_of(None, [0, 0, 0]) == [0, 0, 0]
+
+
+def test_a_delete_of_many_keys_takes_the_place_of_many_requests() -> None:
+    now, slept = [0.0], list[float]()
+    pace = Pace(100, lambda: now[0], slept.append)
+    pace.wait(50)
+    pace.wait()
+    assert slept == [0.5]
+
+
+def test_processes_that_share_a_budget_keep_to_it_together() -> None:
+    with shared_by(4):
+        assert times_of(10, [0, 0, 0]) == [0, 0.4, 0.8]
+    assert times_of(10, [0, 0, 0]) == [0, 0.1, 0.2]
+
+
+def sent_in(pace: Pace, now: list[float], seconds: float) -> int:
+    """How many requests one thread that does nothing else sends in so many seconds, at 200 a second at most."""
+    sent, end = 0, now[0] + seconds
+    while now[0] < end:
+        pace.wait()
+        now[0] += 0.005
+        sent += 1
+    return sent
+
+
+def test_a_server_that_says_slow_down_is_asked_half_as_often_and_then_more_often_again() -> None:
+    now = [0.0]
+    pace = Pace(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    before = sent_in(pace, now, 5)
+    for _ in range(20):  # all that was under way is refused
+        pace.slow_down()
+    slowed = [sent_in(pace, now, 1) for _ in range(15)]
+    assert before / 5 == pytest.approx(200, rel=0.05)
+    assert slowed[0] == pytest.approx(100, rel=0.1)
+    assert all(early <= late for early, late in pairwise(slowed))
+    assert slowed[-1] == pytest.approx(200, rel=0.05)
+
+
+def test_a_server_that_goes_on_saying_slow_down_is_asked_once_a_second() -> None:
+    now = [0.0]
+    pace = Pace(1000, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    for _ in range(30):
+        sent_in(pace, now, 2)
+        pace.slow_down()
+    assert sent_in(pace, now, 5) <= 7
 
 
 def test_clients_of_both_roles_share_one_pace() -> None:

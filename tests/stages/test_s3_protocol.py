@@ -139,6 +139,8 @@ def test_a_plan_holds_what_no_retained_commit_names(story: BucketStory) -> None:
     assert story.lakes.garbage <= story.planned()
     assert not story.house.live() & story.planned()
     assert set(story.header.expiry_actions) == {lake.name for lake in story.house.lakes}
+    entries = story.house.facts("manifest_entries", "sales")
+    assert entries["requests"]["GET"] >= entries["decoded"] > 0
 
 
 def test_a_night_leaves_the_bucket_as_it_was(story: BucketStory) -> None:
@@ -152,6 +154,9 @@ def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(s
     assert counts(applied.books) == {("expire", "done"): edits, ("quarantine", "done"): len(planned)}
     gone = set(story.before) - set(story.house.contents())
     assert gone == (set[str]() if story.house.settings["quarantine"] == "deferred" else planned)
+    sent = story.house.facts("deletion_log")["requests"]
+    assert sent["HEAD"] >= len(planned)
+    assert sent.get("COPY", 0) == (len(planned) if story.house.settings["quarantine"] == "trash" else 0)
     story.lakes.readable()
 
 

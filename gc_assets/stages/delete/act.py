@@ -20,6 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, PURGE, QUARANTINE, RESTORE
 from gc_assets.lakes.protocol import LEAF_RANK, RANKS
+from gc_assets.stages.tables import REQUESTS, spark_schema
+from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import execute, outcome_rows, planned_rows
 from gc_assets.stores.protocol import Lease, Planned, Quarantine, QuarantineMode, Result, Store
 from gc_assets.stores.write_ahead import WriteAheadLog
@@ -39,6 +41,8 @@ ACT_COLUMNS: Final = (
     "retry",
     "in_quarantine",
 )
+# What `Act` yields in executors: rows of `deletion_log`, and what was sent for them.
+ACTED: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
 
 
 def in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:

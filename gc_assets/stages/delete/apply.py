@@ -23,14 +23,15 @@ from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import RANKS
 from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_finished, refuse_gates, refuse_historical
-from gc_assets.stages.delete.act import ACT_COLUMNS, Act, in_one_task
+from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
+from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import RECHECK, Night
 from gc_assets.stages.progress import begin, doing, logged, reached
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
-from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
+from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, write_frame
 from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published, State
 from gc_assets.state.receipts import Balance
@@ -253,11 +254,12 @@ class _Execution:
         try:
             for metadata in sorted(there, reverse=phase != RESTORE):
                 if metadata:
-                    rows = in_one_task(judged.filter(names_others), phase, share)
+                    rows, sharers = in_one_task(judged.filter(names_others), phase, share), 1
                 else:
                     rows = judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
-                acted = rows.mapInArrow(task, spark_schema(DELETION_LOG.schema))
-                part = write_frame(acted, DELETION_LOG, self.run, self.night.state, ["phase", "outcome"])
+                    sharers = at_once(self.spark, tasks)
+                acted = rows.mapInArrow(Sharing(task, sharers), ACTED)
+                part = write_frame(acted, DELETION_LOG, self.run, self.night.state, ["phase", "outcome"], counted=True)
                 for (_, outcome), total in part.totals.items():
                     self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
                 self.written.append(part)

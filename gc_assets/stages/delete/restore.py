@@ -18,7 +18,8 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, RESTORE
 from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
-from gc_assets.stages.delete.act import ACT_COLUMNS, Act, in_one_task
+from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
+from gc_assets.stages.engine import Sharing
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import Totals, parallelism, publish, spark_schema, write_frame
@@ -77,7 +78,7 @@ def restore(
         ordered = in_one_task(rows, RESTORE, F.col("key"))
         act = Act(store, log, lease, night.clock, restore_id, run.run_id)
         totals = ["phase", "outcome", "source_plan_id"]
-        written = write_frame(ordered.mapInArrow(act, spark_schema(DELETION_LOG.schema)), DELETION_LOG, run, state, totals)
+        written = write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, totals, counted=True)
     finally:
         lease.release()
     books: dict[str, Totals] = {}

@@ -92,7 +92,8 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
         state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     written = _together(levels)
     counted = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.facts}
-    facts = ManifestEntriesFacts(**counted, levels=len(levels), segments=len(cache) + 1, decoded_as=decoded_as(night, lake_name))
+    counted |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": decoded_as(night, lake_name)}
+    facts = ManifestEntriesFacts.model_validate(counted)
     return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
 
 

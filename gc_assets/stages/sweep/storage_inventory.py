@@ -22,7 +22,7 @@ from pandas.core.util.hashing import hash_array
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
-from gc_assets.stages.engine import here
+from gc_assets.stages.engine import Sharing, at_once, here
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, side_rows
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
@@ -43,7 +43,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import CLAIMS, DIRECTORIES, LAKE_REFS, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.state.schemas import CLAIMS, CUTS, DIRECTORIES, LAKE_REFS, PROBLEMS, STORAGE_INVENTORY
 from gc_assets.stores.protocol import Directory, ListingTask, Store
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
@@ -52,6 +52,7 @@ BUDGET_ENTRIES: Final = 250_000
 HERE_ENTRIES: Final = 20_000
 PROBLEMS_SIDE: Final = "_problems"
 DIRECTORIES_SIDE: Final = "_leaf_directories"
+CUTS_SIDE: Final = "_cuts"
 # A directory modified later than this before the listing is read again the next night.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
@@ -70,7 +71,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     before = carried_from(night, storage_name)
     known = _known(night, storage_name, before) if before is not None else []
     carried = store.unchanged(known)
-    tasks = store.plan_listing(parallelism(spark), carried, night.clock.now() - SETTLED_AFTER)
+    tasks = store.plan_listing(parallelism(spark), carried, night.clock.now() - SETTLED_AFTER, _cuts(night, storage_name))
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
     if before is not None and carried:
@@ -128,8 +129,9 @@ def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
 
 def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
     content = [(pickle.dumps(task),) for task in tasks]
-    spread = spark.createDataFrame(content, "task binary").repartition(min(parallelism(spark), len(tasks)))
-    return collect(spread.mapInArrow(work, LISTED_DDL))
+    width = min(parallelism(spark), len(tasks))
+    spread = spark.createDataFrame(content, "task binary").repartition(width)
+    return collect(spread.mapInArrow(Sharing(work, at_once(spark, width)), LISTED_DDL))
 
 
 def carried_from(night: Night, storage_name: str) -> Published | None:
@@ -158,6 +160,14 @@ def _known(night: Night, storage_name: str, before: Published) -> list[Directory
     rows = read_parts(night.state.files, before.paths(DIRECTORIES_SIDE), DIRECTORIES)
     listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)
     return [Directory(*row) for row in listed if row[0].startswith(tuple(prefixes))]
+
+
+def _cuts(night: Night, storage_name: str) -> list[str] | None:
+    """Returns keys of the last inventory that are spread evenly over it. Null where there is none."""
+    before = night.state.latest(storage_name, STORAGE_INVENTORY.name, before=night.run_date)
+    if before is None or before.facts(StorageInventoryFacts).location != night.storage(storage_name).location:
+        return None
+    return read_parts(night.state.files, before.paths(CUTS_SIDE), CUTS).column("key").to_pylist()
 
 
 def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
@@ -198,6 +208,7 @@ class _List:
         writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
         problems = PartWriter(self.files, self.run.path, PROBLEMS, PROBLEMS_SIDE)
         directories = PartWriter(self.files, self.run.path, DIRECTORIES, DIRECTORIES_SIDE)
+        cuts = PartWriter(self.files, self.run.path, CUTS, CUTS_SIDE)
         facts: dict[str, Any] = {"tasks": 0, "incomplete": 0, "problems": []}
         leftover: list[ListingTask] = []
         objects = size_bytes = digest = 0
@@ -211,6 +222,7 @@ class _List:
                     digest += _digest(step.objects)
                     leftover += step.leftover
                     directories.write(pa.RecordBatch.from_pylist([asdict(item) for item in step.directories], schema=DIRECTORIES))
+                    cuts.write(pa.RecordBatch.from_pydict({"key": step.cuts}, schema=CUTS))
                     problems.write(pa.RecordBatch.from_pylist([asdict(problem) for problem in step.problems], schema=PROBLEMS))
                     for problem in step.problems:
                         name = f"problem_{problem.kind}"
@@ -220,9 +232,8 @@ class _List:
                         # harmless problems.
                         facts["problems"].insert(0 if problem.is_incomplete else len(facts["problems"]), asdict(problem))
                         del facts["problems"][MAX_SAMPLES:]
-        row = report_parts(
-            [*writer.close(), *problems.close(), *directories.close()], digest, {("objects",): Totals(objects, size_bytes)}, facts
-        )
+        parts = [part for each in (writer, problems, directories, cuts) for part in each.close()]
+        row = report_parts(parts, digest, {("objects",): Totals(objects, size_bytes)}, facts)
         yield row.append_column("leftover", pa.array([pickle.dumps(leftover)], pa.binary()))
 
 

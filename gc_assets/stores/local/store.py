@@ -51,8 +51,14 @@ class LocalStore:
         return EditableLocalObjects()
 
     def plan_listing(
-        self, parallelism: int, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+        self,
+        parallelism: int,
+        carried: frozenset[str] = frozenset(),
+        settled_before: datetime | None = None,
+        cuts: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
+        """Plans as the protocol says. Directories cut themselves."""
+        del cuts
         return listing.plan_listing(self.location, parallelism, carried, settled_before)
 
     def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:

@@ -1,8 +1,9 @@
 """Lists a bucket in parallel: ranges of keys as independent tasks.
 
 A range is everything after one key up to another, in the order of their bytes. Ranges are cut at
-directories, found by a few requests with a delimiter. So no layout has to be known, and every
-object lies in exactly one range, whatever is written meanwhile. In a bucket that keeps versions the
+keys that an earlier listing met, or at directories, found by a few requests with a delimiter. Every
+object lies in exactly one range, whatever is written meanwhile and wherever the cuts are. In a
+bucket that keeps versions the
 newest version of each key is listed, with its id. Knows nothing of Spark.
 """
 
@@ -27,6 +28,9 @@ TASKS_PER_WORKER: Final = 4
 # Requests with which the planner looks for directories.
 PLANNED_REQUESTS: Final = 64
 BATCH_ROWS: Final = 65_536
+# One of so many keys is told for the next listing. A task with fewer costs more to start than to
+# run.
+CUT_EVERY: Final = 10_000
 _RESERVED: Final = RESERVED_PREFIX.encode()
 # A key that comes after most of what lies below the reserved prefix. The rest is passed over key by
 # key.
@@ -114,21 +118,22 @@ class S3ListingTask:
         return rest.cut(_spread(sorted(set(cuts)), self.parallelism))
 
 
-def plan_listing(bucket: Bucket, parallelism: int) -> Sequence[ListingTask]:
-    """Returns tasks that together list the storage once, as `Store.plan_listing` says.
+def plan_listing(bucket: Bucket, parallelism: int, cuts: Sequence[str] | None = None) -> Sequence[ListingTask]:
+    """Returns tasks that together list the storage once, as `Store.plan_listing` says. A storage
+    that was small is one task.
 
     Raises `StoreError` where the bucket is not there or may not be listed: an inventory that is
     empty for that reason would make all live files look lost.
     """
     try:
         versions = bucket.versioning("read").has_versions
-        found = _found(bucket, parallelism)
+        found = _found(bucket, parallelism) if cuts is None else sorted(cut.encode() for cut in cuts)
     except OSError as error:
         raise StoreError(f"storage {bucket.location} cannot be listed: {error.strerror or error}") from error
-    cuts = _spread(found, TASKS_PER_WORKER * parallelism)
-    ranges = [*Range(end=_RESERVED).cut(cuts), *Range(after=_AFTER_RESERVED).cut(cuts)]
+    at = _spread(found, TASKS_PER_WORKER * parallelism)
+    ranges = [*Range(end=_RESERVED).cut(at), *Range(after=_AFTER_RESERVED).cut(at)]
     whole = S3ListingTask(bucket, (), parallelism, versions)
-    return _dealt(whole, ranges, len(ranges) if found else 1)
+    return _dealt(whole, ranges, len(ranges) if len(found) > (0 if cuts is None else 1) else 1)
 
 
 def _found(bucket: Bucket, parallelism: int) -> list[bytes]:
@@ -205,6 +210,8 @@ class _Rows:
 
     batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
     rows: int = 0
+    cuts: list[str] = field(default_factory=list[str])
+    listed: int = 0
     problems: list[Problem] = field(default_factory=list[Problem])
 
     @property
@@ -227,6 +234,10 @@ class _Rows:
         if mine:
             self.batches.append(_batch(page, relative, mine))
             self.rows += len(mine)
+            # In the middle of each stretch, so that a short stretch is told of too.
+            middle = (CUT_EVERY // 2 - self.listed) % CUT_EVERY
+            self.cuts += [relative[number].decode() for number in mine[middle::CUT_EVERY]]
+            self.listed += len(mine)
 
     def _is_name(self, key: bytes) -> bool:
         """Says whether an address can name the key. What none can name is kept, and told."""
@@ -243,8 +254,13 @@ class _Rows:
     def take(self, leftover: tuple[ListingTask, ...] = ()) -> Listed:
         """Returns what was added since the last call, as one step of the listing."""
         whole = pa.Table.from_batches(self.batches, schema=INVENTORY_SCHEMA).combine_chunks().to_batches()
-        listed = Listed(whole[0] if whole else pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA), tuple(self.problems), leftover)
-        self.batches, self.rows, self.problems = [], 0, []
+        listed = Listed(
+            whole[0] if whole else pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA),
+            tuple(self.problems),
+            leftover,
+            cuts=tuple(self.cuts),
+        )
+        self.batches, self.rows, self.problems, self.cuts = [], 0, [], []
         return listed
 
 

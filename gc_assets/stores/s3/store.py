@@ -57,11 +57,15 @@ class S3Store:
         return S3Objects(self.places)
 
     def plan_listing(
-        self, parallelism: int, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
+        self,
+        parallelism: int,
+        carried: frozenset[str] = frozenset(),
+        settled_before: datetime | None = None,
+        cuts: Sequence[str] | None = None,
     ) -> Sequence[ListingTask]:
         """Plans as the protocol says. A bucket has no directories, so nothing is carried."""
         del carried, settled_before
-        return listing.plan_listing(self._bucket, parallelism)
+        return listing.plan_listing(self._bucket, parallelism, cuts)
 
     def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
         del known

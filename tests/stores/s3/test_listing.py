@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -73,6 +73,45 @@ def test_a_listing_in_rounds_meets_each_key_that_boto3_lists_once(found: list[st
             met, problems = steps(bench.store, budget)
             assert sorted(met, key=str.encode) == by_boto3(bench)
             assert not problems
+
+
+@pytest.fixture(scope="module", params=[False, True])
+def odd_bucket(request: pytest.FixtureRequest) -> Iterator[tuple[S3Bench, list[str]]]:
+    with in_a_bucket("ceph", versioned=request.param) as bench:
+        put_all(bench, [*NEAR, *RESERVED, "a", "a/", "a/b", "a0", "é", "é/ü", "zz", "z%2F", "z+", "z ", "\U0001f333", "\uff5e"])
+        yield bench, by_boto3(bench)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cuts=st.lists(st.text("/0az.-g~\u00e9\uff5e\U0001f333", max_size=4) | st.sampled_from([*NEAR, *RESERVED]), max_size=12))
+def test_wherever_an_earlier_listing_says_to_cut_each_key_is_met_once(odd_bucket: tuple[S3Bench, list[str]], cuts: list[str]) -> None:
+    bench, expected = odd_bucket
+    met, problems = rounds(bench.store.plan_listing(3, cuts=cuts), 10**9)
+    assert sorted(met, key=str.encode) == expected
+    assert not problems
+
+
+def test_a_flat_prefix_is_spread_by_the_keys_that_the_listing_before_it_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.stores.s3.listing.CUT_EVERY", 10)
+    monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 10)
+    with in_a_bucket("ceph") as bench:
+        names = [f"k{number:03d}" for number in range(95)]
+        put_all(bench, names)
+        (first,) = bench.store.plan_listing(2)
+        cuts = [cut for step in first.run(10**9) for cut in step.cuts]
+        assert cuts == [f"k{number:03d}" for number in range(5, 95, 10)]
+        shares = [sum(step.objects.num_rows for step in task.run(10**9)) for task in bench.store.plan_listing(2, cuts=cuts)]
+        assert sum(shares) == len(names)
+        assert max(shares) < 25
+
+
+def test_a_storage_that_was_small_is_one_task() -> None:
+    with in_a_bucket("ceph") as bench:
+        put_all(bench, ["a/1", "b/1", "c/1"])
+        assert len(bench.store.plan_listing(2)) > 1
+        assert len(bench.store.plan_listing(2, cuts=[])) == len(bench.store.plan_listing(2, cuts=["b/1"])) == 1
+        met, problems = rounds(bench.store.plan_listing(2, cuts=["b/1"]), 10**9)
+        assert (sorted(met), problems) == (["a/1", "b/1", "c/1"], [])
 
 
 @pytest.mark.parametrize("versioned", [False, True])
