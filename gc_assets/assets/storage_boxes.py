@@ -45,7 +45,10 @@ def _filter(published: Published) -> Figures:
 
 def _stored(published: Published) -> Figures:
     facts = published.facts(StorageInventoryFacts)
-    return {"stored_files": facts.objects, "stored_bytes": facts.bytes, "not_files": sum(facts.problems.values())}
+    found = {"stored_files": facts.objects, "stored_bytes": facts.bytes, "not_files": sum(facts.problems.values())}
+    if facts.unfinished is None:
+        return found
+    return found | {"unfinished_uploads": facts.unfinished.uploads, "unfinished_upload_bytes": facts.unfinished.bytes}
 
 
 def _problems(_: Night, published: Published) -> str:

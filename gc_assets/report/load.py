@@ -22,9 +22,9 @@ from gc_assets.stages.books.ledger import quarantined
 from gc_assets.stages.books.plans import load
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches
-from gc_assets.state.facts import OrphanFilesFacts, sent_for
+from gc_assets.state.facts import OrphanFilesFacts, StorageInventoryFacts, sent_for
 from gc_assets.state.journal import Published
-from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES
+from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
 
 LARGEST_FILES: Final = 20
 
@@ -83,7 +83,14 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         changes=tuple(_changes(before, orphans)) if before is not None else (),
         problems=dict(orphans.facts(OrphanFilesFacts).problems),
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
+        unfinished=_unfinished(night, storage.name),
     )
+
+
+def _unfinished(night: Night, storage_name: str) -> str | None:
+    inventory = night.find(STORAGE_INVENTORY, storage_name)
+    found = inventory.facts(StorageInventoryFacts).unfinished if inventory is not None else None
+    return str(found) if found is not None and (found.uploads or found.unknown) else None
 
 
 def _largest(night: Night, plan: Published) -> Iterator[PlannedFile]:

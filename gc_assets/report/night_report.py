@@ -78,7 +78,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StoragePage:
-    """A storage on the page. `header` and `status` are null where the date has no plan yet."""
+    """A storage on the page. `header` and `status` are null where the date has no plan yet.
+    `unfinished` tells of uploads in parts that nobody finished, null where there are none.
+    """
 
     name: str
     location: str
@@ -92,6 +94,7 @@ class StoragePage:
     changes: tuple[Change, ...]
     problems: dict[str, int]
     usd_per_gb_month: float | None
+    unfinished: str | None = None
 
     def usd_per_month(self, size_bytes: int) -> float | None:
         """Returns the price of storing so many bytes for a month, or null where the configuration

@@ -40,7 +40,7 @@ _READ_SECONDS: Final = 60
 
 # By the first word of an operation. All others write.
 _VERBS: Final[Mapping[str, Kind]] = {"List": "LIST", "Get": "GET", "Head": "HEAD", "Delete": "DELETE", "Abort": "DELETE"}
-NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion"})
+NOT_FOUND: Final = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchVersion", "NoSuchUpload"})
 PRECONDITION: Final = frozenset({"412", "PreconditionFailed", "409", "ConditionalRequestConflict"})
 DENIED: Final = frozenset({"401", "403", "AccessDenied", "AllAccessDisabled", "MethodNotAllowed", "InvalidObjectState", "AccountProblem"})
 _WAYS_OUT: Final = {

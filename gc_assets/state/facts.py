@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
 from gc_assets.core.requests import Requests
+from gc_assets.core.units import format_bytes
 
 Moment = Annotated[datetime, PlainSerializer(lambda value: value.isoformat(), return_type=str, when_used="json")]
 Counts = dict[str, int]
@@ -204,9 +205,28 @@ class Problem(BaseModel):
     is_incomplete: bool = False
 
 
+class UnfinishedUploads(BaseModel):
+    """Uploads in parts that nobody finished, `old` ones were begun before the grace period. `bytes`
+    are the parts of the `sized` ones. `unknown` says why not all were counted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    uploads: int
+    old: int
+    bytes: int
+    sized: int
+    unknown: str | None = None
+
+    def __str__(self) -> str:
+        told = f"{self.uploads:,} unfinished uploads, {self.old:,} of them older than the grace period, hold {format_bytes(self.bytes)}"
+        told += f" (parts of {self.sized:,} were counted)" if self.sized < self.uploads else ""
+        return told if self.unknown is None else f"{told}; not all could be counted: {self.unknown}"
+
+
 class StorageInventoryFacts(Facts):
     """`problems` counts what is no plain file, by its kind. `flow` is `clean`, or `optimized` where
-    directories were carried over.
+    directories were carried over. `unfinished` is null where the store has no uploads in parts.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -221,6 +241,7 @@ class StorageInventoryFacts(Facts):
     full_listing_on: date
     carried_directories: int = 0
     carried_objects: int = 0
+    unfinished: UnfinishedUploads | None = None
 
 
 class Sweep(Headline):

@@ -213,6 +213,20 @@ class Listed:
     cuts: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Uploads in parts that were begun and neither completed nor given up, `old` ones among them.
+
+    `size_bytes` are the parts of the `sized` ones. `unknown` says why not all were counted.
+    """
+
+    uploads: int
+    old: int
+    size_bytes: int
+    sized: int
+    unknown: str | None = None
+
+
 class ListingTask(Protocol):
     """A part of a storage's listing that no other part overlaps. Pickles."""
 
@@ -289,6 +303,12 @@ class Store(Protocol):
 
     def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
         """Returns the rows of an earlier listing that lie directly in the directories `carried`."""
+        ...
+
+    def unfinished(self, before: datetime) -> Unfinished | None:
+        """Returns the uploads in parts that lie unfinished here; those begun before the moment are
+        `old`. Null where a store has no such thing. Never raises `OSError`: they decide nothing.
+        """
         ...
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:

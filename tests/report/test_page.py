@@ -11,10 +11,12 @@ import pytest
 
 from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, sealed
+from gc_assets.core.requests import Requests
 from gc_assets.report.drawing import Drawing, Node
-from gc_assets.report.night_report import Change, Holder, LakePage, NightReport, PlannedFile, Quarantined, StoragePage
+from gc_assets.report.night_report import Asked, Change, Holder, LakePage, NightReport, PlannedFile, Quarantined, StoragePage
 from gc_assets.report.page import render
 from gc_assets.report.waterfall import Step
+from gc_assets.state.facts import UnfinishedUploads
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"
@@ -91,6 +93,22 @@ def lake(**changes: Any) -> LakePage:
 
 def page(*storages: StoragePage, lakes: tuple[LakePage, ...] = (), warnings: tuple[str, ...] = ()) -> str:
     return render(NightReport(date(2026, 11, 21), NOW, "1.2.3", warnings, storages or (storage(),), lakes))
+
+
+def test_requests_are_told_with_their_price_where_there_is_one() -> None:
+    asked = (
+        Asked("warehouse", "storage_inventory", Requests({"LIST": 1234}, 0.00617)),
+        Asked("sales", "manifest_entries", Requests({"GET": 7})),
+    )
+    told = render(NightReport(date(2026, 11, 21), NOW, "1.2.3", (), (storage(),), (), asked))
+    assert "1,234" in told
+    assert "under $0.01" in told
+    assert "Requests to object stores" not in page()
+
+
+def test_unfinished_uploads_are_told() -> None:
+    found = UnfinishedUploads(uploads=1200, old=3, bytes=5_000_000, sized=1000)
+    assert "1,200 unfinished uploads, 3 of them older than the grace period, hold 5.0 MB" in page(storage(unfinished=str(found)))
 
 
 class Balanced(HTMLParser):

@@ -38,13 +38,13 @@ from gc_assets.stages.tables import (
     read_table,
     report_parts,
 )
-from gc_assets.state.facts import Problem, StorageInventoryFacts
+from gc_assets.state.facts import Problem, StorageInventoryFacts, UnfinishedUploads
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import CLAIMS, CUTS, DIRECTORIES, LAKE_REFS, PROBLEMS, STORAGE_INVENTORY
-from gc_assets.stores.protocol import Directory, ListingTask, Store
+from gc_assets.stores.protocol import Directory, ListingTask, Store, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
 BUDGET_ENTRIES: Final = 250_000
@@ -99,6 +99,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
             "Give the collector the right to read them, or move them out of the storage."
         )
     total = written.totals.get(("objects",), Totals())
+    unfinished = store.unfinished(night.clock.now() - night.storage(storage_name).grace)
     facts = StorageInventoryFacts(
         objects=total.rows,
         bytes=total.size_bytes,
@@ -110,6 +111,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
         full_listing_on=before.facts(StorageInventoryFacts).full_listing_on if before is not None else night.run_date,
         carried_directories=len(carried),
         carried_objects=written.facts.get("carried", 0),
+        unfinished=_uploads(unfinished) if unfinished is not None else None,
     )
     balances = [
         Balance(name="listing tasks", expected=planned, found=finished),
@@ -160,6 +162,10 @@ def _known(night: Night, storage_name: str, before: Published) -> list[Directory
     rows = read_parts(night.state.files, before.paths(DIRECTORIES_SIDE), DIRECTORIES)
     listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)
     return [Directory(*row) for row in listed if row[0].startswith(tuple(prefixes))]
+
+
+def _uploads(found: Unfinished) -> UnfinishedUploads:
+    return UnfinishedUploads(uploads=found.uploads, old=found.old, bytes=found.size_bytes, sized=found.sized, unknown=found.unknown)
 
 
 def _cuts(night: Night, storage_name: str) -> list[str] | None:

@@ -67,6 +67,10 @@ class LocalStore:
     def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
         return listing.carried_objects(objects, carried)
 
+    def unfinished(self, before: datetime) -> None:
+        """A file is written whole or not there."""
+        del before
+
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.location, plan_id)
 

@@ -24,8 +24,9 @@ from gc_assets.stores.protocol import (
     QuarantineMode,
     StoreKind,
     Traits,
+    Unfinished,
 )
-from gc_assets.stores.s3 import lease, listing
+from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.examination import examine
 from gc_assets.stores.s3.objects import S3Objects
@@ -74,6 +75,9 @@ class S3Store:
     def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
         del carried
         return objects.slice(0, 0)
+
+    def unfinished(self, before: datetime) -> Unfinished:
+        return uploads.unfinished(self._bucket, before)
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self._bucket, plan_id)
