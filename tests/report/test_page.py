@@ -108,7 +108,7 @@ def test_requests_are_told_with_their_price_where_there_is_one() -> None:
 
 def test_unfinished_uploads_are_told() -> None:
     found = UnfinishedUploads(uploads=1200, old=3, bytes=5_000_000, sized=1000)
-    assert "1,200 unfinished uploads, 3 of them older than the grace period, hold 5.0 MB" in page(storage(unfinished=str(found)))
+    assert "1,200 unfinished uploads, 3 of them older than the grace period, hold 5 MB" in page(storage(unfinished=str(found)))
 
 
 class Balanced(HTMLParser):

@@ -27,7 +27,7 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
         house = BucketHouse(spark, tmp_path, bench=spoilt)
         storage_inventory(spark, house.tonight(), STORAGE)
         facts = house.facts("storage_inventory")
-        met = [lists(request) for request in proxy.requests]
+        met = [lists(request) or "uploads" in request.query for request in proxy.requests]
         assert facts["tasks"] > 1
         assert facts["requests"] == {"LIST": sum(met), "GET": len(met) - sum(met)}
         assert house.keys("storage_inventory") == {"a/1", "b/1", "c/1", "d"}
