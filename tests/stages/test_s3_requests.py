@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.config.s3 import Places
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.s3.proxy import lists, proxied
 from tests.s3.servers import shared
@@ -24,7 +25,8 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
         spoilt = replace(bench, places=Places(default=proxy.server.settings))
-        house = BucketHouse(spark, tmp_path, bench=spoilt)
+        weather = {"name": "weather", "kind": "icechunk", "location": f"{bench.store.location}weather/"}
+        house = BucketHouse(spark, tmp_path, [IcechunkLakeConfig.model_validate(weather)], bench=spoilt)
         storage_inventory(spark, house.tonight(), STORAGE)
         facts = house.facts("storage_inventory")
         met = [lists(request) or "uploads" in request.query for request in proxy.requests]
