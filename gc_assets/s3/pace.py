@@ -14,9 +14,13 @@ from typing import Final
 
 from gc_assets.core.requests import sharers
 
+# A process that asks for this many requests a second is not what is too much for a server, unless
+# the server says so again.
+_HARMLESS: Final = 20.0
 # A server that is asked this seldom is asked no more seldom.
 _SLOWEST: Final = 1.0
-# Each second after a SlowDown adds this share of the speed that was too fast.
+# Each second after a SlowDown adds this share of the speed that was too fast, and at least one
+# request a second.
 _REGAINED: Final = 0.05
 # Answers to requests that were sent before the process slowed down say nothing new.
 _ONCE_IN: Final = 1.0
@@ -58,8 +62,8 @@ class Pace:
             now = self._now()
             if self._slowed is not None and now - self._slowed[0] < _ONCE_IN:
                 return
-            speed, sent = self._speed(now), self._sent.per_second(now)
-            self._slowed = now, max(_SLOWEST, min(sent, speed) if speed is not None else sent)
+            speed, sent = self._speed(now), max(_HARMLESS, self._sent.per_second(now))
+            self._slowed = now, min(sent, speed) if speed is not None else sent
 
     @property
     def is_slowed(self) -> bool:
@@ -72,7 +76,8 @@ class Pace:
         if self._slowed is None:
             return share
         since, too_fast = self._slowed
-        regained = max(_SLOWEST, too_fast * (0.5 + _REGAINED * max(0.0, now - since)))
+        passed = max(0.0, now - since)
+        regained = max(_SLOWEST, too_fast / 2) + max(1.0, _REGAINED * too_fast) * passed
         return regained if share is None else min(share, regained)
 
 

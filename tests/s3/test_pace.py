@@ -76,13 +76,23 @@ def test_a_server_that_says_slow_down_is_asked_half_as_often_and_then_more_often
     assert slowed[-1] == pytest.approx(200, rel=0.05)
 
 
-def test_a_server_that_goes_on_saying_slow_down_is_asked_once_a_second() -> None:
+def test_a_first_slow_down_before_much_was_sent_does_not_slow_the_process_for_long() -> None:
+    now = [0.0]
+    pace = Pace(None, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
+    pace.wait()
+    pace.slow_down()
+    assert 10 <= sent_in(pace, now, 1) <= 12
+    sent_in(pace, now, 60)
+    assert sent_in(pace, now, 1) > 60
+
+
+def test_a_server_that_goes_on_saying_slow_down_is_asked_ever_more_seldom() -> None:
     now = [0.0]
     pace = Pace(1000, lambda: now[0], lambda seconds: now.__setitem__(0, now[0] + seconds))
     for _ in range(30):
         sent_in(pace, now, 2)
         pace.slow_down()
-    assert sent_in(pace, now, 5) <= 7
+    assert sent_in(pace, now, 1) <= 4
 
 
 def test_clients_of_both_roles_share_one_pace() -> None:
