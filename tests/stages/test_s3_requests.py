@@ -1,8 +1,9 @@
-"""What executors send to a bucket is counted in the receipt, and they keep to one budget together."""
+"""What a stage sends to a bucket, in executors too, stands in its receipt, and a later night spreads its listing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,14 @@ from tests.s3.proxy import lists, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.lakehouse import STORAGE
-from tests.stores.s3_bench import in_a_bucket
+from tests.stores.s3_bench import S3Bench, in_a_bucket
 
 pytestmark = pytest.mark.spark
+
+
+def weather(bench: S3Bench) -> IcechunkLakeConfig:
+    """A lake, because a configuration needs one. Nobody opens it."""
+    return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": f"{bench.store.location}weather/"})
 
 
 def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: SparkSession, tmp_path: Path) -> None:
@@ -25,11 +31,26 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
         for key in ("a/1", "b/1", "c/1", "d"):
             bench.put(key, b"x")
         spoilt = replace(bench, places=Places(default=proxy.server.settings))
-        weather = {"name": "weather", "kind": "icechunk", "location": f"{bench.store.location}weather/"}
-        house = BucketHouse(spark, tmp_path, [IcechunkLakeConfig.model_validate(weather)], bench=spoilt)
+        house = BucketHouse(spark, tmp_path, [weather(bench)], bench=spoilt)
         storage_inventory(spark, house.tonight(), STORAGE)
         facts = house.facts("storage_inventory")
         met = [lists(request) or "uploads" in request.query for request in proxy.requests]
         assert facts["tasks"] > 1
         assert facts["requests"] == {"LIST": sum(met), "GET": len(met) - sum(met)}
         assert house.keys("storage_inventory") == {"a/1", "b/1", "c/1", "d"}
+
+
+def test_the_night_after_spreads_a_flat_prefix(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.stores.s3.listing.CUT_EVERY", 10)
+    with in_a_bucket("ceph") as bench:
+        names = {f"k{number:02d}" for number in range(40)}
+        for name in names:
+            bench.put(name, b"x")
+        house = BucketHouse(spark, tmp_path, [weather(bench)], bench=bench)
+        tasks = list[int]()
+        for _ in range(2):
+            storage_inventory(spark, house.tonight(), STORAGE)
+            assert house.keys("storage_inventory") == names
+            tasks.append(house.facts("storage_inventory")["tasks"])
+            house.now += timedelta(days=1)
+        assert tasks == [1, 6]
