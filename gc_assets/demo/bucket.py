@@ -147,8 +147,9 @@ def _shell(variables: Mapping[str, str]) -> str:
 
 
 def _read(file: Path) -> dict[str, str]:
-    words = (shlex.split(line, comments=True) for line in file.read_text(encoding="utf-8").splitlines())
-    return dict(line[1].partition("=")[::2] for line in words if line)
+    lines = (shlex.split(line, comments=True) for line in file.read_text(encoding="utf-8").splitlines())
+    parts = (words[1].partition("=") for words in lines if words)
+    return {name: value for name, _, value in parts}
 
 
 def _set(variables: Mapping[str, str]) -> None:
