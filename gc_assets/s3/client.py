@@ -43,6 +43,7 @@ _WAYS_OUT: Final = {
     "PermanentRedirect": "the bucket lies in another region; set `s3.region`",
     "301": "the bucket lies in another region; set `s3.region`",
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set `s3.region`",
+    "AuthorizationQueryParametersError": "the bucket lies in another region; set `s3.region`",
     "IllegalLocationConstraintException": "the bucket lies in another region; set `s3.region`",
     "InvalidToken": "the session's token is not of this server or was cut; look at AWS_SESSION_TOKEN, or log in again",
     "InvalidAccessKeyId": "the server does not know this access key; look at AWS_PROFILE, AWS_ACCESS_KEY_ID and `s3.endpoint`",

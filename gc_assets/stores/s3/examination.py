@@ -63,7 +63,12 @@ def _reachable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
             asked = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxKeys": 1, **payer(bucket.settings)}
             answer = client_of(bucket.settings, "read", _ATTEMPTS).list_objects_v2(**asked)
     except OSError as error:
-        yield _refused(storage, f"{storage.location} cannot be listed", error)
+        code = code_of(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+        if code.isdigit():  # a status, and no error of S3 beside it
+            found = f"{storage.location} cannot be listed: the answer is none of S3 (read as HTTP status {code}), expected a list of keys"
+            yield Finding(storage.name, "listable", FAIL, found, "Look at `s3.endpoint`: another kind of server may be there.")
+        else:
+            yield _refused(storage, f"{storage.location} cannot be listed", error)
         return
     told_at = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
     if not told_at:
@@ -87,7 +92,11 @@ def _listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Lists the storage, its first prefixes, and looks at an object of each: a policy may refuse any
     one of them.
     """
-    page = next(pages.objects(bucket.settings, bucket.name, bucket.prefix))
+    try:
+        page = next(pages.objects(bucket.settings, bucket.name, bucket.prefix))
+    except OSError as error:
+        yield _refused(storage, f"{storage.location} cannot be listed", error)
+        return
     more = "at least " if len(page.keys) == pages.PAGE_KEYS else ""
     found = f"{storage.location} has {more}{len(page.keys):,} objects"
     try:

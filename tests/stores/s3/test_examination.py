@@ -57,7 +57,7 @@ def html() -> Iterator[str]:
     """The address of a web server that is no S3."""
 
     class Page(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             body = b"<html><body>Welcome<br></body></html>"
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -90,8 +90,8 @@ def test_a_server_that_is_not_there(ceph: S3Server) -> None:
 
 def test_a_server_that_is_no_s3(ceph: S3Server, html: str) -> None:
     said = only(examined(ceph.settings.model_copy(update={"endpoint": html}), "any"), "listable", "fail")
-    assert "s3://any/lake/" in said
-    assert "s3.endpoint" in said
+    assert "s3://any/lake/ cannot be listed: the answer is none of S3" in said
+    assert "Look at `s3.endpoint`" in said
 
 
 def test_a_server_without_tls(ceph: S3Server) -> None:
@@ -112,7 +112,7 @@ def test_no_such_bucket(ceph: S3Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "way_out"),
+    "code, way_out",
     [
         ("ExpiredToken", "has expired; log in again"),
         ("InvalidToken", "look at AWS_SESSION_TOKEN"),
@@ -135,7 +135,7 @@ def test_a_wrong_secret(ceph: S3Server, tmp_path: Any, monkeypatch: pytest.Monke
     assert "the secret key does not belong to the access key" in said
 
 
-@pytest.mark.parametrize(("hours", "whose"), [(2, "ahead of"), (-2, "behind")])
+@pytest.mark.parametrize("hours, whose", [(2, "ahead of"), (-2, "behind")])
 def test_a_clock_of_the_server_that_differs(ceph: S3Server, hours: int, whose: str) -> None:
     def fault(exchange: Exchange) -> None:
         answer = exchange.forward()
@@ -145,7 +145,7 @@ def test_a_clock_of_the_server_that_differs(ceph: S3Server, hours: int, whose: s
     bucket = filled(ceph)
     with proxied(ceph, Rule(always, fault, times=99)) as proxy:
         said = only(examined(proxy.server.settings, bucket), "clock", "warn")
-    assert f"{whose} this machine's), expected at most 5m" in said or f"{whose}" in said
+    assert f"({whose} this machine's), expected at most 5" in said
     assert "Set the clocks" in said
 
 
@@ -203,7 +203,7 @@ def test_who_may_not_delete_is_not_taken_for_a_server_that_compares(ceph: S3Serv
     assert "cannot be written and removed" in findings["traits"].found
 
 
-@pytest.mark.parametrize(("mode", "verdict"), [("plan", "warn"), ("apply", "fail")])
+@pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
 def test_a_quarantine_that_does_not_fit(ceph: S3Server, mode: str, verdict: str) -> None:
     plain = examined(ceph.settings, filled(ceph), quarantine="versioned", mode=mode)["quarantine"]
     assert plain.verdict == verdict
