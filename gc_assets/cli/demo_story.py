@@ -22,7 +22,7 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
 from gc_assets.demo.sample import ensure_demo
-from gc_assets.lakes.kinds import undoing_titles
+from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
 from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
 from gc_assets.stages.night import Night
@@ -58,9 +58,11 @@ def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, e
     path = ensure_demo_on_s3(directory, endpoint) if on_s3 else ensure_demo(directory)
     platform = load_platform(os.environ, str(path))
     place = f"{platform.config.storages[0].location}; {path}" if on_s3 else f"{path.parent}; {path.name} beside them"
-    echo(f"The demo's lakes, Iceberg and Icechunk, are real ones, in {place} is their configuration.")
+    echo(f"The demo's lakes are real ones, in {place} is their configuration.")
     if on_s3:
-        echo("lakeFS and Nessie keep their commits in servers of their own: docs/s3.md says how their lakes in buckets are collected.")
+        shown = {lake.kind for lake in platform.config.lakes}
+        others = " and ".join(kind.title for name, kind in KINDS.items() if name not in shown)
+        echo(f"{others} keep their commits in servers of their own, and have no demo. Their lakes in buckets are collected all the same.")
         echo(f"Objects in a bucket are as old as they are, so this night is rehearsed, at {platform.clock.now():%F %T}Z.")
     day = platform.clock.today()
     echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")

@@ -25,7 +25,8 @@ from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
 from gc_assets.lakes.iceberg.still_asked import Removal
 
 _SECRET_KEY = re.compile(r"secret|password|token|credential|key", re.IGNORECASE)
-# What Arrow says of a store that refused or did not answer. A key that is missing it says in other words.
+# What Arrow says of a store that refused or did not answer. Of a key that is missing it says
+# something else.
 _OF_S3 = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
 _STORE_REFUSED = (
     "pyiceberg asks the store with an endpoint and keys of its own: write s3.endpoint and s3.region into `catalog`, and set "

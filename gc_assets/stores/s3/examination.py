@@ -89,8 +89,8 @@ def _refused(storage: StorageConfig, what: str, error: OSError, check: str = "li
 
 
 def _listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Lists the storage, its first prefixes, and looks at an object of each: a policy may refuse any
-    one of them.
+    """Lists the storage and its first prefixes, and looks at an object of each: a policy may refuse
+    any one of them.
     """
     try:
         page = next(pages.objects(bucket.settings, bucket.name, bucket.prefix))
@@ -192,7 +192,9 @@ def _prefix_of(rule: dict[str, Any]) -> str:
 
 
 def _days(rule: dict[str, Any], name: str) -> str:
-    """Returns when a rule ends an object, or nothing where it only removes markers that hide nothing."""
+    """Returns when a rule ends an object, or nothing where it only removes markers that hide
+    nothing.
+    """
     said = rule.get(name, {})
     days = said.get("Days", said.get("NoncurrentDays"))
     return f"{days} days" if days is not None else f"{said['Date']:%F}" if "Date" in said else ""
@@ -213,8 +215,8 @@ def _lock(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def _deletable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Asks to delete a key that never was: where no versions are kept, that changes nothing and needs
-    the same permission.
+    """Asks to delete a key that never was: where no versions are kept, that changes nothing and
+    needs the same permission.
     """
     if bucket.versioning("change").has_versions:
         return
