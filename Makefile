@@ -14,7 +14,9 @@ STAMP := $(VENV)/.installed
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: env ## build sample lakes, run one night on them, print the report (ARGS="--dir D")
+# Only a demo that starts an S3 server needs one fetched. Where that fails, the demo says what else there is.
+demo: env ## build sample lakes, run one night on them, print the report (ARGS="--dir D", ARGS="--s3")
+	@[ -z "$(filter --s3,$(ARGS))" ] || $(BIN)/python -m tests.s3.servers versity || true
 	@$(BIN)/gc-assets demo $(ARGS)
 
 # Here a skipped test is a failed one: what the tests need is fetched before they start. They run in two processes with a Spark session
@@ -74,6 +76,6 @@ constraints: ## resolve pyproject.toml anew and rewrite constraints.txt
 	@{ sed '/^#/!d' constraints.txt; build/resolve/bin/pip freeze --exclude gc-assets; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/resolve
 
-clean: ## remove the environment and every cache; demo/ and .dagster_home/ stay
+clean: ## remove the environment and every cache; demo/, demo-s3/ and .dagster_home/ stay
 	@rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,10 +4,13 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import icechunk
 import pytest
@@ -18,11 +21,16 @@ from pyspark.sql import SparkSession
 
 from gc_assets.cli.demo_story import run_demo
 from gc_assets.cli.main import cli
+from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
+from gc_assets.demo.bucket import ensure_demo_on_s3
+from gc_assets.demo.s3_server import ensure_running
 from gc_assets.demo.sample import ensure_demo
 from gc_assets.resources.platform import NOW_VARIABLE, load_platform
+from gc_assets.s3.client import client_of
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS
+from tests.s3.servers import S3Server
 
 SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.shuffle.partitions: "4"}}\n'
 
@@ -174,3 +182,89 @@ def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snaps
     for branch in repository.list_branches():
         values = zarr.open_group(repository.readonly_session(branch).store, mode="r")["values"][:]
         assert len(values) == 8
+
+
+@pytest.fixture
+def shell() -> Iterator[None]:
+    """What a demo on S3 sets in the environment ends with the test, as it ends with a shell."""
+    with mock.patch.dict(os.environ):
+        yield
+
+
+@pytest.fixture
+def demo_on_s3(versity: S3Server, shell: None, tmp_path: Path) -> Iterator[Path]:
+    """The configuration of a demo with a server of its own. `versity` skips the test where this machine has no such server."""
+    yield ensure_demo_on_s3(tmp_path / "demo")
+    stop_server(tmp_path / "demo")
+
+
+def stop_server(directory: Path) -> None:
+    process = int((directory / "server" / "pid").read_text())
+    os.kill(process, signal.SIGTERM)
+    os.waitpid(process, 0)
+
+
+def in_bucket(config: Path) -> dict[str, bytes]:
+    platform = load_platform(os.environ, str(config))
+    client: Any = client_of(platform.config.s3 or S3Config(), "read")
+    bucket = platform.config.storages[0].location.removeprefix("s3://").strip("/")
+    listed = client.list_objects_v2(Bucket=bucket)["Contents"]
+    keys = [item["Key"] for item in listed if not item["Key"].startswith(".gc-assets/")]
+    return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+
+
+def test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed(
+    spark: SparkSession, versity: S3Server, shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    os.environ |= {"AWS_ACCESS_KEY_ID": versity.access_key, "AWS_SECRET_ACCESS_KEY": versity.secret_key}
+    config = ensure_demo_on_s3(tmp_path / "demo", versity.endpoint)
+    # The suite's executors began before this environment: they find the same user by profile.
+    text = config.read_text().replace("region: us-east-1}", "region: us-east-1, profile: owner}")
+    config.write_text(text + SPARK_SETTINGS)
+    before, said = in_bucket(config), list[str]()
+    run_demo(config.parent, said.append)
+    night = Night(config, config.parent, "\n".join(said), {})
+    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
+    assert len(planned) == 50
+    for found in ("young: 5 files", "unowned: 1 files", "in s3://gc-assets-demo-", "stays until you remove it"):
+        assert found in night.text
+    monkeypatch.chdir(tmp_path)
+    commands: dict[str, list[str]] = {}
+    for words in night.commands():
+        commands.setdefault(words[2], words)
+    assert list(commands) == ["report", "approve", "apply", "restore", "run"]
+    for name in ("report", "approve", "apply"):
+        typed(commands[name])
+    assert set(before) - set(in_bucket(config)) == planned
+    typed(commands["restore"])
+    assert before.items() <= in_bucket(config).items()
+
+
+def test_a_stopped_server_is_started_again_with_its_objects(demo_on_s3: Path) -> None:
+    before = in_bucket(demo_on_s3)
+    stop_server(demo_on_s3.parent)
+    assert ensure_demo_on_s3(demo_on_s3.parent) == demo_on_s3
+    assert in_bucket(demo_on_s3) == before
+
+
+def test_no_key_of_the_server_stands_where_others_read(demo_on_s3: Path) -> None:
+    secret = ensure_running(demo_on_s3.parent / "server").secret_key
+    holding = {path for path in demo_on_s3.parent.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()}
+    assert {path.name for path in holding} == {"s3.env", "server.json"}
+    assert {path.stat().st_mode & 0o077 for path in holding} == {0}
+
+
+def test_without_a_server_the_demo_says_how_to_get_one_and_makes_nothing(
+    shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with pytest.raises(UsageError, match="--s3-endpoint URL"):
+        ensure_demo_on_s3(tmp_path / "demo")
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_demo_on_a_disk_is_not_taken_for_one_on_s3(shell: None, tmp_path: Path) -> None:
+    ensure_demo(tmp_path)
+    with pytest.raises(UsageError, match="a demo on a local disk; choose another --dir"):
+        ensure_demo_on_s3(tmp_path)

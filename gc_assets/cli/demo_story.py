@@ -20,8 +20,9 @@ from gc_assets.cli.explain import lines
 from gc_assets.cli.run import print_step
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
+from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
 from gc_assets.demo.sample import ensure_demo
-from gc_assets.lakes.kinds import undoing_titles
+from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
 from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
 from gc_assets.stages.night import Night
@@ -30,6 +31,7 @@ from gc_assets.stages.sweep.probe import UNOWNED, YOUNG
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.facts import LiveFilesFacts, OrphanFilesFacts
 from gc_assets.state.schemas import COMMIT_GRAPH, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.stores.protocol import RESERVED_PREFIX
 
 Echo = Callable[[str], None]
 STATE_MEANING = {
@@ -45,16 +47,23 @@ MOST_REASONS = 4
 WAITS = "planned after the edits of history that let go of them"
 
 
-def run_demo(directory: Path, echo: Echo = click.echo, *, verbose: bool = False) -> None:
+def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, endpoint: str | None = None, verbose: bool = False) -> None:
     """Makes the demo lakes if there are none, plans today's night on them, and tells its figures.
-    Deletes nothing.
+    Deletes nothing. `endpoint` is the server for lakes on S3, where the demo is not to start one.
     """
     # This import loads Dagster, which a user who only builds the lakes does not need.
     from gc_assets.cli.night import run_night
 
-    path = ensure_demo(directory)
-    echo(f"The demo's lakes are real ones, in {path.parent}; {path.name} beside them is their configuration.")
+    on_s3 = on_s3 or is_on_s3(directory)
+    path = ensure_demo_on_s3(directory, endpoint) if on_s3 else ensure_demo(directory)
     platform = load_platform(os.environ, str(path))
+    place = f"{platform.config.storages[0].location}; {path}" if on_s3 else f"{path.parent}; {path.name} beside them"
+    echo(f"The demo's lakes are real ones, in {place} is their configuration.")
+    if on_s3:
+        shown = {lake.kind for lake in platform.config.lakes}
+        others = " and ".join(kind.title for name, kind in KINDS.items() if name not in shown)
+        echo(f"{others} keep their commits in servers of their own, and have no demo. Their lakes in buckets are collected all the same.")
+        echo(f"Objects in a bucket are as old as they are, so this night is rehearsed, at {platform.clock.now():%F %T}Z.")
     day = platform.clock.today()
     echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
     plans = run_night(platform, day, mode="plan", on_step=print_step, verbose=verbose)
@@ -136,22 +145,31 @@ def _example(night: Night, storage: str, key: str) -> Iterator[str]:
 
 def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iterator[str]:
     command = f"gc-assets --config {_shown(path)}"
+    on_s3, folder = is_on_s3(path.parent), path.parent
     yield "\nWHAT TO TYPE NEXT"
-    yield f"  {command} report -o report.html      the night as one page"
+    if on_s3:
+        yield f"  . {_shown(folder / ENVIRONMENT)}      # this shell asks as the demo's user, by the clock of the demo's night"
+    yield f"  {command} report -o report.html      # the night as one page"
     for header in plans:
         if not header.has_work:
             yield f"  Nothing: storage {header.storage} has no file to plan."
             continue
-        plan, quarantine_days = header.plan_id[:12], platform.config.storage(header.storage).quarantine_days
+        plan, storage = header.plan_id[:12], platform.config.storage(header.storage)
+        quarantine_days, aside = storage.quarantine_days, f"{storage.location if on_s3 else f'{_shown(folder)}/lake/'}{RESERVED_PREFIX}"
         later = platform.clock.now().replace(microsecond=0) + timedelta(days=quarantine_days + 1)
         yield f"  {command} approve {plan} --by YOUR_NAME"
-        yield f"  {command} apply {plan}      edits histories, then moves its files to quarantine, {_shown(path.parent)}/lake/.gc-assets/"
-        yield f"  {command} restore --plan {plan} --history      undo: every file is back, byte for byte, and {undoing_titles()}'s history"
+        yield f"  {command} apply {plan}      # edits histories, then moves its files to quarantine, {aside}"
+        yield f"  {command} restore --plan {plan} --history      # undo: every file is back as it was, and {undoing_titles()}'s history"
         yield f"  A restored plan is used up. To purge instead of restoring, let {quarantine_days + 1} days pass, or pretend they have:"
         yield f"  export {NOW_VARIABLE}={later.isoformat()}"
-        yield f"  {command} run      the next night: its plan proposes to purge what is still dead"
+        yield f"  {command} run      # the next night: its plan proposes to purge what is still dead"
         yield f"  {command} approve PLAN_ID --by YOUR_NAME && {command} apply PLAN_ID"
-        yield f"  unset {NOW_VARIABLE}"
+        if not on_s3:
+            yield f"  unset {NOW_VARIABLE}"
+    if owns_server(folder):
+        yield f"  kill $(cat {_shown(pid_file(folder))})      # stops the S3 server; gc-assets demo --dir {_shown(folder)} starts it again"
+    elif on_s3:
+        yield f"  The bucket of {platform.config.storages[0].location} stays until you remove it."
 
 
 def _shown(path: Path) -> str:

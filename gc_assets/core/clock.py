@@ -8,8 +8,13 @@ their parameters.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from time import time_ns
+from typing import Final
+
+# By which the clock of a store may differ. Far below the 24 h floor of the grace period, far above
+# what a network file system's clock should be off.
+MAX_SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Real Iceberg lakes on a local disk, with histories that happened at chosen times.
 
 pyiceberg writes everything it can; delete files, which it cannot write, go through its own manifest
-writer. Every file's modification time is the time of the commit that wrote it.
+writer. Every file's modification time is the time of the commit that wrote it. A warehouse may have
+an address elsewhere: it is whole once its files are there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -38,9 +41,11 @@ from pyiceberg.table.update.snapshot import (
     _FastAppendFiles,  # pyright: ignore[reportPrivateUsage]  # the only producer whose manifests a subclass can choose
 )
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import EMPTY_DICT, Properties
 from pyiceberg.types import LongType, NestedField, StringType
 
 SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
+_ADDRESS, _FOLDER = "gc-assets.address", "gc-assets.folder"
 BY_PART = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="part"))
 
 
@@ -59,17 +64,36 @@ def clock_at(moment: datetime) -> Generator[None]:
         yield
 
 
+class AsideFileIO(PyArrowFileIO):
+    """Reads and writes in a folder what the metadata says lies at an address elsewhere."""
+
+    @staticmethod
+    def parse_location(location: str, properties: Properties = EMPTY_DICT) -> tuple[str, str, str]:
+        return "file", "", f"{properties[_FOLDER]}{location.removeprefix(properties[_ADDRESS])}"
+
+
 class LakeBuilder:
     """One SQL catalog on sqlite (`<root>/catalog.db`) over a warehouse, `<root>/warehouse` unless
-    another is given.
+    another is given. `address` is where the metadata says that the warehouse lies, where that is
+    not the folder itself.
     """
 
-    def __init__(self, root: Path, catalog_name: str = "default", catalog_file: str = "catalog.db", warehouse: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        catalog_name: str = "default",
+        catalog_file: str = "catalog.db",
+        warehouse: Path | None = None,
+        address: str | None = None,
+    ) -> None:
         self.root = root
         self.warehouse = warehouse or root / "warehouse"
         self.warehouse.mkdir(parents=True, exist_ok=True)
+        self.address = address or f"file://{self.warehouse}"
         self.catalog_name = catalog_name
-        self.properties = {"type": "sql", "uri": f"sqlite:///{root / catalog_file}", "warehouse": f"file://{self.warehouse}"}
+        self.properties = {"type": "sql", "uri": f"sqlite:///{root / catalog_file}", "warehouse": self.address}
+        if address is not None:
+            self.properties |= {PY_IO_IMPL: f"{__name__}.{AsideFileIO.__name__}", _ADDRESS: address, _FOLDER: str(self.warehouse)}
         self.catalog = SqlCatalog(catalog_name, **self.properties)
         self._dated: set[Path] = set()
 
@@ -166,7 +190,7 @@ class TableBuilder:
         manifest = provider.new_metadata_location(f"{uuid.uuid4()}-m0.avro")
         self._write(manifest, b"Obj\x01 a manifest that was never finished")
         self.lake.date_files(at)
-        return [self.path(address) for address in [*addresses, manifest]]
+        return [self._written(address) for address in [*addresses, manifest]]
 
     @staticmethod
     def path(address: str) -> Path:
@@ -216,9 +240,13 @@ class TableBuilder:
         return self._newest()
 
     def _write(self, address: str, payload: bytes) -> int:
-        path = self.path(address)
+        path = self._written(address)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.write_bytes(payload)
+
+    def _written(self, address: str) -> Path:
+        """Returns the file of an address, in the warehouse or in a `location` beside it."""
+        return self.path(address.replace(self.lake.address, str(self.lake.warehouse), 1))
 
 
 class _DeleteManifestWriter(ManifestWriterV2):

@@ -16,14 +16,14 @@ CATALOG_NAME = "demo"
 DAY = timedelta(days=1)
 
 
-def build_shop(root: Path, warehouse: Path, now: datetime) -> None:
+def build_shop(root: Path, warehouse: Path, now: datetime, address: str | None = None) -> None:
     """Three tables: `shop.orders` with a branch and a tag, `shop.returns` with delete files,
-    `shop.customers` unpartitioned.
+    `shop.customers` unpartitioned. `address` is what their metadata calls the warehouse.
 
     Each has snapshots that Iceberg's default of five days has let expire, and data files that only
     those need.
     """
-    lake = LakeBuilder(root, CATALOG_NAME, warehouse=warehouse)
+    lake = LakeBuilder(root, CATALOG_NAME, warehouse=warehouse, address=address)
 
     orders = lake.table("shop.orders", now - 60 * DAY, partitioned=True)
     orders.append(now - 59 * DAY, range(4_000), "north")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -22,12 +23,12 @@ _CONFIG: Final = """\
 # Relative paths start at this file.
 
 state: ./state                # all that gc-assets knows, as Parquet and JSON; delete it and the lakes are as before
-
+{connection}
 storages:
   - name: lake                # one root that is listed and swept; several lakes may live on it
-    location: ./lake/
+    location: {location}
     mode: apply               # plan: only ever plan. apply: execute plans that somebody approved by name
-    quarantine: trash         # planned files are first renamed aside, into lake/.gc-assets/trash/<plan id>/
+    quarantine: trash         # planned files are first {aside}
     quarantine_days: 1        # only a plan made this many days later may purge them (7 is a good value for real data)
     grace: 72h                # files younger than this are never touched: their writer may be about to commit them
 
@@ -38,12 +39,12 @@ lakes:
     catalog:                  # pyiceberg's own properties
       type: sql
       uri: "sqlite:///{root}/catalog.db"
-      warehouse: "file://{root}/lake"
-    retention: {{source: table}}  # each table's own history.expire.* and ref settings; Iceberg's default is 5 days
+      warehouse: "{warehouse}"
+{client}    retention: {{source: table}}  # each table's own history.expire.* and ref settings; Iceberg's default is 5 days
 
   - name: weather             # an Icechunk repository with branches main, develop, test, qa and two tags
     kind: icechunk
-    location: ./lake/weather/
+    location: {location}weather/
     retention:
       default: {{max_age: 30d}} # older snapshots leave the history, unless a ref points at them
       tags: keep              # a tag protects what it points at, whatever its age
@@ -58,27 +59,48 @@ def ensure_demo(directory: Path) -> Path:
     libraries that write such lakes are not installed.
     """
     root = directory.resolve()
-    config, unfinished = root / CONFIG_NAME, root / _UNFINISHED
+    config = root / CONFIG_NAME
     if config.exists():
         return config
+    lake = begin(root)
+    write_lakes(root, lake, clock_of(os.environ).now())
+    aside = "renamed aside, into lake/.gc-assets/trash/<plan id>/"
+    return finish(root, location="./lake/", warehouse=f"file://{lake}", aside=aside)
+
+
+def begin(root: Path) -> Path:
+    """Makes the empty folder in which the lakes are written. Removes what an interrupted attempt
+    left there. Raises `UsageError` as `ensure_demo` does.
+    """
     missing = [name for names in _NEEDS.values() for name in names if find_spec(name) is None]
     if missing:
         raise UsageError(f"the demo writes real lakes, which needs {', '.join(missing)}: pip install 'gc-assets[{','.join(_NEEDS)}]'")
-    from gc_assets.demo.lakes import CATALOG_NAME, build_shop, build_weather, write_note
-
-    lake, catalog = root / "lake", root / "catalog.db"
+    lake, catalog, unfinished = root / "lake", root / "catalog.db", root / _UNFINISHED
     if unfinished.exists():  # an earlier attempt was interrupted: these are its halves
         shutil.rmtree(lake, ignore_errors=True)
         catalog.unlink(missing_ok=True)
     for path in (lake, catalog):
         if path.exists():
-            raise UsageError(f"{path} is in the place of a demo lake, and no {config} beside it says it is one; choose another --dir")
+            raise UsageError(f"{path} is in the place of a demo lake, and no {root / CONFIG_NAME} says it is one; choose another --dir")
     lake.mkdir(parents=True)
     unfinished.touch()
-    now = clock_of(os.environ).now()
-    build_shop(root, warehouse=lake, now=now)
+    return lake
+
+
+def write_lakes(root: Path, lake: Path, now: datetime, address: str | None = None) -> None:
+    """Writes both lakes. `address` is what they call the folder, where they are put elsewhere."""
+    from gc_assets.demo.lakes import build_shop, build_weather, write_note
+
+    build_shop(root, warehouse=lake, now=now, address=address)
     build_weather(lake / "weather", now)
     write_note(lake / "README.txt", now)
-    # Last of all: a configuration stands for finished lakes.
-    unfinished.write_text(_CONFIG.format(root=root, catalog_name=CATALOG_NAME), encoding="utf-8")
-    return unfinished.rename(config)
+
+
+def finish(root: Path, location: str, warehouse: str, aside: str, connection: str = "", client: str = "") -> Path:
+    """Writes `lakes.yaml` last of all: a configuration stands for finished lakes."""
+    from gc_assets.demo.lakes import CATALOG_NAME
+
+    unfinished = root / _UNFINISHED
+    words = {"location": location, "warehouse": warehouse, "aside": aside, "connection": connection, "client": client}
+    unfinished.write_text(_CONFIG.format(root=root, catalog_name=CATALOG_NAME, **words), encoding="utf-8")
+    return unfinished.rename(root / CONFIG_NAME)

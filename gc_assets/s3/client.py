@@ -48,7 +48,9 @@ _WAYS_OUT: Final = {
     "PermanentRedirect": "the bucket lies in another region; set `s3.region`",
     "301": "the bucket lies in another region; set `s3.region`",
     "AuthorizationHeaderMalformed": "the bucket lies in another region; set `s3.region`",
+    "AuthorizationQueryParametersError": "the bucket lies in another region; set `s3.region`",
     "IllegalLocationConstraintException": "the bucket lies in another region; set `s3.region`",
+    "InvalidToken": "the session's token is not of this server or was cut; look at AWS_SESSION_TOKEN, or log in again",
     "InvalidAccessKeyId": "the server does not know this access key; look at AWS_PROFILE, AWS_ACCESS_KEY_ID and `s3.endpoint`",
     "SignatureDoesNotMatch": "the secret key does not belong to the access key; look at AWS_SECRET_ACCESS_KEY",
     "ExpiredToken": "the session's token has expired; log in again, or name a role by `s3.role_arn`, which is renewed by itself",
@@ -98,6 +100,11 @@ def told(address: str) -> Generator[None]:
     except (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError) as error:
         way_out = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name `s3.profile` or `s3.role_arn`"
         raise PermissionError(errno.EACCES, f"{error}; {way_out}", address) from error
+    except botocore.exceptions.SSLError as error:
+        way_out = (
+            "the server speaks no TLS there, or its certificate is not trusted: look at `s3.endpoint` (http or https), or set AWS_CA_BUNDLE"
+        )
+        raise OSError(errno.EIO, f"{error}; {way_out}", address) from error
     except (botocore.exceptions.HTTPClientError, botocore.exceptions.BotoCoreError) as error:
         raise OSError(errno.EIO, f"{error}; look at the network and at `s3.endpoint`", address) from error
 

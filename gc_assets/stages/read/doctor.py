@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Final
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
 from gc_assets.core.units import format_duration
 from gc_assets.lakes.protocol import growing
 from gc_assets.stages.books.plans import unfinished
 from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.night import Night
-
-# Far below the 24 h floor of the grace period, far above what a network file system's clock should
-# be off.
-MAX_SKEW: Final = timedelta(minutes=5)
 
 
 def doctor(night: Night) -> Iterator[Finding]:

@@ -28,6 +28,8 @@ from gc_assets.stores.s3.objects import identity_of
 CONCURRENT: Final = 16
 # What the XML of a request to delete many keys cannot say, or a server's answer to it.
 _ALONE: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
+# What a server says that knows no versions at all.
+_NO_VERSIONS: Final = frozenset({"NotImplemented", "VersioningNotConfigured"})
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -136,7 +138,12 @@ class Bucket:
 
     def versioning(self, role: Role) -> Versioning:
         with told(f"s3://{self.name}"):
-            return Versioning(self.client(role).get_bucket_versioning(Bucket=self.name).get("Status"))
+            try:
+                return Versioning(self.client(role).get_bucket_versioning(Bucket=self.name).get("Status"))
+            except ClientError as error:
+                if code_of(error) in _NO_VERSIONS:
+                    return Versioning(None)
+                raise
 
     def newest_versions(self, key: str, at_most: int, role: Role = "change") -> list[Version]:
         """Returns versions and markers of one key, the newest first."""

@@ -1,90 +1,242 @@
-"""What `doctor` asks of a bucket: can it be listed, does the quarantine fit it, does somebody hold
-it.
+"""What `doctor` asks of a bucket: can it be reached, listed and read, does the quarantine fit it,
+what else deletes or holds objects there, and who changes it now.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
 from gc_assets.config.models import StorageConfig
+from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
+from gc_assets.core.units import format_duration
 from gc_assets.s3 import pages
-from gc_assets.s3.client import code_of, told
+from gc_assets.s3.client import client_of, code_of, told
+from gc_assets.s3.requests import payer
 from gc_assets.stores.examination import lease_findings
+from gc_assets.stores.protocol import RESERVED_PREFIX
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.lease import holder_of
 from gc_assets.stores.s3.probe import probe
 
+# The first request of all: a server that is not there is not asked for minutes.
+_ATTEMPTS: Final = 2
+# Top-level prefixes that are tried one by one. A policy may refuse one of them alone.
+_PREFIXES: Final = 50
+# How a server says that there is no such setting, or that it knows none.
+_UNSET: Final = frozenset(
+    {"NoSuchLifecycleConfiguration", "ObjectLockConfigurationNotFoundError", "ObjectLockConfigurationNotFound", "NotImplemented"}
+)
+_COSTS: Final = {
+    "versioned": "a delete marker hides each object; its version bills until it is purged",
+    "trash": "each object is copied below .gc-assets/ and deleted; one COPY a file, the copy bills, and early-delete minimums apply twice",
+    "deferred": "nothing moves, readers still find each object, and it bills until it is purged",
+}
+
 
 def examine(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
     """As `Store.examine` says. Canaries are written in a storage of mode `apply` only."""
-    listable = list(looked(storage.name, "listable", lambda: _listable(bucket, storage)))
-    yield from listable
-    if any(finding.verdict == FAIL for finding in listable):
-        return
+    for look in (_reachable, _listable):
+        findings = list(looked(storage.name, "listable", lambda look=look: look(bucket, storage)))
+        yield from findings
+        if any(finding.verdict == FAIL for finding in findings):
+            return
     yield from looked(storage.name, "quarantine", lambda: _quarantine(bucket, storage))
     yield from looked(storage.name, "lifecycle", lambda: _lifecycle(bucket, storage))
+    yield from looked(storage.name, "lock", lambda: _lock(bucket, storage))
     if storage.mode == "apply":
         yield from looked(storage.name, "traits", lambda: _traits(bucket, storage))
+        yield from looked(storage.name, "deletable", lambda: _deletable(bucket, storage))
     yield from looked(storage.name, "lease", lambda: lease_findings(storage.name, lambda: holder_of(bucket), now))
 
 
+def _reachable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+    """Asks for one key, and compares the time of the answer with ours."""
+    try:
+        with told(f"s3://{bucket.name}/{bucket.prefix}"):
+            asked = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxKeys": 1, **payer(bucket.settings)}
+            answer = client_of(bucket.settings, "read", _ATTEMPTS).list_objects_v2(**asked)
+    except OSError as error:
+        code = code_of(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+        if code.isdigit():  # a status, and no error of S3 beside it
+            found = f"{storage.location} cannot be listed: the answer is none of S3 (read as HTTP status {code}), expected a list of keys"
+            yield Finding(storage.name, "listable", FAIL, found, "Look at `s3.endpoint`: another kind of server may be there.")
+        else:
+            yield _refused(storage, f"{storage.location} cannot be listed", error)
+        return
+    told_at = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+    if not told_at:
+        found = f"the answers of the server of {storage.location} have no Date header, so its clock cannot be compared"
+        yield Finding(storage.name, "clock", WARN, found, "Make sure that its clock is right: the grace period counts from its times.")
+        return
+    skew = parsedate_to_datetime(told_at) - datetime.now(UTC).replace(microsecond=0)
+    found = f"the server's clock differs by {abs(skew.total_seconds()):.0f} s"
+    if abs(skew) <= MAX_SKEW:
+        yield Finding(storage.name, "clock", OK, found)
+    else:
+        found += f" ({'ahead of' if skew.total_seconds() > 0 else 'behind'} this machine's), expected at most {format_duration(MAX_SKEW)}"
+        yield Finding(storage.name, "clock", WARN, found, "Set the clocks: what they differ by eats into the grace period.")
+
+
+def _refused(storage: StorageConfig, what: str, error: OSError, check: str = "listable") -> Finding:
+    return Finding(storage.name, check, FAIL, f"{what}: {error.strerror or error}", "Mend what it names, then ask doctor again.")
+
+
 def _listable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+    """Lists the storage and its first prefixes, and looks at an object of each: a policy may refuse
+    any one of them.
+    """
     try:
         page = next(pages.objects(bucket.settings, bucket.name, bucket.prefix))
     except OSError as error:
-        yield Finding(
-            storage.name, "listable", FAIL, f"{storage.location} cannot be listed: {error.strerror or error}", "Mend what it names."
-        )
+        yield _refused(storage, f"{storage.location} cannot be listed", error)
         return
     more = "at least " if len(page.keys) == pages.PAGE_KEYS else ""
-    yield Finding(storage.name, "listable", OK, f"{storage.location} has {more}{len(page.keys):,} objects")
+    found = f"{storage.location} has {more}{len(page.keys):,} objects"
+    try:
+        prefixes = next(pages.objects(bucket.settings, bucket.name, bucket.prefix, delimiter="/")).common
+        first = [_first(bucket, prefix.decode()) for prefix in prefixes[:_PREFIXES]]
+    except UnicodeDecodeError:  # the listing of a night names such a key
+        first = []
+    except OSError as error:
+        yield _refused(storage, f"{storage.location} can be listed, but not {error.filename}", error)
+        return
+    for key in [*(key for key in first if key is not None), *(_readable(page.keys[:1]))]:
+        try:
+            bucket.head(key.removeprefix(bucket.prefix), role="read")
+        except OSError as error:
+            yield _refused(storage, f"{storage.location} can be listed, but s3://{bucket.name}/{key} cannot be read", error, "readable")
+            return
+    yield Finding(storage.name, "listable", OK, found)
+
+
+def _first(bucket: Bucket, prefix: str) -> str | None:
+    keys = next(pages.objects(bucket.settings, bucket.name, prefix)).keys
+    return next(_readable(keys[:1]), None)
+
+
+def _readable(keys: list[bytes]) -> Iterator[str]:
+    for key in keys:
+        try:
+            yield key.decode()
+        except UnicodeDecodeError:
+            return
 
 
 def _quarantine(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    keeps, days = bucket.versioning("read").is_on, f"{storage.quarantine_days} days"
+    """Says whether the mode fits the bucket, what it costs, and which would fit."""
+    status, days = bucket.versioning("read").status, f"{storage.quarantine_days} days"
     refusal = FAIL if storage.mode == "apply" else WARN
-    if storage.quarantine == "versioned" and not keeps:
-        found = f"bucket {bucket.name} keeps no versions, so a delete there is for good"
-        yield Finding(storage.name, "quarantine", refusal, found, "Enable versioning, or use `quarantine: trash`.")
-    elif storage.quarantine == "trash" and keeps:
+    if storage.quarantine == "versioned" and status != "Enabled":
+        why = "has its versioning suspended" if status else "keeps no versions"
+        found = f"bucket {bucket.name} {why}, so a delete there is for good; `versioned` needs versioning enabled"
+        yield Finding(storage.name, "quarantine", refusal, found, f"Enable versioning, or use `quarantine: trash`: {_COSTS['trash']}.")
+    elif storage.quarantine == "trash" and status == "Enabled":
         found = f"bucket {bucket.name} keeps versions, so a copy in the trash frees nothing"
-        yield Finding(storage.name, "quarantine", refusal, found, "Use `quarantine: versioned`.")
+        yield Finding(storage.name, "quarantine", refusal, found, f"Use `quarantine: versioned`: {_COSTS['versioned']}.")
+    elif status == "Suspended":
+        found = f"bucket {bucket.name} has its versioning suspended: versions from before bill on, and no purge frees them"
+        yield Finding(storage.name, "quarantine", WARN, found, "Enable it and use `versioned`, or remove the old versions by a rule.")
     else:
-        how = {
-            "versioned": "a delete marker hides each object; its version bills until it is purged",
-            "trash": "each object is copied below .gc-assets/ and deleted; one COPY a file, and early-delete minimums apply",
-            "deferred": "nothing moves",
-        }[storage.quarantine]
-        yield Finding(storage.name, "quarantine", OK, f"{storage.quarantine}: {how}; purged after {days}; mode {storage.mode}")
+        other = {"deferred": "versioned" if status else "trash"}.get(storage.quarantine, "deferred")
+        found = f"{storage.quarantine}: {_COSTS[storage.quarantine]}; purged after {days}; mode {storage.mode}. "
+        found += f"It fits this bucket, which keeps {'' if status else 'no '}versions; so does {other}: {_COSTS[other]}"
+        yield Finding(storage.name, "quarantine", OK, found)
+
+
+def _setting(bucket: Bucket, storage: StorageConfig, check: str, ask: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
+    """Yields what a bucket says of one setting, or the finding that it has none or does not tell."""
+    try:
+        with told(f"s3://{bucket.name}"):
+            yield getattr(bucket.client("read"), ask)(Bucket=bucket.name)
+    except OSError as error:
+        code = code_of(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
+        if code in _UNSET:
+            yield Finding(storage.name, check, OK, unset)
+        else:
+            found = f"{ask} of bucket {bucket.name} was refused: {error.strerror or error}"
+            yield Finding(storage.name, check, WARN, found, "Allow it to the reading role, or look at the bucket by hand.")
 
 
 def _lifecycle(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warns of the bucket's own rules that may delete what lies in quarantine."""
-    try:
-        with told(f"s3://{bucket.name}"):
-            rules = bucket.client("read").get_bucket_lifecycle_configuration(Bucket=bucket.name).get("Rules", [])
-    except OSError as error:
-        code = code_of(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
-        missing = code in {"NoSuchLifecycleConfiguration", "NotImplemented"}
-        found = "the bucket has no lifecycle rules" if missing else f"its lifecycle rules cannot be read: {error.strerror or error}"
-        yield Finding(storage.name, "lifecycle", OK if missing else WARN, found, "" if missing else "Look at them by hand.")
+    for answer in _setting(bucket, storage, "lifecycle", "get_bucket_lifecycle_configuration", "the bucket has no lifecycle rules"):
+        if isinstance(answer, Finding):
+            yield answer
+            continue
+        warned = False
+        for rule in answer.get("Rules", []):
+            below = _prefix_of(rule)
+            ends = [name for name in ("Expiration", "NoncurrentVersionExpiration") if _days(rule, name)]
+            if rule.get("Status") == "Enabled" and ends and (below.startswith(bucket.prefix) or bucket.prefix.startswith(below)):
+                said = " and ".join(f"{name} after {_days(rule, name)}" for name in ends)
+                found = (
+                    f"the rule {rule.get('ID', '')!r} of bucket {bucket.name} deletes below {below!r} by {said}, quarantined objects too"
+                )
+                todo = f"Keep it longer than {storage.quarantine_days} days, or leave {bucket.prefix}{RESERVED_PREFIX} and the lakes out."
+                warned = True
+                yield Finding(storage.name, "lifecycle", WARN, found, todo)
+        if not warned:
+            yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes here")
+
+
+def _prefix_of(rule: dict[str, Any]) -> str:
+    kept = rule.get("Filter") or {}
+    return str(kept.get("Prefix") or kept.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
+
+
+def _days(rule: dict[str, Any], name: str) -> str:
+    """Returns when a rule ends an object, or nothing where it only removes markers that hide
+    nothing.
+    """
+    said = rule.get(name, {})
+    days = said.get("Days", said.get("NoncurrentDays"))
+    return f"{days} days" if days is not None else f"{said['Date']:%F}" if "Date" in said else ""
+
+
+def _lock(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+    """Warns of Object Lock: what it holds cannot be purged."""
+    for answer in _setting(bucket, storage, "lock", "get_object_lock_configuration", "the bucket locks no objects"):
+        if isinstance(answer, Finding):
+            yield answer
+            continue
+        kept = answer.get("ObjectLockConfiguration", {}).get("Rule", {}).get("DefaultRetention", {})
+        long = f"{kept['Days']} days" if "Days" in kept else f"{kept['Years']} years" if "Years" in kept else ""
+        how = f"new objects are kept for {long} ({kept.get('Mode')})" if long else "without a default retention; single objects may be held"
+        found = f"bucket {bucket.name} has Object Lock: {how}. A purge of what is held gets the outcome `denied`, and it bills on"
+        todo = "Nothing is lost by it. Plan again when the retention has ended; release legal holds by hand."
+        yield Finding(storage.name, "lock", WARN, found, todo)
+
+
+def _deletable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+    """Asks to delete a key that never was: where no versions are kept, that changes nothing and
+    needs the same permission.
+    """
+    if bucket.versioning("change").has_versions:
         return
-    for rule in rules:
-        ends = [name for name in ("Expiration", "NoncurrentVersionExpiration") if name in rule]
-        if rule.get("Status") == "Enabled" and ends:
-            found = f"the rule {rule.get('ID', '')!r} deletes by {' and '.join(ends)}, quarantined objects too"
-            yield Finding(
-                storage.name, "lifecycle", WARN, found, f"Keep it longer than {storage.quarantine_days} days, or leave this prefix out."
-            )
+    try:
+        bucket.remove(f"gc-assets-canary-{secrets.token_hex(8)}")
+    except OSError as error:
+        what = f"nothing can be deleted below {storage.location} by who applies (`s3.apply_profile`, `s3.apply_role_arn`)"
+        yield _refused(storage, what, error, "deletable")
+        return
+    yield Finding(storage.name, "deletable", OK, f"who applies may delete below {storage.location}")
 
 
 def _traits(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Says by canaries what the server can do."""
-    traits = probe(bucket)
+    try:
+        traits = probe(bucket)
+    except OSError as error:
+        who = "who applies (`s3.apply_profile`, `s3.apply_role_arn`)"
+        yield _refused(storage, f"canaries below {bucket.address(RESERVED_PREFIX)} cannot be written and removed by {who}", error, "traits")
+        return
     compares = {"none": "does not compare as it deletes", "one": "compares as it deletes one object", "batch": "compares as it deletes"}
     if not traits.create_if_absent and traits.versions:
         # `lease` keeps a lease single by its versions.

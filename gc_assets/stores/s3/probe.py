@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 from contextlib import suppress
 from typing import Literal
@@ -10,7 +11,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.s3 import pages
-from gc_assets.s3.client import told
+from gc_assets.s3.client import DENIED, code_of, told
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import S3Objects
@@ -67,8 +68,11 @@ def _deletes_if_match(bucket: Bucket, canary: str) -> Literal["none", "one", "ba
     """
     client = bucket.client("change")
     with told(bucket.address(canary)):
-        with suppress(ClientError):
+        try:
             client.delete_object(**bucket.target(canary), IfMatch=f'"{_ANOTHER_ETAG}"')
+        except ClientError as error:
+            if code_of(error) in DENIED:  # who may not delete has not been compared with
+                raise
         if bucket.head(canary) is None:
             return "none"
         target = bucket.target(canary)
@@ -81,4 +85,6 @@ def _remove_all(bucket: Bucket, canary: str) -> None:
     prefix = f"{bucket.prefix}{canary}"
     page = next(pages.versions(bucket.settings, bucket.name, prefix, role="change"))
     found = [(key, version) for key, version in zip(page.keys, page.version_ids, strict=True) if key == prefix.encode()]
-    bucket.delete([(canary, version) for _, version in found])
+    for deleted in bucket.delete([(canary, version) for _, version in found]):
+        if deleted.error is not None:
+            raise PermissionError(errno.EACCES, f"it stays there, because its DELETE was refused: {deleted.error}", bucket.address(canary))

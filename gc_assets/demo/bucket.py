@@ -1,0 +1,161 @@
+"""The demo's lakes in a bucket, and what a shell needs to work with them (`s3.env`).
+
+Objects are as old as they are. So the lakes are written for a night that is a grace period ahead,
+and everything that night calls young is put into the bucket last.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from gc_assets.config.s3 import S3Config
+from gc_assets.core.errors import UsageError
+from gc_assets.demo.s3_server import PID, ensure_running
+from gc_assets.demo.sample import CONFIG_NAME, begin, finish, write_lakes
+from gc_assets.resources.platform import NOW_VARIABLE
+from gc_assets.s3.client import client_of, told
+
+ENVIRONMENT: Final = "s3.env"
+_SERVER: Final = "server"
+_REGION: Final = "us-east-1"
+_GRACE: Final = timedelta(hours=72)
+_WRITERS: Final = 16
+# Servers like Ceph 16 refuse the checksums that pyiceberg's client adds by itself.
+_PLAIN: Final = {"AWS_REQUEST_CHECKSUM_CALCULATION": "when_required", "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required"}
+
+
+def is_on_s3(directory: Path) -> bool:
+    return (directory / ENVIRONMENT).exists()
+
+
+def ensure_demo_on_s3(directory: Path, endpoint: str | None = None) -> Path:
+    """The demo's `lakes.yaml` in `directory`, built with its lakes in a new bucket if it is not
+    there. Sets the variables of `s3.env` for this process.
+
+    The bucket is made on the server at `endpoint`, by whom the environment names. Without one, the
+    demo starts a server of its own, also later if it has been stopped.
+
+    Raises `UsageError` as `ensure_demo` does, and where there is no server. Raises `OSError` for
+    what the server refuses.
+    """
+    root = directory.resolve()
+    config, variables = root / CONFIG_NAME, root / ENVIRONMENT
+    if config.exists():
+        if not is_on_s3(root):
+            raise UsageError(f"{config} is a demo on a local disk; choose another --dir for the one on S3")
+        if owns_server(root):
+            ensure_running(root / _SERVER)
+        _set(_read(variables))
+        return config
+    keys: dict[str, str] = {}
+    if endpoint is None:
+        server = ensure_running(root / _SERVER)
+        settings = S3Config(endpoint=server.endpoint, region=_REGION)
+        keys = {"AWS_ACCESS_KEY_ID": server.access_key, "AWS_SECRET_ACCESS_KEY": server.secret_key}
+        keys |= dict.fromkeys(("AWS_PROFILE", "AWS_SESSION_TOKEN"), "")
+    else:
+        settings = _settings(endpoint)
+    _set(keys | _PLAIN)
+    lake = begin(root)
+    client = client_of(settings, "change")
+    bucket = f"gc-assets-demo-{secrets.token_hex(4)}"
+    write_lakes(root, lake, datetime.now(UTC) + _GRACE, f"s3://{bucket}")
+    with told(f"s3://{bucket}"):
+        night = _put(client, bucket, lake)
+    shutil.rmtree(lake)
+    variables.touch(0o600)
+    variables.write_text(_shell(keys | _PLAIN | {NOW_VARIABLE: night.isoformat()}), encoding="utf-8")
+    _set({NOW_VARIABLE: night.isoformat()})
+    connection, region = f'endpoint: "{settings.endpoint}"', client.meta.region_name
+    return finish(
+        root,
+        location=f"s3://{bucket}/",
+        warehouse=f"s3://{bucket}",
+        aside="copied aside, into .gc-assets/trash/<plan id>/, and deleted",
+        connection=f"\ns3: {{{connection}, region: {region}}}   # who asks is in the environment: {ENVIRONMENT}\n",
+        client=f"      s3.{connection}   # pyiceberg has a client of its own, and finds its keys in the environment too\n"
+        f"      s3.region: {region}\n",
+    )
+
+
+def owns_server(directory: Path) -> bool:
+    """True where the demo started the server itself."""
+    return (directory / _SERVER / PID).exists()
+
+
+def pid_file(directory: Path) -> Path:
+    return directory / _SERVER / PID
+
+
+def _settings(endpoint: str) -> S3Config:
+    try:
+        return S3Config(endpoint=endpoint)
+    except ValidationError:
+        raise UsageError(
+            f"--s3-endpoint is {endpoint!r}; expected a server's address such as http://127.0.0.1:9000, without a path"
+        ) from None
+
+
+def _put(client: Any, bucket: str, lake: Path) -> datetime:
+    """Puts all files into a new bucket. Returns the time of a night for which exactly those are
+    young that were written as young.
+    """
+    region = client.meta.region_name
+    elsewhere = {} if region == _REGION else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    client.create_bucket(Bucket=bucket, **elsewhere)
+    files = {path: datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in lake.rglob("*") if path.is_file()}
+    young = {path for path, modified in files.items() if modified > datetime.now(UTC)}
+    _upload(client, bucket, lake, files.keys() - young)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    newest = max(item["LastModified"] for page in pages for item in page["Contents"])
+    parted = newest.replace(microsecond=0) + timedelta(seconds=1)
+    while _time_of(client, bucket) < parted:
+        time.sleep(0.1)
+    _upload(client, bucket, lake, young)
+    return parted + _GRACE
+
+
+def _upload(client: Any, bucket: str, lake: Path, paths: Iterable[Path]) -> None:
+    def put(path: Path) -> None:
+        client.put_object(Bucket=bucket, Key=path.relative_to(lake).as_posix(), Body=path.read_bytes())
+
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(put, paths))
+
+
+def _time_of(client: Any, bucket: str) -> datetime:
+    return parsedate_to_datetime(client.head_bucket(Bucket=bucket)["ResponseMetadata"]["HTTPHeaders"]["date"])
+
+
+def _shell(variables: Mapping[str, str]) -> str:
+    lines = (f"export {name}={shlex.quote(value)}" if value else f"unset {name}" for name, value in variables.items())
+    return "".join(
+        f"{line}\n" for line in ("# Who asks the demo's S3 server, and the clock of its night. Read it into a shell: . s3.env", *lines)
+    )
+
+
+def _read(file: Path) -> dict[str, str]:
+    lines = (shlex.split(line, comments=True) for line in file.read_text(encoding="utf-8").splitlines())
+    parts = (words[1].partition("=") for words in lines if words)
+    return {name: value for name, _, value in parts}
+
+
+def _set(variables: Mapping[str, str]) -> None:
+    """Sets the variables, and unsets those without a value."""
+    for name, value in variables.items():
+        if value:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)

@@ -1,0 +1,46 @@
+"""A catalog whose tables lie in a bucket, read by pyiceberg's own client."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.iceberg.catalog import list_tables
+from tests.s3.servers import REGION, S3Server
+
+
+def properties(server: S3Server, root: Path, bucket: str) -> dict[str, str]:
+    keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key}
+    place = {"type": "sql", "uri": f"sqlite:///{root}/catalog.db", "warehouse": f"s3://{bucket}/shop"}
+    return {**place, **keys, "s3.endpoint": server.endpoint, "s3.region": REGION}
+
+
+def test_a_catalog_without_its_own_keys_says_how_to_give_them_and_not_to_drop_the_table(ceph: S3Server, tmp_path: Path) -> None:
+    bucket = ceph.bucket()
+    catalog = SqlCatalog("default", **properties(ceph, tmp_path, bucket))
+    catalog.create_namespace("db")
+    catalog.create_table("db.orders", Schema(NestedField(1, "id", LongType())))
+    stranger = ceph.as_stranger()
+    with pytest.raises(LakeUnreadable) as refused:
+        list(list_tables("sales", "default", properties(stranger, tmp_path, bucket)))
+    said = str(refused.value)
+    assert "table db.orders" in said
+    assert "write s3.endpoint and s3.region into `catalog`, and set AWS_ACCESS_KEY_ID" in said
+    assert "drop it" not in said
+    assert stranger.secret_key not in said
+
+
+def test_a_metadata_file_that_is_gone_is_not_taken_for_missing_keys(ceph: S3Server, tmp_path: Path) -> None:
+    bucket = ceph.bucket()
+    given = properties(ceph, tmp_path, bucket)
+    catalog = SqlCatalog("default", **given)
+    catalog.create_namespace("db")
+    table = catalog.create_table("db.orders", Schema(NestedField(1, "id", LongType())))
+    ceph.client().delete_object(Bucket=bucket, Key=table.metadata_location.removeprefix(f"s3://{bucket}/"))
+    with pytest.raises(LakeUnreadable, match="repair it or drop it from the catalog"):
+        list(list_tables("sales", "default", given))

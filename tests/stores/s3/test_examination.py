@@ -1,0 +1,253 @@
+"""What `doctor` says of a bucket with each flaw that it can have, on real servers: in words, with the way out, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gc_assets.config.models import StorageConfig
+from gc_assets.config.s3 import Places, S3Config
+from gc_assets.core.findings import Finding
+from gc_assets.stores.store import open_store
+from tests.ports import free_port
+from tests.s3.proxy import Exchange, Rule, always, error_answer, proxied
+from tests.s3.servers import REGION, S3Server
+
+NOW = datetime(2026, 11, 22, 3, tzinfo=UTC)
+KEY = "lake/a/1"
+
+
+def filled(server: S3Server, versioned: bool = False) -> str:
+    """A new bucket with one object."""
+    bucket = server.bucket(versioned)
+    server.client().put_object(Bucket=bucket, Key=KEY, Body=b"x")
+    return bucket
+
+
+def examined(settings: S3Config, bucket: str, **keys: Any) -> dict[str, Finding]:
+    """The findings about the storage `s3://bucket/lake/` that are not well, by their checks."""
+    location = f"s3://{bucket}/lake/"
+    storage = StorageConfig.model_validate({"name": "s", "location": location, "quarantine": "trash", **keys})
+    found = open_store(location, Places(default=settings)).examine(storage, NOW)
+    return {finding.check: finding for finding in found if finding.verdict != "ok"}
+
+
+def only(findings: dict[str, Finding], check: str, verdict: str) -> str:
+    """What the one finding says, with its way out."""
+    assert [(name, finding.verdict) for name, finding in findings.items()] == [(check, verdict)], findings
+    assert findings[check].todo
+    return f"{findings[check].found} {findings[check].todo}"
+
+
+def contents(server: S3Server, bucket: str) -> list[tuple[str, str]]:
+    listed = server.client().list_object_versions(Bucket=bucket)
+    return [(item["Key"], item["VersionId"]) for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, [])]
+
+
+@pytest.fixture(scope="module")
+def html() -> Iterator[str]:
+    """The address of a web server that is no S3."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b"<html><body>Welcome<br></body></html>"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_sound_bucket_has_nothing_to_look_at_and_stays_as_it_was(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    before = contents(ceph, bucket)
+    assert examined(ceph.settings, bucket, mode="apply") == {}
+    assert contents(ceph, bucket) == before
+
+
+def test_a_server_that_is_not_there(ceph: S3Server) -> None:
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    said = only(examined(ceph.settings.model_copy(update={"endpoint": endpoint}), "any"), "listable", "fail")
+    assert f'Could not connect to the endpoint URL: "{endpoint}' in said
+    assert "look at the network and at `s3.endpoint`" in said
+
+
+def test_a_server_that_is_no_s3(ceph: S3Server, html: str) -> None:
+    said = only(examined(ceph.settings.model_copy(update={"endpoint": html}), "any"), "listable", "fail")
+    assert "s3://any/lake/ cannot be listed: the answer is none of S3" in said
+    assert "Look at `s3.endpoint`" in said
+
+
+def test_a_server_without_tls(ceph: S3Server) -> None:
+    endpoint = ceph.endpoint.replace("http:", "https:")
+    said = only(examined(ceph.settings.model_copy(update={"endpoint": endpoint}), "any"), "listable", "fail")
+    assert "look at `s3.endpoint` (http or https)" in said
+
+
+def test_another_region(versity: S3Server) -> None:
+    said = only(examined(versity.settings.model_copy(update={"region": "eu-west-1"}), filled(versity)), "listable", "fail")
+    assert "set `s3.region`" in said
+
+
+def test_no_such_bucket(ceph: S3Server) -> None:
+    said = only(examined(ceph.settings, "no-such-bucket"), "listable", "fail")
+    assert "s3://no-such-bucket/lake/" in said
+    assert "there is no such bucket; mend the location, or `s3.endpoint`" in said
+
+
+@pytest.mark.parametrize(
+    "code, way_out",
+    [
+        ("ExpiredToken", "has expired; log in again"),
+        ("InvalidToken", "look at AWS_SESSION_TOKEN"),
+        ("RequestTimeTooSkewed", "set this machine's clock"),
+        ("SignatureDoesNotMatch", "look at AWS_SECRET_ACCESS_KEY"),
+        ("InvalidAccessKeyId", "look at AWS_PROFILE"),
+    ],
+)
+def test_a_signer_whom_the_server_does_not_take(ceph: S3Server, code: str, way_out: str) -> None:
+    with proxied(ceph, Rule(always, lambda exchange: exchange.reply(error_answer(403, code)), times=99)) as proxy:
+        said = only(examined(proxy.server.settings, "any"), "listable", "fail")
+    assert code in said
+    assert way_out in said
+
+
+def test_a_wrong_secret(ceph: S3Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credentials").write_text(f"[typo]\naws_access_key_id = {ceph.access_key}\naws_secret_access_key = wrong\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    said = only(examined(S3Config(endpoint=ceph.endpoint, region=REGION, profile="typo"), filled(ceph)), "listable", "fail")
+    assert "the secret key does not belong to the access key" in said
+
+
+@pytest.mark.parametrize("hours, whose", [(2, "ahead of"), (-2, "behind")])
+def test_a_clock_of_the_server_that_differs(ceph: S3Server, hours: int, whose: str) -> None:
+    def fault(exchange: Exchange) -> None:
+        answer = exchange.forward()
+        date = ("Date", format_datetime(datetime.now(UTC) + timedelta(hours=hours), usegmt=True))
+        exchange.reply(replace(answer, headers=(*(item for item in answer.headers if item[0].lower() != "date"), date)))
+
+    bucket = filled(ceph)
+    with proxied(ceph, Rule(always, fault, times=99)) as proxy:
+        said = only(examined(proxy.server.settings, bucket), "clock", "warn")
+    assert f"({whose} this machine's), expected at most 5" in said
+    assert "Set the clocks" in said
+
+
+def policy(server: S3Server, bucket: str, *denied: dict[str, Any]) -> S3Config:
+    """The settings of a user who may do everything in the bucket but what is denied."""
+    own = {"Principal": "*", "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]}
+    statements = [{**own, "Effect": "Allow", "Action": "s3:*"}, *({**own, "Effect": "Deny", **item} for item in denied)]
+    text = json.dumps({"Version": "2012-10-17", "Statement": statements})
+    server.client().put_bucket_policy(Bucket=bucket, Policy=text)
+    return server.as_stranger().settings
+
+
+def test_a_bucket_that_may_not_be_listed(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    said = only(examined(ceph.as_stranger().settings, bucket), "listable", "fail")
+    assert f"s3://{bucket}/lake/ cannot be listed: AccessDenied" in said
+    assert "docs/s3.md lists what each role needs" in said
+
+
+def test_one_prefix_that_may_not_be_listed(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    ceph.client().put_object(Bucket=bucket, Key="lake/b/1", Body=b"x")
+    denied = {"Action": "s3:ListBucket", "Condition": {"StringLike": {"s3:prefix": "lake/b/*"}}}
+    said = only(examined(policy(ceph, bucket, denied), bucket), "listable", "fail")
+    assert f"but not s3://{bucket}/lake/b/: AccessDenied" in said
+
+
+def test_objects_that_may_not_be_read(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    said = only(examined(policy(ceph, bucket, {"Action": "s3:GetObject"}), bucket), "readable", "fail")
+    assert f"s3://{bucket}/{KEY} cannot be read: 403" in said
+
+
+def test_who_applies_may_not_write_the_collectors_own_objects(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    denied = {"Action": "s3:PutObject", "Resource": f"arn:aws:s3:::{bucket}/lake/.gc-assets/*"}
+    said = only(examined(policy(ceph, bucket, denied), bucket, mode="apply"), "traits", "fail")
+    assert f"s3://{bucket}/lake/.gc-assets/ cannot be written" in said
+    assert "AccessDenied" in said
+
+
+def test_who_applies_may_not_delete(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    denied = {"Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{bucket}/lake/a/*"}
+    settings = policy(ceph, bucket, denied, {"Action": "s3:DeleteObject", "Resource": f"arn:aws:s3:::{bucket}/lake/gc-assets-canary-*"})
+    said = only(examined(settings, bucket, mode="apply"), "deletable", "fail")
+    assert f"nothing can be deleted below s3://{bucket}/lake/" in said
+    assert "s3.apply_role_arn" in said
+
+
+def test_who_may_not_delete_is_not_taken_for_a_server_that_compares(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    findings = examined(policy(ceph, bucket, {"Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"]}), bucket, mode="apply")
+    assert {check: finding.verdict for check, finding in findings.items()} == {"traits": "fail", "deletable": "fail"}
+    assert "cannot be written and removed" in findings["traits"].found
+
+
+@pytest.mark.parametrize("mode, verdict", [("plan", "warn"), ("apply", "fail")])
+def test_a_quarantine_that_does_not_fit(ceph: S3Server, mode: str, verdict: str) -> None:
+    plain = examined(ceph.settings, filled(ceph), quarantine="versioned", mode=mode)["quarantine"]
+    assert plain.verdict == verdict
+    assert "keeps no versions" in plain.found
+    assert "trash" in plain.todo
+    versioned = examined(ceph.settings, filled(ceph, versioned=True), quarantine="trash", mode=mode)["quarantine"]
+    assert versioned.verdict == verdict
+    assert "frees nothing" in versioned.found
+    assert "versioned" in versioned.todo
+
+
+def test_versioning_that_was_suspended(ceph: S3Server) -> None:
+    bucket = filled(ceph, versioned=True)
+    ceph.client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"})
+    assert "versioning suspended" in only(examined(ceph.settings, bucket, quarantine="versioned"), "quarantine", "warn")
+    assert "versions from before bill on" in only(examined(ceph.settings, bucket, quarantine="trash"), "quarantine", "warn")
+
+
+def test_objects_that_are_locked(ceph: S3Server) -> None:
+    bucket = "locked-by-doctors-test"
+    client = ceph.client()
+    client.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
+    retention = {"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 3}}}
+    client.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=retention)
+    said = only(examined(ceph.settings, bucket, quarantine="versioned"), "lock", "warn")
+    assert f"bucket {bucket} has Object Lock: new objects are kept for 3 days (GOVERNANCE)" in said
+
+
+def test_lifecycle_rules_that_delete_here_are_named_and_others_are_not(ceph: S3Server) -> None:
+    bucket = filled(ceph)
+    rules = [
+        {"ID": "tidy", "Status": "Enabled", "Filter": {"Prefix": "lake/.gc-assets/"}, "Expiration": {"Days": 3}},
+        {"ID": "elsewhere", "Status": "Enabled", "Filter": {"Prefix": "other/"}, "Expiration": {"Days": 3}},
+        {"ID": "off", "Status": "Disabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 3}},
+        {"ID": "parts", "Status": "Enabled", "Filter": {"Prefix": ""}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 3}},
+    ]
+    ceph.client().put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": rules})
+    said = only(examined(ceph.settings, bucket, quarantine_days=7), "lifecycle", "warn")
+    assert f"the rule 'tidy' of bucket {bucket} deletes below 'lake/.gc-assets/' by Expiration after 3 days" in said
+    assert "longer than 7 days" in said
+
+
+def test_a_server_that_ignores_conditions(ceph: S3Server) -> None:
+    """Ceph 16 does so in a bucket that keeps versions."""
+    said = only(examined(ceph.settings, filled(ceph, versioned=True), quarantine="versioned", mode="apply"), "traits", "warn")
+    assert "ignores If-None-Match in bucket" in said
+    assert "cannot be edited" in said
