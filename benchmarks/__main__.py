@@ -15,7 +15,7 @@ from benchmarks.comparison import compare
 from benchmarks.nessie_lake import peer_seconds
 from benchmarks.resident import ROOT
 from benchmarks.s3 import report
-from benchmarks.s3.run import measure
+from benchmarks.s3.run import PARTS, measure
 from benchmarks.tables import as_objects, stages, summary
 
 # `--peer` without a launcher: the peer comes as a package.
@@ -32,10 +32,11 @@ PACKAGED = "-"
     metavar="[LAUNCHER]",
     help="Also run the peer, as a dry run, on the same directory; for a Nessie lake by this launcher of nessie-gc.",
 )
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of s3 only this part; may be given again. Default: all.")
 @click.option("--cold-only", is_flag=True, help="Leave the warm nights out.")
 @click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Where lakes are kept; default .benchmarks/.")
 @click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(kind: str, size: str, peer: str | None, cold_only: bool, cache: Path, format_: str) -> None:
+def main(kind: str, size: str, peer: str | None, parts: tuple[str, ...], cold_only: bool, cache: Path, format_: str) -> None:
     """Builds a lake once, runs the stages of a first night and of a second one after a change of one percent, and prints what they took."""
     launcher = Path(peer) if peer not in {None, PACKAGED} else None
     if (kind == "nessie") != (launcher is not None) and peer is not None:
@@ -44,10 +45,9 @@ def main(kind: str, size: str, peer: str | None, cold_only: bool, cache: Path, f
     if kind != "nessie" and size in {"d", "r", "w"}:
         raise click.UsageError(f"size {size} is a Nessie lake's; {kind} has s, m and l")
     if kind == "s3":
-        results = measure(size, cache, peer=peer is not None)
-        click.echo(
-            json.dumps(results.as_object(), indent=1) if format_ == "json" else "\n".join([_machine(kind, size), *report.lines(results)])
-        )
+        results = measure(size, cache, parts or PARTS, peer=peer is not None)
+        tables = [_machine(kind, size), *report.lines(results)]
+        click.echo(json.dumps(results.as_object(), indent=1) if format_ == "json" else "\n".join(tables))
         return
     measured = compare(kind, size, cache, peer=peer is not None, warm=not cold_only, launcher=launcher)
     if format_ == "json":

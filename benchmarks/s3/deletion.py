@@ -138,6 +138,8 @@ def deleted(server: S3Server, log: AccessLog, sides: Sequence[Side], keys: int, 
 
 def _run(server: S3Server, log: AccessLog, side: Side, bucket: Bucket, keys: int) -> Run:
     client = server.client()
+    for ours in (bucket.client("change"), bucket.client_that_asks_once()):
+        ours.head_bucket(Bucket=bucket.name)  # made and connected, as `client` is below
     names = [f"data/{number:06}{_REFUSED if number % _REFUSED_EVERY == 0 else ''}.parquet" for number in range(keys)]
     put_all(server, bucket.name, ((f"{bucket.prefix}{name}", b"x") for name in names))
     rows = planned(bucket)

@@ -13,14 +13,16 @@ from benchmarks.tables import MIB
 
 
 def lines(results: Results) -> Iterator[str]:
-    yield f"Listing {results.listings[0].keys:,} keys; CPU is the client's alone, ratios are of keys a CPU second, round by round\n"
-    yield from _rates(results.listings, listing.BOTO3, requests=False)
-    for title, runs in (("without", results.deletions), ("with", results.with_versions)):
-        yield f"\nDeleting {runs[0].keys:,} keys of a bucket {title} versions, one in a hundred refused\n"
+    """CPU is the client's alone. A ratio is that of a round, so that both sides met the same load."""
+    if results.listings:
+        yield f"Listing {results.listings[0].keys:,} keys:\n"
+        yield from _rates(results.listings, listing.BOTO3, requests=False)
+    for title, runs in zip(("without", "with"), results.deletions, strict=False):
+        yield f"\nDeleting {runs[0].keys:,} keys of a bucket {title} versions, one in a hundred refused:\n"
         yield from _rates(runs, deletion.BOTO3, requests=True)
-    yield f"\nNights; the second after {results.changed:,} new objects\n"
-    yield from _nights(results.nights, results.keys)
-    yield f"\ncontainers that the second night asked for again: {len(results.again):,}"
+    if results.nights:
+        yield f"\nNights, the second after {results.changed:,} new objects; containers that it asked for again: {len(results.again):,}\n"
+        yield from _nights(results.nights, results.keys)
 
 
 def _rates(runs: Sequence[Any], baseline: str, *, requests: bool) -> Iterator[str]:

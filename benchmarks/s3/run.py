@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
-from collections.abc import Generator, Iterable
+import time
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from benchmarks import iceberg_lake, peer_iceberg
 from benchmarks.comparison import GRACE, Measured, Subject, nights_of
@@ -18,22 +20,23 @@ from benchmarks.s3.lake import ADDRESS, BUCKET, PREFIX, SIZES, S3Lake, ensure_la
 from benchmarks.s3.requests import AccessLog, Request, by_kind
 from tests.s3.servers import REGION, S3Server, ceph_rgw, environment
 
+PARTS: Final = ("listing", "nights", "deletion")
 ROUNDS: Final = 3
-DELETED_KEYS: Final = {"s": 1_000, "m": 4_000, "l": 4_000}
+_Found = TypeVar("_Found")
+DELETED_KEYS: Final = {"s": 1_000, "m": 2_000, "l": 2_000}
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """`changed` are the objects that came to the lake between its nights; `again` are containers that the second night asked for once
-    more.
+    more. `deletions` are those of a bucket without versions, and of one with them.
     """
 
     keys: int
     changed: int
     again: frozenset[str]
     listings: list[listing.Run]
-    deletions: list[deletion.Run]
-    with_versions: list[deletion.Run]
+    deletions: list[list[deletion.Run]]
     nights: list[Measured]
 
     def as_object(self) -> dict[str, Any]:
@@ -91,9 +94,8 @@ class OnS3(Subject):
 
     def again(self, nights: Iterable[Measured]) -> frozenset[str]:
         """Containers that our second night asked for though our first one had."""
-        ours = {night.night: taken for night, taken in zip(nights, self.taken, strict=True) if night.who != "peer"}
-        first, second = (containers(ours[name]) for name in ("first", "second"))
-        return first & second
+        ours = [containers(taken) for night, taken in zip(nights, self.taken, strict=True) if night.who != "peer"]
+        return frozenset.intersection(*ours) if ours else frozenset()
 
 
 def containers(requests: Iterable[Request]) -> frozenset[str]:
@@ -112,18 +114,30 @@ def running(cache: Path) -> Generator[tuple[S3Server, AccessLog]]:
             yield server, AccessLog(server.log)
 
 
-def measure(size: str, cache: Path, *, peer: bool) -> Results:
-    """Raises `RuntimeError` where two sides do not list or delete the same, or find other numbers of unreferenced files."""
+def measure(size: str, cache: Path, parts: Collection[str], *, peer: bool) -> Results:
+    """Does those of `PARTS`. What is not done stays empty.
+
+    Raises `RuntimeError` where two sides do not list or delete the same, or find other numbers of unreferenced files.
+    """
     lake = ensure_lake(cache, size)
     with running(cache) as (server, log):
         server.client().create_bucket(Bucket=BUCKET)
-        keys = lake.upload(server)
-        listings = listing.listed(server, BUCKET, PREFIX, ROUNDS)
-        log.take()
+        keys = _told("uploading", lambda: lake.upload(server))
         subject = OnS3(lake, size, server, log, cache)
-        nights = nights_of(subject, cache, peer=peer, warm=False)
-        deletions, with_versions = (
-            deletion.deleted(server, log, sides, DELETED_KEYS[size], ROUNDS)
-            for sides in (deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS)
-        )
-        return Results(keys, subject.added, subject.again(nights), listings, deletions, with_versions, nights)
+        listings = _told("listing", lambda: listing.listed(server, BUCKET, PREFIX, ROUNDS)) if "listing" in parts else []
+        log.take()
+        nights = _told("nights", lambda: nights_of(subject, cache, peer=peer, warm=False)) if "nights" in parts else []
+        deletions = [
+            _told("deleting", lambda some=some: deletion.deleted(server, log, some, DELETED_KEYS[size], ROUNDS))
+            for some in (deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS)
+            if "deletion" in parts
+        ]
+        return Results(keys, subject.added, subject.again(nights), listings, deletions, nights)
+
+
+def _told(what: str, work: Callable[[], _Found]) -> _Found:
+    """Says on standard error how long a part took: at l the whole takes an hour."""
+    started = time.perf_counter()
+    found = work()
+    print(f"{what}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    return found
