@@ -83,7 +83,7 @@ class Peer:
             builder = builder.config(key, value)
         session = builder.getOrCreate()
         # Else the procedure refuses a time that is less than a day ago by this machine's clock, and objects of S3 are as old as they are.
-        session.conf.set("spark.testing", "true")
+        session._jsparkSession.sessionState().conf().setConfString("spark.testing", "true")
         return session
 
 

@@ -25,7 +25,7 @@ from gc_assets.stores.s3.objects import identity
 from gc_assets.stores.s3.quarantine import open_quarantine
 from tests.s3.servers import S3Server
 
-BOTO3: Final = "boto3, delete_objects"
+BOTO3: Final = "boto3, HEAD of each, delete_objects"
 PLAN: Final = "benchmark"
 _REFUSED_EVERY: Final = 100
 # In the names of the keys that a policy protects. One character, because Ceph 16 finds longer words only where their first letter
@@ -48,11 +48,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """`before` has to have happened to the objects, and is not measured."""
+    """`before` has to have happened to the objects, and is not measured. `times` as many keys are deleted where a pass would be too
+    short.
+    """
 
     who: str
     delete: _Delete
     before: _Delete | None = None
+    times: int = 1
 
 
 def bare(bucket: Bucket, client: Any, batch: Sequence[Planned]) -> Collection[str]:
@@ -108,29 +111,29 @@ def acting(mode: QuarantineMode, action: Action) -> _Delete:
 
 IN_TRASH = acting("trash", QUARANTINE)
 HIDDEN = acting("versioned", QUARANTINE)
+# The first side of each is what the others are compared with.
+REQUESTS: Final = (Side("boto3, delete_objects", bare, times=5), Side("gc-assets, the request alone", request, times=5))
 WITHOUT_VERSIONS: Final = (
-    Side(BOTO3, bare),
-    Side("gc-assets, the request alone", request),
-    Side("boto3, HEAD of each, delete_objects", looked_at),
+    Side(BOTO3, looked_at),
     Side("gc-assets, trash: quarantine", IN_TRASH),
     Side("gc-assets, trash: purge", acting("trash", PURGE), before=IN_TRASH),
     Side("gc-assets, deferred: purge", acting("deferred", PURGE)),
 )
 WITH_VERSIONS: Final = (
-    Side(BOTO3, bare),
+    Side(BOTO3, looked_at),
     Side("gc-assets, versioned: quarantine", HIDDEN),
     Side("gc-assets, versioned: purge", acting("versioned", PURGE), before=HIDDEN),
 )
 
 
 def deleted(server: S3Server, log: AccessLog, sides: Sequence[Side], keys: int, rounds: int) -> list[Run]:
-    """Each side once a round, on as many objects of its own. `sides` are `WITHOUT_VERSIONS` or `WITH_VERSIONS`.
+    """Each side once a round, on as many objects of its own. `sides` are `REQUESTS`, `WITHOUT_VERSIONS` or `WITH_VERSIONS`.
 
     Raises `RuntimeError` where a side's outcomes are not what the policy says.
     """
     name = server.bucket(versioned=sides is WITH_VERSIONS)
     return [
-        _run(server, log, side, Bucket(f"s3://{name}/{turn}-{number}/", server.settings), keys)
+        _run(server, log, side, Bucket(f"s3://{name}/{turn}-{number}/", server.settings), side.times * keys)
         for turn in range(rounds)
         for number, side in enumerate(sides)
     ]

@@ -7,7 +7,6 @@ from statistics import median
 from typing import Any
 
 from benchmarks.comparison import Measured
-from benchmarks.s3 import deletion, listing
 from benchmarks.s3.run import Results
 from benchmarks.tables import MIB
 
@@ -16,20 +15,22 @@ def lines(results: Results) -> Iterator[str]:
     """CPU is the client's alone. A ratio is that of a round, so that both sides met the same load."""
     if results.listings:
         yield f"Listing {results.listings[0].keys:,} keys:\n"
-        yield from _rates(results.listings, listing.BOTO3, requests=False)
-    for title, runs in zip(("without", "with"), results.deletions, strict=False):
-        yield f"\nDeleting {runs[0].keys:,} keys of a bucket {title} versions, one in a hundred refused:\n"
-        yield from _rates(runs, deletion.BOTO3, requests=True)
+        yield from _rates(results.listings, requests=False)
+    for title, runs in zip(
+        ("Requests alone", "Acts in a bucket without versions", "Acts in one with versions"), results.deletions, strict=False
+    ):
+        yield f"\n{title}, {runs[0].keys:,} keys, one in a hundred refused:\n"
+        yield from _rates(runs, requests=True)
     if results.nights:
         yield f"\nNights, the second after {results.changed:,} new objects; containers that it asked for again: {len(results.again):,}\n"
         yield from _nights(results.nights, results.keys)
 
 
-def _rates(runs: Sequence[Any], baseline: str, *, requests: bool) -> Iterator[str]:
-    """One line a side: medians, and of the ratios to the baseline also the least and the greatest."""
+def _rates(runs: Sequence[Any], *, requests: bool) -> Iterator[str]:
+    """One line a side: medians, and of the ratios to the first side also the least and the greatest."""
     yield "| who | keys/s | keys a CPU s | CPU ms a 1,000 keys | ratio, CPU | ratio, wall |" + (" requests |" if requests else "")
     yield "|---|---:|---:|---:|---:|---:|" + ("---|" if requests else "")
-    base = [run for run in runs if run.who == baseline]
+    base = [run for run in runs if run.who == runs[0].who]
     for who in dict.fromkeys(run.who for run in runs):
         mine = [run for run in runs if run.who == who]
         cells = [

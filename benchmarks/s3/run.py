@@ -29,7 +29,7 @@ DELETED_KEYS: Final = {"s": 1_000, "m": 2_000, "l": 2_000}
 @dataclass(frozen=True, slots=True)
 class Results:
     """`changed` are the objects that came to the lake between its nights; `again` are containers that the second night asked for once
-    more. `deletions` are those of a bucket without versions, and of one with them.
+    more. `deletions` are requests alone, and acts in a bucket without versions and in one with them.
     """
 
     keys: int
@@ -129,7 +129,7 @@ def measure(size: str, cache: Path, parts: Collection[str], *, peer: bool) -> Re
         nights = _told("nights", lambda: nights_of(subject, cache, peer=peer, warm=False)) if "nights" in parts else []
         deletions = [
             _told("deleting", lambda some=some: deletion.deleted(server, log, some, DELETED_KEYS[size], ROUNDS))
-            for some in (deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS)
+            for some in (deletion.REQUESTS, deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS)
             if "deletion" in parts
         ]
         return Results(keys, subject.added, subject.again(nights), listings, deletions, nights)
