@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import re
 import time
+import urllib.error
+import urllib.request
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.s3.servers import S3Server
 
 # A line of radosgw's log (debug_rgw at its default of 1) for each request that it has answered.
 _LINE: Final = re.compile(r'beast: \S+: \S+ - \S+ \[[^]]*\] "(?P<method>[A-Z]+) (?P<target>\S+) HTTP/[\d.]+" (?P<status>\d+) ')
 _SETTINGS: Final = frozenset({"versioning", "lifecycle", "location", "policy", "acl", "object-lock"})
-_QUIET_SECONDS: Final = 0.3
-_PATIENCE_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.02
+_PATIENCE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +34,33 @@ class Request:
 
 
 class AccessLog:
-    """The requests to a server, taken in the order in which they were answered."""
+    """The requests to a server, in the order in which they were answered."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "client.rgw.a.log"
+    def __init__(self, server: S3Server) -> None:
+        self._endpoint = server.endpoint
+        self._path = server.log / "client.rgw.a.log"
         self._read = 0
 
     def take(self) -> list[Request]:
-        """Those since the last call. Waits until the server has written no more for a while."""
-        self._settle()
+        """Those since the last call. Raises `RuntimeError` where the server does not write what it answers."""
+        mark = f"mark-{uuid.uuid4().hex}"
+        with suppress(urllib.error.HTTPError):
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self._endpoint}/{mark}").close()
+        until = time.monotonic() + _PATIENCE_SECONDS
+        while mark not in (text := self._unread()):
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self._path}: expected a line for each answer, found none for {mark} after {_PATIENCE_SECONDS:.0f} s")
+            time.sleep(_LOOK_SECONDS)
+        before, _, _ = text.partition(mark)
+        self._read += len(text[: text.index("\n", len(before))].encode()) + 1
+        return list(parsed(before.splitlines()))
+
+    def _unread(self) -> str:
+        """What was written since, up to the last whole line."""
         with self._path.open("rb") as log:
             log.seek(self._read)
             text = log.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return list(parsed(whole.decode(errors="replace").splitlines()))
-
-    def _settle(self) -> None:
-        until, size = time.monotonic() + _PATIENCE_SECONDS, -1
-        while size != self._path.stat().st_size and time.monotonic() < until:
-            size = self._path.stat().st_size
-            time.sleep(_QUIET_SECONDS)
+        return text[: text.rfind(b"\n") + 1].decode()
 
 
 def parsed(lines: Iterable[str]) -> Iterator[Request]:

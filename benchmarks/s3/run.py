@@ -111,7 +111,7 @@ def running(cache: Path) -> Generator[tuple[S3Server, AccessLog]]:
         folder = Path(name)
         os.environ.update(environment(folder))
         with ceph_rgw(folder / "ceph") as server:
-            yield server, AccessLog(server.log)
+            yield server, AccessLog(server)
 
 
 def measure(size: str, cache: Path, parts: Collection[str], *, peer: bool) -> Results:

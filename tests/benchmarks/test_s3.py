@@ -44,7 +44,7 @@ def lake(ceph: S3Server, tmp_path_factory: pytest.TempPathFactory) -> S3Lake:
 @pytest.fixture
 def log(ceph: S3Server) -> AccessLog:
     """What is asked of the server from now on."""
-    begun = AccessLog(ceph.log)
+    begun = AccessLog(ceph)
     begun.take()
     return begun
 
