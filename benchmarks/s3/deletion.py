@@ -133,7 +133,7 @@ def deleted(server: S3Server, log: AccessLog, sides: Sequence[Side], keys: int, 
     """
     name = server.bucket(versioned=sides is WITH_VERSIONS)
     return [
-        _run(server, log, side, Bucket(f"s3://{name}/{turn}-{number}/", server.settings), side.times * keys)
+        _run(server, log, side, Bucket.of(f"s3://{name}/{turn}-{number}/", server.settings), side.times * keys)
         for turn in range(rounds)
         for number, side in enumerate(sides)
     ]
@@ -167,7 +167,7 @@ def _run(server: S3Server, log: AccessLog, side: Side, bucket: Bucket, keys: int
 def planned(bucket: Bucket) -> list[Planned]:
     """A row for each object of a storage, as a plan has it."""
     rows: list[Planned] = []
-    versioned = bucket.has_versions("read")
+    versioned = bucket.versioning("read").has_versions
     for page in (pages.versions if versioned else pages.objects)(bucket.settings, bucket.name, bucket.prefix):
         for number, key in enumerate(page.keys):
             etag = identity(page.etags[number], page.sizes[number], datetime.fromisoformat(page.modified[number]))

@@ -73,7 +73,7 @@ def by_pages(server: S3Server, bucket: str, prefix: str) -> _Listing:
 
 def by_rows(server: S3Server, bucket: str, prefix: str) -> _Listing:
     """What an executor does for `storage_inventory`: ranges are planned, and listed into Arrow batches."""
-    place = Bucket(f"s3://{bucket}/{prefix}", server.settings)
+    place = Bucket.of(f"s3://{bucket}/{prefix}", server.settings)
 
     def ask() -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []
