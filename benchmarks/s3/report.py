@@ -66,7 +66,7 @@ def _nights(nights: Sequence[Measured], keys: int) -> Iterator[str]:
             _counts(item.requests),
             f"{item.wall:.1f}",
             f"{item.cpu:.1f}",
-            *[f"{size / MIB:,.0f}" for size in (total["peak_bytes"], driver, total["peak_bytes"] - driver - jvm, jvm)],
+            *[f"{size / MIB:,.0f}" for size in (total["peak_bytes"], driver, max(0, total["peak_bytes"] - driver - jvm), jvm)],
             f"{item.answer['live_files']:,}" if "live_files" in item.answer else "",
             f"{item.answer['unreferenced']:,}",
         ]
