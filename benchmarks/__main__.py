@@ -1,4 +1,4 @@
-"""`python -m benchmarks iceberg|icechunk|nessie --size s|m|l [--peer]`; Nessie lakes also come as `d` (deep), `r` (refs) and `w` (wide).
+"""`python -m benchmarks iceberg|icechunk|nessie|s3 --size s|m|l [--peer]`; Nessie lakes also come as `d` (deep), `r` (refs) and `w` (wide).
 
 Nessie's peer is nobody's package, so its launcher has to be named: `--peer LAUNCHER`.
 """
@@ -14,6 +14,8 @@ import click
 from benchmarks.comparison import compare
 from benchmarks.nessie_lake import peer_seconds
 from benchmarks.resident import ROOT
+from benchmarks.s3 import report
+from benchmarks.s3.run import PARTS, measure
 from benchmarks.tables import as_objects, stages, summary
 
 # `--peer` without a launcher: the peer comes as a package.
@@ -21,7 +23,7 @@ PACKAGED = "-"
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["iceberg", "icechunk", "nessie"]))
+@click.argument("kind", type=click.Choice(["iceberg", "icechunk", "nessie", "s3"]))
 @click.option("--size", type=click.Choice(["s", "m", "l", "d", "r", "w"]), default="s", show_default=True)
 @click.option(
     "--peer",
@@ -30,10 +32,11 @@ PACKAGED = "-"
     metavar="[LAUNCHER]",
     help="Also run the peer, as a dry run, on the same directory; for a Nessie lake by this launcher of nessie-gc.",
 )
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of s3 only this part; may be given again. Default: all.")
 @click.option("--cold-only", is_flag=True, help="Leave the warm nights out.")
 @click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Where lakes are kept; default .benchmarks/.")
 @click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(kind: str, size: str, peer: str | None, cold_only: bool, cache: Path, format_: str) -> None:
+def main(kind: str, size: str, peer: str | None, parts: tuple[str, ...], cold_only: bool, cache: Path, format_: str) -> None:
     """Builds a lake once, runs the stages of a first night and of a second one after a change of one percent, and prints what they took."""
     launcher = Path(peer) if peer not in {None, PACKAGED} else None
     if (kind == "nessie") != (launcher is not None) and peer is not None:
@@ -41,12 +44,16 @@ def main(kind: str, size: str, peer: str | None, cold_only: bool, cache: Path, f
         raise click.UsageError(f"nessie-gc is on no registry; {how}" if kind == "nessie" else f"the peer of {kind} needs no launcher")
     if kind != "nessie" and size in {"d", "r", "w"}:
         raise click.UsageError(f"size {size} is a Nessie lake's; {kind} has s, m and l")
+    if kind == "s3":
+        results = measure(size, cache, parts or PARTS, peer=peer is not None)
+        tables = [_machine(kind, size), *report.lines(results)]
+        click.echo(json.dumps(results.as_object(), indent=1) if format_ == "json" else "\n".join(tables))
+        return
     measured = compare(kind, size, cache, peer=peer is not None, warm=not cold_only, launcher=launcher)
     if format_ == "json":
         click.echo(json.dumps(as_objects(measured), indent=1))
         return
-    load = os.getloadavg()[0]
-    click.echo(f"{kind} {size}: {os.cpu_count()} cores, load {load:.1f} at the end\n")
+    click.echo(_machine(kind, size))
     click.echo("\n".join(summary(measured)))
     recorded = peer_seconds(size) if kind == "nessie" else None
     if recorded is not None:
@@ -58,6 +65,10 @@ def main(kind: str, size: str, peer: str | None, cold_only: bool, cache: Path, f
         if item.who != "peer":
             click.echo(f"\n{item.night} night, {'cold' if item.cold else 'warm'}:\n")
             click.echo("\n".join(stages(item)))
+
+
+def _machine(kind: str, size: str) -> str:
+    return f"{kind} {size}: {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the end\n"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,9 @@ OURS: Final = [sys.executable, "-m", "benchmarks.night"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One night or pass. `cold` counts from the start of the process, warm from the request."""
+    """One night or pass. `cold` counts from the start of the process, warm from the request. `requests` are those to the lake's store by
+    kind, where they are known.
+    """
 
     who: str
     night: str
@@ -29,6 +31,7 @@ class Measured:
     wall: float
     cpu: float
     answer: dict[str, Any]
+    requests: dict[str, int] = field(default_factory=dict[str, int])
 
 
 class Subject:
@@ -54,6 +57,13 @@ class Subject:
     def running(self) -> AbstractContextManager[None]:
         """What has to run while the lake is asked: the server of a Nessie lake."""
         return self.lake.running() if self.kind == "nessie" else nullcontext()
+
+    def config(self, state: Path) -> dict[str, Any]:
+        return self.lake.config(state)
+
+    def requests(self) -> dict[str, int]:
+        """Requests to the lake's store since the last call, by kind. Nobody counts them on a disk."""
+        return {}
 
     def peer_command(self) -> Sequence[str]:
         if self._launcher is not None:
@@ -83,7 +93,10 @@ def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True,
     Raises `RuntimeError` where the peer finds another number of unreferenced files than we do: then one of us is wrong. Ours may be
     smaller by what the live filter keeps by mistake until another night's seed, about one dead file in a million.
     """
-    subject = Subject(kind, size, cache, launcher)
+    return nights_of(Subject(kind, size, cache, launcher), cache, peer=peer, warm=warm)
+
+
+def nights_of(subject: Subject, cache: Path, *, peer: bool, warm: bool) -> list[Measured]:
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory, subject.running():
         found = _nights(subject, Path(directory), peer=peer, warm=warm)
@@ -94,7 +107,9 @@ def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True,
         theirs = {item.answer["unreferenced"] for item in mine if item.who == "peer"} - {None}
         mistaken = 1 + max(item.answer.get("live_files", 0) for item in mine) // 1_000_000
         if len(ours) > 1 or any(not 0 <= number - min(ours) <= mistaken for number in theirs):
-            raise RuntimeError(f"{kind} {size}, {night} night: unreferenced files found: {counts}; expected the same number")
+            raise RuntimeError(
+                f"{subject.kind} {subject.size}, {night} night: unreferenced files found: {counts}; expected the same number"
+            )
     return found
 
 
@@ -103,11 +118,13 @@ def _nights(subject: Subject, directory: Path, *, peer: bool, warm: bool) -> lis
 
     def ours(resident: Resident, state: str, night: str, now: datetime, *, cold: bool) -> None:
         config = directory / f"{state}.yaml"
-        config.write_text(json.dumps(subject.lake.config(directory / state)))
-        found.append(_measured("gc-assets", night, cold, resident.ask({"config": str(config), "now": now.isoformat()})))
+        config.write_text(json.dumps(subject.config(directory / state)))
+        answer = resident.ask({"config": str(config), "now": now.isoformat()})
+        found.append(_measured("gc-assets", night, cold, answer, subject.requests()))
 
     def theirs(resident: Resident, night: str, now: datetime, *, cold: bool) -> None:
-        found.append(_measured("peer", night, cold, resident.ask(subject.peer_request(now))))
+        answer = resident.ask(subject.peer_request(now))
+        found.append(_measured("peer", night, cold, answer, subject.requests()))
 
     def peers(night: str, now: datetime) -> None:
         if peer:
@@ -133,7 +150,7 @@ def _nights(subject: Subject, directory: Path, *, peer: bool, warm: bool) -> lis
     return found
 
 
-def _measured(who: str, night: str, cold: bool, answer: dict[str, Any]) -> Measured:
+def _measured(who: str, night: str, cold: bool, answer: dict[str, Any], requests: dict[str, int]) -> Measured:
     wall = answer["since_start"] if cold else answer["total"]["wall"]
     cpu = answer["cpu_since_start"] if cold else answer["total"]["cpu"]
-    return Measured(who, night, cold, wall, cpu, answer)
+    return Measured(who, night, cold, wall, cpu, answer, requests)

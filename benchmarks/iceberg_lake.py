@@ -87,7 +87,9 @@ SIZES: Final = {"s": Size(2, 20, 45), "m": Size(50, 10, 90), "l": Size(4, 25, 6_
 
 
 class IcebergLake:
-    """One SQL catalog on sqlite (`catalog.db`) over `warehouse/`, both below `root`."""
+    """One SQL catalog on sqlite (`catalog.db`) over `warehouse/`, both below `root`. The newest commit is a day older than `now`."""
+
+    now = NOW
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -97,6 +99,9 @@ class IcebergLake:
 
     def catalog(self) -> SqlCatalog:
         return SqlCatalog(CATALOG_NAME, **self.properties)
+
+    def writer(self, name: str) -> TableWriter:
+        return TableWriter(self.catalog().load_table(name))
 
     def table_names(self) -> list[str]:
         return sorted(".".join(name) for name in self.catalog().list_tables("shop"))
@@ -126,14 +131,14 @@ def build(lake: IcebergLake, size: Size) -> None:
     catalog.create_namespace("shop")
     leftovers = max(1, int(size.commits * size.files_per_commit * LEFTOVERS_SHARE))
     for index in range(size.tables):
-        name, born = f"shop.orders_{index:02}", NOW - timedelta(days=size.commits + 1)
+        name, born = f"shop.orders_{index:02}", lake.now - timedelta(days=size.commits + 1)
         with clock_at(born):
             catalog.create_table(name, SCHEMA, partition_spec=SPEC)
-        writer = TableWriter(catalog.load_table(name))
+        writer = lake.writer(name)
         for commit in range(size.commits):
-            at = NOW - timedelta(days=size.commits - commit)
+            at = lake.now - timedelta(days=size.commits - commit)
             writer.commit(at, size.files_per_commit, rewrite=commit % REWRITE_EVERY == REWRITE_EVERY - 1)
-        abandoned = NOW - timedelta(days=5)
+        abandoned = lake.now - timedelta(days=5)
         for path in writer.data_paths(f"{abandoned:%Y-%m-%d}", leftovers):
             write_data_file(path, abandoned)
     (lake.root / FINISHED).write_text("{}")
@@ -143,13 +148,13 @@ def build(lake: IcebergLake, size: Size) -> None:
 def changed(lake: IcebergLake, size: Size) -> Generator[datetime]:
     """The lake a day later, with one percent more files in one commit a table (at most ten tables); as before afterwards.
 
-    Yields the later `NOW`.
+    Yields the later `now`.
     """
-    later = NOW + timedelta(days=1)
+    later = lake.now + timedelta(days=1)
     before = lake.catalog_file.read_bytes()
     files = max(1, size.tables * size.commits * size.files_per_commit // 100)
     tables = min(size.tables, 10)
-    writers = [TableWriter(lake.catalog().load_table(name)) for name in lake.table_names()[:tables]]
+    writers = [lake.writer(name) for name in lake.table_names()[:tables]]
     with change(lake.root):
         try:
             for writer in writers:
@@ -163,11 +168,14 @@ def changed(lake: IcebergLake, size: Size) -> Generator[datetime]:
 
 
 class TableWriter:
-    """Commits to one table. `written` are the files it made, in order; the last commit's entries stay in memory for a rewrite."""
+    """Commits to one table. `written` are the files it made, in order; the last commit's entries stay in memory for a rewrite.
 
-    def __init__(self, table: Table) -> None:
+    Files are written to `home`, by default the table's location; metadata names them by that location.
+    """
+
+    def __init__(self, table: Table, home: Path | None = None) -> None:
         self._table = table
-        self._location = Path(table.location().removeprefix("file://"))
+        self._home = home or Path(table.location().removeprefix("file://"))
         self._newest: list[dict[str, Any]] = []
         self.written: list[Path] = []
 
@@ -176,10 +184,11 @@ class TableWriter:
         paths = self.data_paths(day, files)
         for path in paths:
             write_data_file(path, at)
-        metadata = self._location / "metadata"
+        metadata = self._home / "metadata"
         before = {entry.name for entry in os.scandir(metadata)}
         with clock_at(at), self._table.transaction() as transaction:
-            producer = _Commit(transaction, self._table, [_entry(path, day) for path in paths], self._newest if rewrite else [])
+            entries = [_entry(f"{self._table.location()}/{path.relative_to(self._home)}", day) for path in paths]
+            producer = _Commit(transaction, self._table, metadata, entries, self._newest if rewrite else [])
             producer.commit()
         self._newest = producer.entries
         named = [metadata / entry.name for entry in os.scandir(metadata) if entry.name not in before]
@@ -189,7 +198,7 @@ class TableWriter:
 
     def data_paths(self, day: str, files: int) -> list[Path]:
         """New names in the partition of that day, whose directory exists afterwards."""
-        directory = self._location / "data" / f"day={day}"
+        directory = self._home / "data" / f"day={day}"
         directory.mkdir(parents=True, exist_ok=True)
         writer = uuid.uuid4()
         return [directory / f"{index:05}-0-{writer}.parquet" for index in range(files)]
@@ -208,9 +217,11 @@ def write_data_file(path: Path, at: datetime) -> None:
 class _Commit(_FastAppendFiles):
     """Adds the entries as one manifest; entries to rewrite replace the manifest they came from, every tenth as deleted."""
 
-    def __init__(self, transaction: Transaction, table: Table, added: list[dict[str, Any]], rewritten: list[dict[str, Any]]) -> None:
+    def __init__(
+        self, transaction: Transaction, table: Table, metadata: Path, added: list[dict[str, Any]], rewritten: list[dict[str, Any]]
+    ) -> None:
         super().__init__(operation=Operation.OVERWRITE if rewritten else Operation.APPEND, transaction=transaction, io=table.io)
-        self._metadata = Path(table.location().removeprefix("file://")) / "metadata"
+        self._metadata, self._address = metadata, f"{table.location()}/metadata"
         self._rewritten = rewritten
         self._sequence_number = transaction.table_metadata.next_sequence_number()
         self.entries = [{**entry, "snapshot_id": self._snapshot_id} for entry in added]
@@ -237,7 +248,7 @@ class _Commit(_FastAppendFiles):
         counts = {status: sum(entry["status"] == status for entry in entries) for status in (ADDED, EXISTING, DELETED)}
         days = [entry["data_file"]["partition"]["day"].encode() for entry in entries]
         return ManifestFile.from_args(
-            manifest_path=f"file://{path}",
+            manifest_path=f"{self._address}/{path.name}",
             manifest_length=path.stat().st_size,
             partition_spec_id=SPEC.spec_id,
             content=ManifestContent.DATA,
@@ -255,7 +266,7 @@ class _Commit(_FastAppendFiles):
         )
 
 
-def _entry(path: Path, day: str) -> dict[str, Any]:
+def _entry(address: str, day: str) -> dict[str, Any]:
     """An added entry as fastavro writes it; the statistics are those of a plausible file."""
     lower, upper = _BOUNDS
     return {
@@ -265,7 +276,7 @@ def _entry(path: Path, day: str) -> dict[str, Any]:
         "file_sequence_number": None,
         "data_file": {
             "content": 0,
-            "file_path": f"file://{path}",
+            "file_path": address,
             "file_format": FileFormat.PARQUET.value,
             "partition": {"day": day},
             "record_count": DATA_FILE_ROWS,

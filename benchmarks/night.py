@@ -51,7 +51,7 @@ class Nights:
                 self._runtime = self._runtime or SparkRuntime.from_config(config.spark)
                 spark = self._runtime.session()
             stages.append({"stage": "session", "rows": 0, "jobs": 0, **asdict(usage)})
-            for name, stage in _stages(spark, night):
+            for name, stage in stages_of(spark, night):
                 jobs = _jobs(spark)
                 with self._meter.measure() as usage:
                     published = stage()
@@ -69,7 +69,7 @@ class Nights:
         }
 
 
-def _stages(spark: SparkSession, night: Night) -> list[tuple[str, Stage]]:
+def stages_of(spark: SparkSession, night: Night) -> list[tuple[str, Stage]]:
     """The stages in the order of design section 3; the last one makes the plan. A benchmark has one lake and one storage."""
     lake, storage = night.config.lakes[0].name, night.config.storages[0].name
     return [
