@@ -189,7 +189,8 @@ class Problem(BaseModel):
 
 class StorageInventoryFacts(Facts):
     """`problems` counts what is no plain file, by its kind. `flow` is `clean`, or `optimized` where
-    directories were carried over.
+    directories were carried over. `report` names the report that took the place of a listing, and
+    `report_as_of` says when its scan began: what was written later may be missing.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -204,6 +205,8 @@ class StorageInventoryFacts(Facts):
     full_listing_on: date
     carried_directories: int = 0
     carried_objects: int = 0
+    report: str | None = None
+    report_as_of: Moment | None = None
 
 
 class Sweep(Headline):

@@ -73,6 +73,13 @@ def grace_cutoff(night: Night, storage_name: str, refs: list[Published]) -> date
     return first - night.storage(storage_name).grace
 
 
+def candidate_cutoff(night: Night, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
+    """Returns the grace cut-off, or where a report took the place of a listing the time that lies
+    the grace period before its scan, if that is earlier.
+    """
+    return cutoff if report_as_of is None else min(cutoff, report_as_of - night.storage(storage_name).grace)
+
+
 @logged(ORPHAN_FILES)
 def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Published:
     """Publishes `orphan_files` of a run date, with the evidence that the gates need.
@@ -85,6 +92,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     bloom = night.table(LIVE_FILTER, storage_name)
     live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
     cutoff = grace_cutoff(night, storage_name, refs)
+    old_before = candidate_cutoff(night, storage_name, cutoff, inventory.facts(StorageInventoryFacts).report_as_of)
+    lister = night.lister(storage_name)
     run = begin(night, storage_name, ORPHAN_FILES)
 
     probe = Probe(
@@ -92,7 +101,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         claims_of(night, storage_name, [*refs, *live]),
         ListedFiles(state.files, _paths(live, METADATA_SIDE), storage_name),
         ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
-        Ages.of(night, cutoff, refs),
+        Ages.of(night, old_before, refs),
         uncollected_metadata(),
         suspect(),
         state.files,
@@ -110,7 +119,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
-    missing = missing_metadata(keys, listed) if probed.facts.get("metadata_found", 0) < needed else []
+    missing = missing_metadata(keys, listed, lister) if probed.facts.get("metadata_found", 0) < needed else []
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
     optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
@@ -118,7 +127,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name):
         gone = purged_by_rule(spark, night, storage_name)
-        lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone)
+        lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone, lister)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
     doing(f"{sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ())):,} candidates against the live keys themselves")
     written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
@@ -127,7 +136,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     waterfall = {key[0]: value for key, value in probed.totals.items()}
     stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE)}
     facts = OrphanFilesFacts(
-        grace_cutoff=cutoff,
+        grace_cutoff=old_before,
         historical=any(table.facts(LakeRefsFacts).historical for table in refs),
         waterfall={name: total.amount for name, total in sorted(waterfall.items())},
         by_reason={f"{reason}/{lake}": total.amount for (reason, lake), total in sorted(written.totals.items())},
