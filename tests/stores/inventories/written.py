@@ -88,7 +88,7 @@ class S3Report:
         files = []
         for number in range(self.files):
             content = self._content(self.rows[number :: self.files])
-            name = f"data/{number:08d}-7e1f.{'csv.gz' if self.file_format == 'CSV' else self.file_format.lower()}"
+            name = f"data/{self.scan:%m%d%H%M}-{number:04d}.{'csv.gz' if self.file_format == 'CSV' else self.file_format.lower()}"
             md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
             files.append({"key": f"reports/{self.bucket}/daily/{name}", "size": len(content), "MD5checksum": md5})
             self._put(put, name, content)
@@ -134,7 +134,10 @@ class S3Report:
             writer.writerows([_cell(name, row.get(column)) for name, column, *_ in columns] for row in rows)
             return gzip.compress(text.getvalue().encode())
         schema = pa.schema([(column, kind) for _, column, kind, *_ in columns])
-        table, out = pa.Table.from_pylist([{column: row.get(column) for column in schema.names} for row in rows], schema=schema), io.BytesIO()
+        table, out = (
+            pa.Table.from_pylist([{column: row.get(column) for column in schema.names} for row in rows], schema=schema),
+            io.BytesIO(),
+        )
         if self.file_format == "ORC":
             orc.write_table(table, out, compression="ZLIB")
         else:
