@@ -241,6 +241,7 @@ class OrphanFilesFacts(Facts):
     behind_links_count: int
     false_negatives: int
     near_misses: int
+    named_twice: int = 0
     stopped_samples: tuple[str, ...]
     problems: Counts = Field(default_factory=dict)
 

@@ -105,6 +105,11 @@ def _unsupported_inventory(inventory: InventoryConfig, kind: StoreKind) -> Itera
         yield "inventory.kind", f"{inventory.kind!r} : such reports are about storages that this release cannot sweep; use {usable}"
     if scheme_of(inventory.location) not in SCHEMES:
         yield "inventory.location", f"{inventory.location!r} : reports are read from {' and '.join(f'{scheme}://' for scheme in SCHEMES)}"
+        return
+    try:
+        Location.parse(inventory.location)
+    except UsageError as error:
+        yield "inventory.location", str(error)
 
 
 def _sweeps() -> str:

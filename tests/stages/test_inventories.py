@@ -32,7 +32,7 @@ from tests.stores.s3_bench import in_a_bucket
 pytestmark = pytest.mark.spark
 
 BELOW = "iceberg/db/t/data/"
-LOST, REPLACED, YOUNG = (f"{BELOW}{name}.parquet" for name in ("lost", "replaced", "young"))
+LOST, REPLACED, TWICE, YOUNG = (f"{BELOW}{name}.parquet" for name in ("lost", "replaced", "twice", "young"))
 
 
 @dataclass
@@ -82,13 +82,15 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
         table.append(pa.table({"id": [1]}))
         (data,) = [key for key in house.contents() if key.startswith(BELOW)]
         content = bench.get(data) or b""
-        for key in (LOST, REPLACED):
+        for key in (LOST, REPLACED, TWICE):
             bench.put(key, content)
         time.sleep(2.1)
         as_of = datetime.now(UTC).replace(microsecond=0)
         time.sleep(1)
         bench.put(YOUNG, content)
-        OwnReport(rows_of(bench), as_of, bucket=bench.bucket).write(on_disk(root / "reports"))
+        rows = rows_of(bench)
+        rows += [row for row in rows if row["key"].endswith(TWICE)]
+        OwnReport(rows, as_of, bucket=bench.bucket).write(on_disk(root / "reports"))
         table.append(pa.table({"id": [2]}))
         yield Story(house, table, as_of, content)
 
@@ -119,7 +121,8 @@ def test_only_what_is_older_than_the_scan_by_the_grace_is_planned_and_what_is_ne
     assert house.planned() == {LOST: "quarantine", REPLACED: "quarantine"}
     assert story.header.failed_gates == []
     assert story.header.grace_cutoff == story.as_of - timedelta(seconds=1)
-    assert YOUNG in house.keys("storage_inventory")
+    assert {YOUNG, TWICE} <= house.keys("storage_inventory")
+    assert house.facts("orphan_files")["named_twice"] == 2
     assert house.live() - house.keys("storage_inventory")  # the second commit, which the gates found by looking
 
 

@@ -205,7 +205,9 @@ def _rows(
     held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"))
     needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"))
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"])
-    listed = listed if left is None else listed.join(left, ["key", "etag"], "left_anti")
+    if left is not None:
+        mine = listed.join(owned.select("key"), "key", "left_semi").join(left, ["key", "etag"], "left_anti")
+        listed = mine.groupBy("key").agg(F.max("etag").alias("etag"))
     judged = owned.join(needs, "key", "left").join(listed.select("key", F.col("etag").alias("listed_etag")), "key", "left")
     taken = F.when(deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
     due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))

@@ -56,6 +56,8 @@ from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
+# Candidates that a report names more than once: nobody can tell which row is the object.
+NAMED_TWICE_SIDE = "_named_twice"
 WITNESS_DDL: Final = (
     "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string, table_uuid: string>"
 )
@@ -129,12 +131,16 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         gone = purged_by_rule(spark, night, storage_name)
         lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone, lister)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
+    if inventory.facts(StorageInventoryFacts).report is not None:
+        frame = _once(frame)
     doing(f"{sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ())):,} candidates against the live keys themselves")
-    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
+    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE])
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
     waterfall = {key[0]: value for key, value in probed.totals.items()}
-    stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE)}
+    stopped = {
+        side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE)
+    }
     facts = OrphanFilesFacts(
         grace_cutoff=old_before,
         historical=any(table.facts(LakeRefsFacts).historical for table in refs),
@@ -154,6 +160,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         behind_links_count=len(linked),
         false_negatives=stopped[FALSE_NEGATIVES_SIDE],
         near_misses=stopped[NEAR_MISSES_SIDE],
+        named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(night, run, written)),
         problems=inventory.facts(StorageInventoryFacts).problems,
     )
@@ -216,6 +223,13 @@ def _orphans(
         F.when(lifecycle, F.col("dangling_commits")).alias("dangling_commits"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _once(orphans: DataFrame) -> DataFrame:
+    """Routes aside the rows whose key stands there more than once, unless they stop the plan."""
+    names = orphans.groupBy("key").agg(F.count("key").alias("names"))
+    route = F.when((F.col(ROUTE) == "") & (F.col("names") > 1), NAMED_TWICE_SIDE).otherwise(F.col(ROUTE))
+    return orphans.join(names, "key").select(*[route.alias(ROUTE) if name == ROUTE else F.col(name) for name in orphans.columns])
 
 
 def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
