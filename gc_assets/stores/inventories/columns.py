@@ -39,7 +39,8 @@ def batches(path: str, file_format: Format, columns: Sequence[str] | None, wante
     else:
         source = orc.ORCFile(path)
         for number in range(source.nstripes):
-            yield source.read_stripe(number, _present(source.schema.names, wanted))
+            stripe = source.read_stripe(number, _present(source.schema.names, wanted))
+            yield from (stripe.slice(start, _BATCH_ROWS) for start in range(0, stripe.num_rows, _BATCH_ROWS))
 
 
 def _present(names: Sequence[str], wanted: Collection[str]) -> list[str]:
@@ -71,8 +72,14 @@ def _csv(path: str, columns: Sequence[str] | None, wanted: Collection[str]) -> I
 
 def _header(path: str, compression: str | None) -> list[str]:
     with pa.input_stream(path, compression=compression) as stream:
-        first = stream.read(_BLOCK_BYTES).split(b"\n", 1)[0].decode("utf-8-sig").rstrip("\r")
-    return next(csv.reader([first]))
+        first = stream.read(_BLOCK_BYTES).split(b"\n", 1)[0]
+    try:
+        names = next(csv.reader([first.decode("utf-8-sig").rstrip("\r")]), [])
+    except (csv.Error, UnicodeDecodeError):
+        names = []
+    if not names:
+        raise FormatError(f"its first line is {first[:80]!r}, expected the names of its columns")
+    return names
 
 
 def column(rows: pa.RecordBatch, *names: str) -> pa.Array:

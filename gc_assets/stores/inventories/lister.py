@@ -43,10 +43,8 @@ class ReportLister:
         """Plans as the protocol says: a task for each file of the newest finished report."""
         del parallelism, carried, settled_before
         manifest, _ = self._newest()
-        self._require(manifest, now)
-        whole = ReportTask(
-            self.config.kind, self.subject, self.delivery, manifest.without_files(), self.subject.has_versions(), manifest.files
-        )
+        versions = self._require(manifest, now)
+        whole = ReportTask(self.config.kind, self.subject, self.delivery, manifest.without_files(), versions, manifest.files)
         tasks = [whole] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(whole, files=(file,)) for file in manifest.files]
         return PlannedListing(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
 
@@ -60,7 +58,13 @@ class ReportLister:
 
     def look_up(self, keys: Sequence[str]) -> list[int | None]:
         with ThreadPoolExecutor(_CONCURRENT) as pool:
-            return list(pool.map(self.subject.size_of, keys))
+            return list(pool.map(self._size_of, keys))
+
+    def _size_of(self, key: str) -> int | None:
+        try:
+            return self.subject.size_of(key)
+        except OSError as error:
+            raise StoreError(f"{key!r} is in no report, and cannot be looked up: {error.strerror or error}") from error
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         manifest, unfinished = self._newest()
@@ -68,7 +72,7 @@ class ReportLister:
             found = f"{', '.join(unfinished[:3])}: not finished, so an older report counts"
             yield Finding(storage.name, "inventory", WARN, found, "Wait until it is written, or look why it is not.")
         self._require(manifest, now)
-        age = format_duration(timedelta(hours=(now - manifest.as_of) // timedelta(hours=1)))
+        age = format_duration(timedelta(hours=max(0, (now - manifest.as_of) // timedelta(hours=1))))
         told = f"{manifest.name}: scan of {manifest.as_of.isoformat()}, {age} ago, {len(manifest.files):,} files"
         found = f"{told}, {format_bytes(manifest.size_bytes)}; what is younger is no candidate"
         yield Finding(storage.name, "inventory", OK, found)
@@ -103,8 +107,10 @@ class ReportLister:
             "`inventory.location` ends in the name of the inventory's configuration"
         )
 
-    def _require(self, manifest: Manifest, now: datetime) -> None:
-        """Raises `StoreError` naming the report where it must not be believed."""
+    def _require(self, manifest: Manifest, now: datetime) -> bool:
+        """Returns whether the storage has versions. Raises `StoreError` naming the report where it
+        must not be believed.
+        """
         name, subject, age = manifest.name, self.subject, now - manifest.as_of
         if manifest.bucket != subject.bucket:
             raise StoreError(
@@ -123,8 +129,13 @@ class ReportLister:
             )
         if age < -MAX_SKEW:
             raise StoreError(f"report {name} is of {manifest.as_of.isoformat()}, and now it is {now.isoformat()}; set the clocks")
-        if subject.has_versions() and not manifest.versions:
+        try:
+            versions = subject.has_versions()
+        except OSError as error:
+            raise StoreError(f"bucket {subject.bucket}, about which {name} is, cannot be looked at: {error.strerror or error}") from error
+        if versions and not manifest.versions:
             raise StoreError(
                 f"report {name} shows no versions, and bucket {subject.bucket} has them. "
                 "Let the inventory include all versions (IncludedObjectVersions: All)"
             )
+        return versions

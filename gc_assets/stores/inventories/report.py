@@ -130,7 +130,9 @@ _SCAN: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d)-(\d\d)(?:-(\d\d))?Z")
 
 
 def scan_of(folder: str) -> datetime | None:
-    """Returns the time in a folder's name (`2026-11-22T01-00Z/`); null for a folder of other things."""
+    """Returns the time in a folder's name (`2026-11-22T01-00Z/`), null for a folder of other
+    things.
+    """
     match = _SCAN.fullmatch(folder.rstrip("/"))
     try:
         return datetime.fromisoformat(f"{match[1]}T{match[2]}:{match[3]}:{match[4] or '00'}+00:00") if match else None

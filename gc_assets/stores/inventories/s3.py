@@ -73,9 +73,10 @@ def manifest(content: bytes, name: str, location: str, scan: datetime) -> Manife
 
 def _created(text: str, name: str) -> datetime:
     """Returns a number of milliseconds since 1970 as a time."""
-    if not text.isdecimal():
-        raise FormatError(f"{name}: creationTimestamp is {text!r}, expected milliseconds since 1970; the report is not used")
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(text))
+    try:
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=int(text))
+    except (ValueError, OverflowError):
+        raise FormatError(f"{name}: creationTimestamp is {text!r}, expected milliseconds since 1970; the report is not used") from None
 
 
 def _file(item: object, name: str, location: str) -> DataFile:

@@ -61,7 +61,7 @@ class ReportTask:
                     read += raw.num_rows
                     yield self._listed(kind.rows(raw, self.manifest.bucket), raw.num_rows)
             _require_rows(file, read)
-        except (OSError, FormatError, StoreError, ValueError, KeyError) as error:
+        except (OSError, FormatError, StoreError, pa.ArrowException) as error:
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             yield Listed(_EMPTY, (Problem(file.address, "unreadable", f"a file of report {self.manifest.name}: {why}"),))
 

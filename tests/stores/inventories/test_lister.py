@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another version": ({"manifest": {"version": "2030-01-01"}}, {}, "its version is '2030-01-01', and this release knows 2016-11-30"),
     "another format": ({"manifest": {"fileFormat": "Avro"}}, {}, "its format is 'Avro', expected csv, orc, parquet"),
     "no time of creation": ({"manifest": {"creationTimestamp": "soon"}}, {}, "expected milliseconds since 1970"),
+    "a time beyond the calendar": ({"manifest": {"creationTimestamp": "9" * 30}}, {}, "expected milliseconds since 1970"),
     "no list of files": ({"manifest": {"files": None}}, {}, "files is None, expected a list"),
     "a damaged manifest": ({"spoil": lambda name, content: content[:-1] if name.endswith(".json") else content}, {}, "its MD5 is"),
     "a damaged checksum": (
@@ -334,6 +336,9 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
     "gone": ({"spoil": _gone}, "No such file"),
     "of another bucket": ({"rows": [row("lake/a", bucket="other")]}, "a row is about the bucket 'other', expected 'source'"),
     "without a size": ({"rows": [row("lake/a", size=None)]}, "the row of b'a' has no size_bytes"),
+    "with a size of words": ({"rows": [row("lake/a", size="large")]}, "'large'"),
+    "with a time of words": ({"rows": [row("lake/a", last_modified_date="lately")]}, "'lately'"),
+    "with a flag of words": ({"rows": [row("lake/a", version_id="v", is_latest="may", is_delete_marker=False)]}, "'may', expected true"),
     "without an etag": ({"rows": [row("lake/a", e_tag=None)]}, "the row of b'a' has no etag"),
     "of another format": ({"manifest": {"fileFormat": "Parquet", "fileSchema": "message s3 { optional int64 size; optional int64 "
                           "last_modified_date; optional binary e_tag }"}}, "Parquet magic bytes not found"),
@@ -343,7 +348,8 @@ DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_file_that_is_not_what_the_manifest_says_makes_the_listing_incomplete(tmp_path: Path, case: str) -> None:
     spoilt, words = DAMAGED[case]
-    S3Report(**{"rows": [row("lake/a")], "scan": SCAN, "files": 1, **spoilt}).write(on_disk(tmp_path))
+    values: dict[str, Any] = {"rows": [row("lake/a")], "scan": SCAN, "files": 1, **spoilt}
+    S3Report(**values).write(on_disk(tmp_path))
     message = unreadable(of(tmp_path))
     assert words in message
     assert f"{tmp_path}/data/11220400-0000.csv.gz" in message
@@ -373,6 +379,20 @@ def test_a_report_of_ones_own_that_must_not_be_believed_is_refused_by_name(tmp_p
     assert words in refusal(of(tmp_path, "plain"))
 
 
+def test_a_storage_that_is_a_whole_bucket_takes_all_keys(tmp_path: Path) -> None:
+    S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(on_disk(tmp_path))
+    assert set(met(of(tmp_path, subject=_Bucket(prefix="")))[0]) == {"lake/a", "b"}
+
+
+def test_a_look_up_tells_what_is_there_and_one_that_is_refused_names_the_key() -> None:
+    with in_a_bucket("ceph") as bench:
+        bench.put("there", b"four")
+        assert lister_of(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
+        stranger = replace(bench, places=Places(default=bench.places.default.model_copy(update={"profile": "stranger"})))
+        with pytest.raises(StoreError, match="'there' is in no report, and cannot be looked up: 403"):
+            lister_of(stranger, "/reports").look_up(["there"])
+
+
 @pytest.mark.parametrize("prefix", ["", "la", "lake/"])
 def test_a_report_covers_a_storage_whose_keys_begin_as_its_own(tmp_path: Path, prefix: str) -> None:
     OwnReport([row("lake/a")], SCAN, prefix=prefix).write(on_disk(tmp_path))
@@ -397,3 +417,11 @@ def test_an_empty_report_is_a_listing_without_objects(tmp_path: Path) -> None:
     for file_format in S3_FORMATS:
         S3Report([], SCAN, file_format, files=1, fields=["Key", "Size", "LastModifiedDate", "ETag"]).write(on_disk(tmp_path))
         assert met(of(tmp_path)) == ({}, [])
+
+
+@pytest.mark.parametrize("first", [b"\n", b"\xff\xfe,key\n"])
+def test_a_csv_of_ones_own_without_a_header_makes_the_listing_incomplete(tmp_path: Path, first: bytes) -> None:
+    content = first + b"lake/a,1,2026-11-01T00:00:00Z,e\n"
+    OwnReport([], SCAN, "csv", file={"size": len(content), "rows": 1}).write(on_disk(tmp_path))
+    on_disk(tmp_path)(f"{SCAN:%Y-%m-%dT%H-%M-%SZ}/part-0.csv", content)
+    assert "expected the names of its columns" in unreadable(of(tmp_path, "plain"))
