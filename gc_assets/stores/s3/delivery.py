@@ -9,7 +9,8 @@ from gc_assets.config.s3 import Places
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
 from gc_assets.s3.client import client_of, told
-from gc_assets.stores.s3.objects import S3Objects, payer
+from gc_assets.s3.requests import payer
+from gc_assets.stores.s3.objects import S3Objects
 
 _PIECE_BYTES: Final = 4 * 2**20
 
@@ -34,6 +35,6 @@ class S3Delivery:
         settings = self.places.s3_of(address)
         bucket, key = bucket_and_key(address)
         with told(address):
-            body = client_of(settings, "read").get_object(Bucket=bucket, Key=key, **payer(settings.requester_pays))["Body"]
+            body = client_of(settings, "read").get_object(Bucket=bucket, Key=key, **payer(settings))["Body"]
             for piece in body.iter_chunks(_PIECE_BYTES):
                 into.write(piece)

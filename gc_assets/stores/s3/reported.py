@@ -31,7 +31,7 @@ class ReportedBucket:
         return self._bucket.prefix
 
     def has_versions(self) -> bool:
-        return self._bucket.has_versions("read")
+        return self._bucket.versioning("read").has_versions
 
     def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
         return identities(etags, sizes, modified)
