@@ -1,7 +1,7 @@
 """Reads the files of a report as a listing would show its objects.
 
 A file is copied to a temporary one and compared with the manifest before a row of it counts. Its
-rows are read in batches, so memory does not grow with the report.
+rows are read in batches, those of ORC a stripe at a time.
 """
 
 from __future__ import annotations
