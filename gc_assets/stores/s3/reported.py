@@ -20,7 +20,7 @@ class ReportedBucket:
 
     @property
     def _bucket(self) -> Bucket:
-        return Bucket(self.location, self.places.s3_of(self.location))
+        return Bucket.of(self.location, self.places.s3_of(self.location))
 
     @property
     def bucket(self) -> str:
