@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gc_assets.config import models as config
+from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.s3 import S3Config
 from gc_assets.core import gates
 from gc_assets.lakes.iceberg.config import IcebergRetention
@@ -48,6 +49,7 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
         config.StorageConfig,
         config.Gates,
         S3Config,
+        InventoryConfig,
         IcebergRetention,
         IcechunkRetention,
         IcechunkExpiry,

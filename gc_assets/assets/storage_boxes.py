@@ -52,11 +52,13 @@ def _stored(published: Published) -> Figures:
 
 
 def _problems(_: Night, published: Published) -> str:
-    problems = published.facts(StorageInventoryFacts).problem_samples
+    facts = published.facts(StorageInventoryFacts)
+    problems = facts.problem_samples
+    read = f"Read from the report {facts.report}, of {facts.report_as_of.isoformat()}. " if facts.report and facts.report_as_of else ""
     if not problems:
-        return "Everything that was met is a plain file."
+        return f"{read}Everything that was met is a plain file."
     rows = [f"| `{item.key}` | {item.kind} | {item.detail} |" for item in problems]
-    return "\n".join(["Kept, never candidates:", "", "| where | what | found |", "|---|---|---|", *rows])
+    return "\n".join([f"{read}Kept, never candidates:", "", "| where | what | found |", "|---|---|---|", *rows])
 
 
 def _orphans(published: Published) -> Figures:

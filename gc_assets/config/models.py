@@ -19,6 +19,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, Va
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gc_assets.config.anchor import Anchor
+from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.s3 import Places, S3Config
 from gc_assets.config.values import Bytes, Days, Duration, Model, Name, Share, number
 from gc_assets.core.errors import UsageError
@@ -61,6 +62,19 @@ class StorageConfig(Model):
     gates: Gates = Field(default_factory=lambda: Gates())
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="How this storage is reached, over what `s3` says for all places.")
+    inventory: InventoryConfig | None = Field(default=None, description="Reports that are read instead of listing the storage.")
+
+    def places(self) -> tuple[str, ...]:
+        """Returns the storage's location, and that of its reports."""
+        return (self.location,) if self.inventory is None else (self.location, self.inventory.location)
+
+    def anchored(self, anchor: Anchor) -> StorageConfig:
+        """Returns the same storage with its relative paths made absolute."""
+        update: dict[str, Any] = {"location": anchor.absolute(self.location, "location")}
+        if self.inventory is not None:
+            reports = anchor.absolute(self.inventory.location, "inventory.location")
+            update["inventory"] = self.inventory.model_copy(update={"location": reports})
+        return self.model_copy(update=update)
 
 
 class LakeConfig(Model):
@@ -178,9 +192,11 @@ class Config(Model):
         return self
 
     def places(self) -> Places:
-        """Returns how every address on S3 is reached."""
-        own = [storage for storage in self.storages if storage.s3 is not None and scheme_of(storage.location) == S3]
-        return Places(tuple((Location.parse(item.location), item.s3.over(self.s3)) for item in own if item.s3 is not None), self.s3)
+        """Returns how every address on S3 is reached. Reports about a storage are reached as the
+        storage is.
+        """
+        own = [(place, storage.s3.over(self.s3)) for storage in self.storages if storage.s3 is not None for place in storage.places()]
+        return Places(tuple((Location.parse(place), settings) for place, settings in own if scheme_of(place) == S3), self.s3)
 
     def state_s3(self) -> S3Config:
         """Returns how the state is reached where it lies on S3."""
@@ -197,10 +213,7 @@ class Config(Model):
         return self.model_copy(
             update={
                 "state": anchor.absolute(self.state, "state"),
-                "storages": tuple(
-                    item.model_copy(update={"location": anchor.at(f"storages[{index}]").absolute(item.location, "location")})
-                    for index, item in enumerate(self.storages)
-                ),
+                "storages": tuple(item.anchored(anchor.at(f"storages[{index}]")) for index, item in enumerate(self.storages)),
                 "lakes": tuple(item.anchored(anchor.at(f"lakes[{index}]")) for index, item in enumerate(self.lakes)),
             }
         )
@@ -212,7 +225,7 @@ class Config(Model):
         places = self.places()
         on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
         policy: dict[str, Any] = {
-            "storages": [storage.model_dump(mode="json", exclude={"mode", "money", "s3"}) for storage in self.storages],
+            "storages": [storage.model_dump(mode="json", exclude={"mode", "money", "s3", "inventory"}) for storage in self.storages],
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.place()) is not None],
         }

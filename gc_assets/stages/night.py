@@ -20,8 +20,8 @@ from gc_assets.lakes.kinds import kind_of, open_lake
 from gc_assets.lakes.protocol import ExpiringLake, Lake, expiring
 from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
-from gc_assets.stores.protocol import Store
-from gc_assets.stores.store import open_objects, open_store
+from gc_assets.stores.protocol import Lister, Store
+from gc_assets.stores.store import open_lister, open_objects, open_store
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 RECHECK = "_recheck"
@@ -118,6 +118,10 @@ class Night:
         Raises `UsageError` where this release has none for its location.
         """
         return open_store(self.storage(storage_name).location, self.config.places())
+
+    def lister(self, storage_name: str) -> Lister:
+        """Returns what tells the objects of a storage: its own listing, or reports about it."""
+        return open_lister(self.storage(storage_name), self.config.places())
 
     def objects(self) -> EditableObjects:
         """Returns what reads, and changes, the object of any address that a store reaches.

@@ -227,6 +227,8 @@ class UnfinishedUploads(BaseModel):
 class StorageInventoryFacts(Facts):
     """`problems` counts what is no plain file, by its kind. `flow` is `clean`, or `optimized` where
     directories were carried over. `unfinished` is null where the store has no uploads in parts.
+    `report` names the report that took the place of a listing, and `report_as_of` says when its
+    scan began: what was written later may be missing.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -242,6 +244,8 @@ class StorageInventoryFacts(Facts):
     carried_directories: int = 0
     carried_objects: int = 0
     unfinished: UnfinishedUploads | None = None
+    report: str | None = None
+    report_as_of: Moment | None = None
 
 
 class Sweep(Headline):
@@ -276,6 +280,7 @@ class OrphanFilesFacts(Facts):
     behind_links_count: int
     false_negatives: int
     near_misses: int
+    named_twice: int = 0
     stopped_samples: tuple[str, ...]
     problems: Counts = Field(default_factory=dict)
 

@@ -254,7 +254,7 @@ LIVE_FILTER = table(
 STORAGE_INVENTORY = table(
     "storage_inventory",
     "storage",
-    "Every object of a storage as its listing showed it.",
+    "Every object of a storage, as its listing or a report showed it.",
     ("key",),
     column("key", STRING, "Canonical key."),
     column("size_bytes", LONG, "Size."),
@@ -262,7 +262,7 @@ STORAGE_INVENTORY = table(
     column("etag", STRING, "Identity of the bytes; `<size>-<mtime in ns>-<inode>` on a local disk, `<etag>-<size>-<seconds>` in a bucket."),
     column("version_id", STRING, "Object version where the store has versions."),
     column("storage_class", STRING, "Storage class where the store has them."),
-    column("source", STRING, "`listing`, or the inventory report it came from."),
+    column("source", STRING, "`listing`, or the kind of report it came from: `s3_inventory`, `plain_inventory`."),
 )
 
 ORPHAN_FILES = table(

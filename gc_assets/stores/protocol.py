@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, Literal, Protocol
+from typing import IO, Final, Literal, Protocol
 
 import pyarrow as pa
 
@@ -203,7 +203,8 @@ class Listed:
 
     `leftover` is work for another round. `directories` are those that a later listing need not read
     again while they are unchanged. `cuts` are keys, evenly spread over those that were met, at which
-    a later listing may be cut. A store that needs no such hints tells of none.
+    a later listing may be cut. A store that needs no such hints tells of none. `report_rows` counts
+    the rows of a report that were read, whether or not they show an object of the storage.
     """
 
     objects: pa.RecordBatch
@@ -211,6 +212,7 @@ class Listed:
     leftover: tuple[ListingTask, ...] = ()
     directories: tuple[Directory, ...] = ()
     cuts: tuple[str, ...] = ()
+    report_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +236,103 @@ class ListingTask(Protocol):
         """Yields everything in this part, except what it leaves to the leftover tasks that it
         yields. It leaves work over once it has met about `budget` entries.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What takes the place of a listing: a finished report about a storage.
+
+    `as_of` is when its scan began. It says nothing of what was written later. `rows` is how many
+    rows it has, null where it does not say.
+    """
+
+    name: str
+    as_of: datetime
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedListing:
+    """How the objects of a storage are met: by tasks that together list every object once.
+    `report` is null where the storage itself is asked.
+    """
+
+    tasks: Sequence[ListingTask]
+    report: Report | None = None
+
+
+class Lister(Protocol):
+    """Tells the objects of one storage, by listing it or by a report about it. Pickles."""
+
+    def plan(
+        self, parallelism: int, now: datetime, carried: frozenset[str], settled_before: datetime, cuts: Sequence[str] | None
+    ) -> PlannedListing:
+        """Plans as `Store.plan_listing` says. Raises `StoreError` too for a report that must not be
+        believed at the time `now`.
+        """
+        ...
+
+    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
+        """As `Store.unchanged`."""
+        ...
+
+    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+        """As `Store.carried_objects`."""
+        ...
+
+    def look_up(self, keys: Sequence[str]) -> list[int | None]:
+        """Returns the sizes of objects that the tasks did not meet; null for one that is not there.
+
+        A storage that was listed is not asked again: what the listing did not meet is not there.
+        """
+        ...
+
+    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+        """Returns findings about the report that would be read. None where there is no report."""
+        ...
+
+
+class Delivery(Protocol):
+    """The place where reports are delivered, by addresses of one scheme. Pickles.
+
+    Raises `FileNotFoundError` where there is no such object and `OSError` for everything else.
+    """
+
+    def folders(self, place: str) -> list[str]:
+        """Returns the names directly below a place that ends in `/`, of what holds objects. They
+        end in `/`.
+        """
+        ...
+
+    def read(self, address: str) -> bytes: ...
+
+    def copy(self, address: str, into: IO[bytes]) -> None:
+        """Writes the object's bytes to an open file, a piece at a time."""
+        ...
+
+
+class Subject(Protocol):
+    """A storage as reports speak of it. Pickles. Raises `OSError` where it does not answer."""
+
+    @property
+    def bucket(self) -> str: ...
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its objects begin with in the bucket. Empty, or ends in `/`."""
+        ...
+
+    def has_versions(self) -> bool:
+        """Says whether its listing shows versions."""
+        ...
+
+    def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
+        """Returns the identities of objects, as its listing shows them."""
+        ...
+
+    def size_of(self, key: str) -> int | None:
+        """Looks one object up. Returns its size in bytes, or null where nothing stands there."""
         ...
 
 
@@ -355,8 +454,10 @@ class StoreKind:
 
     `scheme` and `example` are how lakes.yaml spells its locations, `quarantines` the modes it can
     have at all, `open` makes the store of a location. `anywhere` makes what reaches every address
-    of the scheme, in a configured storage or not. `settings` is the key of a storage that says how
-    places of the scheme are reached, null where nothing needs to be said.
+    of the scheme, in a configured storage or not, and `delivery` what reads reports there.
+    `reported` makes what reports about a location are compared with, null where reports cannot take
+    the place of a listing. `settings` is the key of a storage that says how places of the scheme
+    are reached, null where nothing needs to be said.
     """
 
     scheme: str
@@ -364,4 +465,6 @@ class StoreKind:
     quarantines: tuple[QuarantineMode, ...]
     open: Callable[[str, Places], Store]
     anywhere: Callable[[Places], EditableObjects]
+    delivery: Callable[[Places], Delivery]
+    reported: Callable[[str, Places], Subject] | None = None
     settings: str | None = None

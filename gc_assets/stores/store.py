@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import pyarrow as pa
+
+from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.models import StorageConfig
 from gc_assets.config.s3 import EVERYWHERE, Places
 from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location, scheme_of
+from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
+from gc_assets.stores.inventories.lister import ReportLister
 from gc_assets.stores.local.store import LOCAL
-from gc_assets.stores.protocol import Store, StoreKind
+from gc_assets.stores.protocol import Directory, Lister, PlannedListing, Store, StoreKind
 from gc_assets.stores.s3.store import S3
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
@@ -27,6 +33,47 @@ def open_store(location: str, places: Places = EVERYWHERE) -> Store:
     if kind is None:
         raise UsageError(f"storage location {location!r}: {_sweeps()}")
     return kind.open(location, places)
+
+
+def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
+    """Returns what tells the objects of a storage: its own listing, or reports where it names some.
+    Raises `UsageError` as `unsupported` says.
+    """
+    inventory, kind = storage.inventory, SCHEMES.get(scheme_of(storage.location))
+    if inventory is None:
+        return StoreLister(open_store(storage.location, places))
+    for key, why in unsupported(storage):
+        raise UsageError(f"storage {storage.name}: {key}: {why}")
+    if kind is None or kind.reported is None:
+        raise AssertionError("`unsupported` refuses a storage about which there are no reports")
+    delivery = SCHEMES[scheme_of(inventory.location)].delivery(places)
+    return ReportLister(inventory, kind.reported(storage.location, places), delivery)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLister:
+    """`Lister` that lists the storage itself."""
+
+    store: Store
+
+    def plan(
+        self, parallelism: int, now: datetime, carried: frozenset[str], settled_before: datetime, cuts: Sequence[str] | None
+    ) -> PlannedListing:
+        del now
+        return PlannedListing(self.store.plan_listing(parallelism, carried, settled_before, cuts))
+
+    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
+        return self.store.unchanged(known)
+
+    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
+        return self.store.carried_objects(objects, carried)
+
+    def look_up(self, keys: Sequence[str]) -> list[int | None]:
+        return [None] * len(keys)
+
+    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
+        del storage, now
+        yield from ()
 
 
 def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:
@@ -47,6 +94,24 @@ def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:
             "quarantine",
             f"{storage.quarantine!r} : a {kind.scheme}:// storage has no such quarantine; use {' or '.join(kind.quarantines)}",
         )
+    if storage.inventory is not None:
+        yield from _unsupported_inventory(storage.inventory, kind)
+
+
+def _unsupported_inventory(inventory: InventoryConfig, kind: StoreKind) -> Iterator[tuple[str, str]]:
+    reports = REPORT_KINDS.get(inventory.kind)
+    if kind.reported is None:
+        yield "inventory", f"a {kind.scheme}:// storage is always listed; leave it out"
+    elif reports is None or reports.about != kind.scheme:
+        usable = " or ".join(repr(name) for name, known in REPORT_KINDS.items() if known.about == kind.scheme)
+        yield "inventory.kind", f"{inventory.kind!r} : such reports are about storages that this release cannot sweep; use {usable}"
+    if scheme_of(inventory.location) not in SCHEMES:
+        yield "inventory.location", f"{inventory.location!r} : reports are read from {' and '.join(f'{scheme}://' for scheme in SCHEMES)}"
+        return
+    try:
+        Location.parse(inventory.location)
+    except UsageError as error:
+        yield "inventory.location", str(error)
 
 
 def _sweeps() -> str:

@@ -105,6 +105,27 @@ def test_the_example_of_the_design_means_what_it_says(load: Load, tmp_path: Path
     assert config.spark.mode == "session"
 
 
+def test_a_report_is_reached_as_its_storage_is_and_may_be_three_days_old(load: Load, tmp_path: Path) -> None:
+    storage = {"name": "bucket", "location": "s3://lake/a/", "s3": {"endpoint": "http://own:1"}}
+    storage["inventory"] = {"kind": "s3", "location": "s3://reports/lake/daily"}
+    config = load(("storages", 0), storage)
+    found = config.storage("bucket").inventory
+    assert found is not None
+    assert found.max_inventory_age == timedelta(days=3)
+    ends = [config.places().s3_of(f"s3://{place}/x").endpoint for place in ("reports/lake/daily", "reports/lake", "lake/a")]
+    assert ends == ["http://own:1", None, "http://own:1"]
+    storage["inventory"] = {"kind": "plain", "location": "./reports", "max_inventory_age": "10d"}
+    found = load(("storages", 0), storage).storage("bucket").inventory
+    assert found is not None
+    assert (found.location, found.max_inventory_age) == (str(tmp_path / "reports"), timedelta(days=10))
+
+
+@pytest.mark.parametrize("age, words", [("0s", "an age of 0"), ("soon", "'soon' is not a duration")])
+def test_an_age_of_a_report_that_means_nothing_is_refused(load: Load, age: str, words: str) -> None:
+    with pytest.raises(UsageError, match=rf"storages\[0\]\.inventory\.max_inventory_age: {words}"):
+        load(("storages", 0, "inventory"), {"kind": "s3", "location": "s3://reports/lake/daily/", "max_inventory_age": age})
+
+
 def test_what_is_left_out_is_the_safe_choice(load: Load) -> None:
     text = """
         state: ./state

@@ -62,6 +62,37 @@ def test_a_quarantine_that_the_store_does_not_have_is_refused_with_those_it_has(
     assert why.endswith("use trash or deferred")
 
 
+BUCKET = {"location": "s3://lake/warehouse/"}
+
+
+@pytest.mark.parametrize("kind", ["s3", "plain"])
+@pytest.mark.parametrize("location", ["s3://reports/lake/daily/", "/data/reports", "file:///data/reports/"])
+def test_reports_about_a_bucket_may_lie_in_a_bucket_or_on_a_disk(kind: str, location: str) -> None:
+    assert refused(**BUCKET, inventory={"kind": kind, "location": location}) == []
+
+
+@pytest.mark.parametrize(
+    "storage, inventory, key, words",
+    [
+        ({}, {}, "inventory", "a file:// storage is always listed; leave it out"),
+        (
+            BUCKET,
+            {"kind": "azure"},
+            "inventory.kind",
+            "'azure' : such reports are about storages that this release cannot sweep; use 's3' or 'plain'",
+        ),
+        (BUCKET, {"kind": "gcs"}, "inventory.kind", "'gcs' : such reports are about storages that this release cannot sweep"),
+        (BUCKET, {"location": "gs://reports/"}, "inventory.location", "'gs://reports/' : reports are read from file:// and s3://"),
+        (BUCKET, {"location": "s3:///reports/"}, "inventory.location", "'s3:///reports/'"),
+    ],
+)
+def test_an_inventory_that_no_store_can_use_is_refused_by_its_key(
+    storage: dict[str, Any], inventory: dict[str, Any], key: str, words: str
+) -> None:
+    ((found, why),) = refused(**storage, inventory={"kind": "s3", "location": "s3://reports/lake/daily/", **inventory})
+    assert (found, words in why) == (key, True)
+
+
 def test_an_object_is_reached_by_the_scheme_of_its_address(tmp_path: Path) -> None:
     objects = pickle.loads(pickle.dumps(open_objects()))  # noqa: S301  (bytes made on this line)
     objects.create(f"file://{tmp_path}/a", b"one")

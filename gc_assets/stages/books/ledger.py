@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,8 @@ WORDS: Final = pa.schema(
 HELD: Final = pa.schema(
     [("key", STRING), ("source_plan_id", STRING), ("quarantined_at", TIMESTAMP), *(DELETION_LOG.schema.field(name) for name in COPY)]
 )
+
+LEFT_DDL: Final = "key string, etag string"
 
 
 def settled(words: pa.Table) -> pa.Table:
@@ -86,13 +89,16 @@ def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, unpu
 
     `unpublished` are rows of `deletion_log` that no log holds yet.
     """
-    parts = state.sources(state.history(storage_name, DELETION_LOG.name))
-    ddl = spark_schema(WORDS)
-    numbers = spark.range(0, len(parts), 1, max(1, min(len(parts), parallelism(spark))))
-    words = numbers.mapInArrow(_ReadWords(state.files, tuple(parts)), ddl)
+    words = _words_of(spark, state, storage_name)
     for rows in unpublished:
         words = words.unionByName(rows.select(*WORDS.names))
     return words.repartition("key").mapInArrow(_held, spark_schema(HELD))
+
+
+def _words_of(spark: SparkSession, state: State, storage_name: str) -> DataFrame:
+    parts = state.sources(state.history(storage_name, DELETION_LOG.name))
+    numbers = spark.range(0, len(parts), 1, max(1, min(len(parts), parallelism(spark))))
+    return numbers.mapInArrow(_ReadWords(state.files, tuple(parts)), spark_schema(WORDS))
 
 
 def oldest_of_each_key(ledger: DataFrame) -> DataFrame:
@@ -104,6 +110,36 @@ def oldest_of_each_key(ledger: DataFrame) -> DataFrame:
     others = [name for name in ledger.columns if name != "key"]
     first = ledger.groupBy("key").agg(F.min_by(F.struct(*others), F.struct("quarantined_at", "source_plan_id")).alias("first"))
     return first.select("key", *[f"first.{name}" for name in others])
+
+
+def left_since(spark: SparkSession, state: State, storage_name: str, since: datetime) -> DataFrame:
+    """Returns the objects that our own acts took out of their places since a moment (columns key,
+    etag). An inventory of that moment still shows them. Lazy: no job runs here.
+    """
+    words = _words_of(spark, state, storage_name)
+    return words.repartition("key").mapInArrow(_Left(since), LEFT_DDL)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """Yields what `left_since` says. All words about each key must be in one partition."""
+
+    since: datetime
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        words = [batch for batch in batches if batch.num_rows]
+        if words:
+            yield from left(pa.Table.from_batches(words).cast(WORDS), self.since).to_batches()
+
+
+def left(words: pa.Table, since: datetime) -> pa.Table:
+    """Returns the objects that are not in their places by the newest words, if these are of
+    `since` or later (columns key, etag).
+    """
+    last = newest(words, ("key", "by"))
+    hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))
+    gone = pc.or_(hidden, pc.equal(last.column("phase"), PURGE))
+    return last.filter(pc.and_(gone, pc.greater_equal(last.column("at"), pa.scalar(since, TIMESTAMP)))).select(["key", "etag"])
 
 
 @dataclass(frozen=True)

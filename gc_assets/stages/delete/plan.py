@@ -21,7 +21,7 @@ from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, PlanHeader, sealed
-from gc_assets.stages.books.ledger import HELD, oldest_of_each_key, quarantine_ledger
+from gc_assets.stages.books.ledger import HELD, left_since, oldest_of_each_key, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
@@ -195,12 +195,20 @@ def _rows(
     # Another object of the same name is new garbage.
     deferred = F.col("quarantine") == "deferred"
     fresh = fresh.join(ledger.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
+    # A report is older than the night: what was quarantined or purged since is still in it.
+    as_of = inventory.facts(StorageInventoryFacts).report_as_of
+    left = left_since(spark, state, storage_name, as_of) if as_of is not None else None
+    if left is not None:
+        fresh = fresh.join(left, ["key", "etag"], "left_anti").select(*fresh.columns)
     owned = oldest_of_each_key(ledger).mapInArrow(_Owned(claims_of(night, storage_name, [*refs, *live])), spark_schema(OWNED))
     needed = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live"))
     held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"))
     needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"))
-    listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"]).withColumnRenamed("etag", "listed_etag")
-    judged = owned.join(needs, "key", "left").join(listed, "key", "left")
+    listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"])
+    if left is not None:
+        mine = listed.join(owned.select("key"), "key", "left_semi").join(left, ["key", "etag"], "left_anti")
+        listed = mine.groupBy("key").agg(F.max("etag").alias("etag"))
+    judged = owned.join(needs, "key", "left").join(listed.select("key", F.col("etag").alias("listed_etag")), "key", "left")
     taken = F.when(deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
     due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))
     is_needed = F.col("is_live").isNotNull()  # live again, or in history that a ref reaches again

@@ -38,6 +38,7 @@ def doctor(night: Night) -> Iterator[Finding]:
     yield _overlaps(night)
     for storage in night.config.storages:
         yield from looked(storage.name, "store", lambda item=storage: night.store(item.name).examine(item, night.clock.now()))
+        yield from looked(storage.name, "inventory", lambda item=storage: night.lister(item.name).examine(item, night.clock.now()))
         yield from looked(storage.name, "interrupted", lambda item=storage: _interrupted(item, night))
 
 

@@ -24,7 +24,7 @@ from gc_assets.stages.read.browse import rows_where
 from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, rows_about
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
-from gc_assets.state.facts import DeletionPlanFacts, OrphanFilesFacts
+from gc_assets.state.facts import DeletionPlanFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY, STRING, TIMESTAMP
 
 
@@ -158,7 +158,7 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     inventory = night.find(STORAGE_INVENTORY, storage)
     if inventory is not None:
-        facts["listed_at"] = inventory.receipt.created_at
+        facts["listed_at"] = inventory.facts(StorageInventoryFacts).report_as_of or inventory.receipt.created_at
         facts["inventory"] = _first(rows_about(night, STORAGE_INVENTORY.schema, inventory, "key", key))
     orphans = night.find(ORPHAN_FILES, storage)
     if orphans is not None:

@@ -6,9 +6,13 @@ nobody configured. Each function counts and names. The gates decide whether the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
@@ -21,14 +25,17 @@ from gc_assets.stages.tables import MAX_SAMPLES, collect, read_paths, read_table
 from gc_assets.state.facts import StorageInventoryFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH, PROBLEMS
+from gc_assets.stores.protocol import Lister
 
 # A gate names a few objects and counts the rest, up to this number.
 MAX_NAMED: Final = 1_000
+MISSING_DDL: Final = "key string, kind string"
+LOST_DDL: Final = "files long, keys array<string>"
 
 
-def missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
+def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[str]:
     """Returns the live metadata objects that the inventory lacks or shows with another length, as
-    sentences.
+    sentences. What it lacks is looked up.
 
     At most `MAX_NAMED` are returned.
     """
@@ -37,21 +44,50 @@ def missing_metadata(keys: DataFrame, listed: DataFrame) -> list[str]:
     )
     present = listed.select("key", F.col("size_bytes").alias("listed_bytes")).join(F.broadcast(needed), "key")
     sound = present.filter("decoded_bytes is null or decoded_bytes = listed_bytes").select("key")
-    rows = collect(needed.join(sound, "key", "left_anti").select("key", "kind").limit(MAX_NAMED))
+    lacking = needed.join(sound, "key", "left_anti").select("key", "kind", "decoded_bytes")
+    rows = collect(lacking.mapInArrow(_Missing(lister), MISSING_DDL).limit(MAX_NAMED))
     return sorted(f"{row['kind']} {row['key']}" for row in rows)
 
 
-def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame) -> tuple[int, list[str]]:
+@dataclass(frozen=True)
+class _Missing:
+    """Looks metadata objects up, and yields those that are not there with the length that was
+    decoded. Runs in executors.
+    """
+
+    lister: Lister
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
+            decoded = pc.fill_null(batch.column("decoded_bytes"), sizes)
+            yield batch.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False))).select(["key", "kind"])
+
+
+def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> tuple[int, list[str]]:
     """Counts the live files that must exist and are neither in the inventory nor in quarantine, and
-    names a few.
+    names a few. What the inventory lacks is looked up.
 
     The plan puts back what is in quarantine. `purged` (columns key, lake) names what a rule of a
     lake let go before. For that lake it need not exist.
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
-    count = collect(lost.agg(F.count("key").alias("files")))[0]["files"]
-    return count, sorted(row["key"] for row in collect(lost.limit(MAX_SAMPLES))) if count else []
+    found = collect(lost.mapInArrow(_Lost(lister), LOST_DDL))
+    return sum(row["files"] for row in found), sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """Looks live files up, counts those that are not there and names a few. Runs in executors."""
+
+    lister: Lister
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            keys = batch.column("key").to_pylist()
+            lost = [key for key, size in zip(keys, self.lister.look_up(keys), strict=True) if size is None]
+            yield pa.RecordBatch.from_pydict({"files": [len(lost)], "keys": pa.array([lost[:MAX_SAMPLES]], pa.list_(pa.string()))})
 
 
 def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], cutoff: datetime) -> list[str]:

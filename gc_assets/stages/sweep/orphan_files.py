@@ -56,6 +56,8 @@ from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
+# Candidates that a report names more than once: nobody can tell which row is the object.
+NAMED_TWICE_SIDE = "_named_twice"
 WITNESS_DDL: Final = (
     "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string, table_uuid: string>"
 )
@@ -73,6 +75,13 @@ def grace_cutoff(night: Night, storage_name: str, refs: list[Published]) -> date
     return first - night.storage(storage_name).grace
 
 
+def candidate_cutoff(night: Night, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
+    """Returns the grace cut-off, or where a report took the place of a listing the time that lies
+    the grace period before its scan, if that is earlier.
+    """
+    return cutoff if report_as_of is None else min(cutoff, report_as_of - night.storage(storage_name).grace)
+
+
 @logged(ORPHAN_FILES)
 def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Published:
     """Publishes `orphan_files` of a run date, with the evidence that the gates need.
@@ -85,6 +94,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     bloom = night.table(LIVE_FILTER, storage_name)
     live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
     cutoff = grace_cutoff(night, storage_name, refs)
+    old_before = candidate_cutoff(night, storage_name, cutoff, inventory.facts(StorageInventoryFacts).report_as_of)
+    lister = night.lister(storage_name)
     run = begin(night, storage_name, ORPHAN_FILES)
 
     probe = Probe(
@@ -92,7 +103,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         claims_of(night, storage_name, [*refs, *live]),
         ListedFiles(state.files, _paths(live, METADATA_SIDE), storage_name),
         ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
-        Ages.of(night, cutoff, refs),
+        Ages.of(night, old_before, refs),
         uncollected_metadata(),
         suspect(),
         state.files,
@@ -110,7 +121,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
-    missing = missing_metadata(keys, listed) if probed.facts.get("metadata_found", 0) < needed else []
+    missing = missing_metadata(keys, listed, lister) if probed.facts.get("metadata_found", 0) < needed else []
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
     optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
@@ -118,16 +129,20 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name):
         gone = purged_by_rule(spark, night, storage_name)
-        lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone)
+        lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone, lister)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
+    if inventory.facts(StorageInventoryFacts).report is not None:
+        frame = _once(frame)
     doing(f"{sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ())):,} candidates against the live keys themselves")
-    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE])
+    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE])
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
     waterfall = {key[0]: value for key, value in probed.totals.items()}
-    stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE)}
+    stopped = {
+        side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE)
+    }
     facts = OrphanFilesFacts(
-        grace_cutoff=cutoff,
+        grace_cutoff=old_before,
         historical=any(table.facts(LakeRefsFacts).historical for table in refs),
         waterfall={name: total.amount for name, total in sorted(waterfall.items())},
         by_reason={f"{reason}/{lake}": total.amount for (reason, lake), total in sorted(written.totals.items())},
@@ -145,6 +160,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         behind_links_count=len(linked),
         false_negatives=stopped[FALSE_NEGATIVES_SIDE],
         near_misses=stopped[NEAR_MISSES_SIDE],
+        named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(night, run, written)),
         problems=inventory.facts(StorageInventoryFacts).problems,
     )
@@ -207,6 +223,13 @@ def _orphans(
         F.when(lifecycle, F.col("dangling_commits")).alias("dangling_commits"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _once(orphans: DataFrame) -> DataFrame:
+    """Routes aside the rows whose key stands there more than once, unless they stop the plan."""
+    names = orphans.groupBy("key").agg(F.count("key").alias("names"))
+    route = F.when((F.col(ROUTE) == "") & (F.col("names") > 1), NAMED_TWICE_SIDE).otherwise(F.col(ROUTE))
+    return orphans.join(names, "key").select(*[route.alias(ROUTE) if name == ROUTE else F.col(name) for name in orphans.columns])
 
 
 def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:

@@ -1,5 +1,6 @@
 """Lists a storage in rounds. A task that meets more than its share hands the rest back. Only a
-small storage is listed in this process, all others in executors.
+small storage is listed in this process, all others in executors. Where the storage has reports,
+the tasks read the newest one.
 
 Objects below `data/` of a lakeFS repository never change. So a directory there that is as it was
 the night before is not listed again: its rows are carried over (the optimized run). As a check the
@@ -44,7 +45,7 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import CLAIMS, CUTS, DIRECTORIES, LAKE_REFS, PROBLEMS, STORAGE_INVENTORY
-from gc_assets.stores.protocol import Directory, ListingTask, Store, Unfinished
+from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
 BUDGET_ENTRIES: Final = 250_000
@@ -66,16 +67,19 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     Raises `StoreError` naming directories that could not be read: an inventory with a hole is never
     published.
     """
-    state, store = night.state, night.store(storage_name)
+    state, lister = night.state, night.lister(storage_name)
     run = begin(night, storage_name, STORAGE_INVENTORY)
     before = carried_from(night, storage_name)
     known = _known(night, storage_name, before) if before is not None else []
-    carried = store.unchanged(known)
-    tasks = store.plan_listing(parallelism(spark), carried, night.clock.now() - SETTLED_AFTER, _cuts(night, storage_name))
+    carried, now = lister.unchanged(known), night.clock.now()
+    listing = lister.plan(parallelism(spark), now, carried, now - SETTLED_AFTER, _cuts(night, storage_name))
+    tasks, report = listing.tasks, listing.report
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
     if before is not None and carried:
-        rows += collect(read_table(spark, state, STORAGE_INVENTORY, before).mapInArrow(_Carry(store, carried, state.files, run), PARTS_DDL))
+        rows += collect(
+            read_table(spark, state, STORAGE_INVENTORY, before).mapInArrow(_Carry(lister, carried, state.files, run), PARTS_DDL)
+        )
     planned = finished = 0
     while tasks:
         doing(f"{len(tasks):,} places to list, {finished:,} listed")
@@ -96,28 +100,32 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
         names = ", ".join(f"{item['key'] or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
         raise StoreError(
             f"storage {storage_name}: {written.facts['incomplete']:,} places could not be listed, so nothing can be planned: {names}. "
-            "Give the collector the right to read them, or move them out of the storage."
+            "Give the collector the right to read them, or mend what is said of them."
         )
     total = written.totals.get(("objects",), Totals())
-    unfinished = store.unfinished(night.clock.now() - night.storage(storage_name).grace)
+    unfinished = night.store(storage_name).unfinished(night.clock.now() - night.storage(storage_name).grace)
     facts = StorageInventoryFacts(
         objects=total.rows,
         bytes=total.size_bytes,
         problems=problems,
         problem_samples=tuple(Problem.model_validate(sample) for sample in samples),
         tasks=planned,
-        location=store.location,
+        location=night.storage(storage_name).location,
         flow="optimized" if before is not None else "clean",
         full_listing_on=before.facts(StorageInventoryFacts).full_listing_on if before is not None else night.run_date,
         carried_directories=len(carried),
         carried_objects=written.facts.get("carried", 0),
         unfinished=_uploads(unfinished) if unfinished is not None else None,
+        report=report.name if report is not None else None,
+        report_as_of=report.as_of if report is not None else None,
     )
     balances = [
         Balance(name="listing tasks", expected=planned, found=finished),
         Balance(name="objects listed", expected=total.rows, found=written.rows),
         Balance(name="objects carried over", expected=sum(directory.objects for directory in kept), found=written.facts.get("carried", 0)),
     ]
+    if report is not None and report.rows is not None:
+        balances.append(Balance(name=f"rows of report {report.name}", expected=report.rows, found=written.facts.get("report_rows", 0)))
     inputs = [before] if before is not None else []
     return publish(state, run, written, night.clock, inputs=inputs, balances=balances, facts=facts, unsafe=night.unsafe)
 
@@ -184,7 +192,7 @@ def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
 class _Carry:
     """Copies the rows of unchanged directories from an earlier inventory; runs in executors."""
 
-    store: Store
+    lister: Lister
     carried: frozenset[str]
     files: Files
     run: Run
@@ -194,7 +202,7 @@ class _Carry:
         places = pa.array(sorted(self.carried), pa.string())
         objects = size_bytes = digest = 0
         for batch in batches:
-            mine = self.store.carried_objects(batch, places)
+            mine = self.lister.carried_objects(batch, places)
             writer.write(mine)
             objects += mine.num_rows
             size_bytes += pc.sum(mine.column("size_bytes")).as_py() or 0
@@ -215,7 +223,7 @@ class _List:
         problems = PartWriter(self.files, self.run.path, PROBLEMS, PROBLEMS_SIDE)
         directories = PartWriter(self.files, self.run.path, DIRECTORIES, DIRECTORIES_SIDE)
         cuts = PartWriter(self.files, self.run.path, CUTS, CUTS_SIDE)
-        facts: dict[str, Any] = {"tasks": 0, "incomplete": 0, "problems": []}
+        facts: dict[str, Any] = {"tasks": 0, "incomplete": 0, "problems": [], "report_rows": 0}
         leftover: list[ListingTask] = []
         objects = size_bytes = digest = 0
         for batch in batches:
@@ -227,6 +235,7 @@ class _List:
                     size_bytes += pc.sum(step.objects.column("size_bytes")).as_py() or 0
                     digest += _digest(step.objects)
                     leftover += step.leftover
+                    facts["report_rows"] += step.report_rows
                     directories.write(pa.RecordBatch.from_pylist([asdict(item) for item in step.directories], schema=DIRECTORIES))
                     cuts.write(pa.RecordBatch.from_pydict({"key": step.cuts}, schema=CUTS))
                     problems.write(pa.RecordBatch.from_pylist([asdict(problem) for problem in step.problems], schema=PROBLEMS))

@@ -14,6 +14,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import FILE
 from gc_assets.stores.local import lease, listing
+from gc_assets.stores.local.delivery import LocalDelivery
 from gc_assets.stores.local.editing import EditableLocalObjects
 from gc_assets.stores.local.examination import examine
 from gc_assets.stores.local.objects import LocalObjects
@@ -94,5 +95,5 @@ class LocalStore:
 
 
 LOCAL: Final = StoreKind(
-    FILE, "file:///data/warehouse/", QUARANTINES, lambda location, _: LocalStore(location), lambda _: EditableLocalObjects()
+    FILE, "file:///data/warehouse/", QUARANTINES, lambda location, _: LocalStore(location), lambda _: EditableLocalObjects(), LocalDelivery
 )

@@ -28,10 +28,12 @@ from gc_assets.stores.protocol import (
 )
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
+from gc_assets.stores.s3.delivery import S3Delivery
 from gc_assets.stores.s3.examination import examine
 from gc_assets.stores.s3.objects import S3Objects
 from gc_assets.stores.s3.probe import probe
 from gc_assets.stores.s3.quarantine import QUARANTINES, open_quarantine
+from gc_assets.stores.s3.reported import ReportedBucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +101,4 @@ class S3Store:
         return examine(self._bucket, storage, now)
 
 
-S3: Final = StoreKind(SCHEME, "s3://bucket/prefix/", QUARANTINES, S3Store, S3Objects, settings="s3")
+S3: Final = StoreKind(SCHEME, "s3://bucket/prefix/", QUARANTINES, S3Store, S3Objects, S3Delivery, ReportedBucket, settings="s3")

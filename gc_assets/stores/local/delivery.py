@@ -1,0 +1,30 @@
+"""Reads reports that lie on a disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from gc_assets.config.s3 import Places
+from gc_assets.stores.local.objects import LocalObjects, local_path
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDelivery:
+    """`Delivery` on a disk. Executors read it too, so on a cluster the disk is one that all share."""
+
+    places: Places  # a disk is reached in one way
+
+    def folders(self, place: str) -> list[str]:
+        with os.scandir(local_path(place)) as entries:
+            return [f"{entry.name}/" for entry in entries if entry.is_dir()]
+
+    def read(self, address: str) -> bytes:
+        return LocalObjects().read(address)
+
+    def copy(self, address: str, into: IO[bytes]) -> None:
+        with Path(local_path(address)).open("rb") as source:
+            shutil.copyfileobj(source, into)

@@ -1,0 +1,40 @@
+"""Reads reports that lie in a bucket."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO, Final
+
+from gc_assets.config.s3 import Places
+from gc_assets.core.paths import bucket_and_key
+from gc_assets.s3 import pages
+from gc_assets.s3.client import client_of, told
+from gc_assets.s3.requests import payer
+from gc_assets.stores.s3.objects import S3Objects
+
+_PIECE_BYTES: Final = 4 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class S3Delivery:
+    """`Delivery` on S3. `places` says how each address is reached."""
+
+    places: Places
+
+    def folders(self, place: str) -> list[str]:
+        bucket, below = bucket_and_key(place)
+        found: list[str] = []
+        for page in pages.objects(self.places.s3_of(place), bucket, below, delimiter="/"):
+            found += [key[len(below.encode()) :].decode("utf-8", "backslashreplace") for key in page.common]
+        return found
+
+    def read(self, address: str) -> bytes:
+        return S3Objects(self.places).read(address)
+
+    def copy(self, address: str, into: IO[bytes]) -> None:
+        settings = self.places.s3_of(address)
+        bucket, key = bucket_and_key(address)
+        with told(address):
+            body = client_of(settings, "read").get_object(Bucket=bucket, Key=key, **payer(settings))["Body"]
+            for piece in body.iter_chunks(_PIECE_BYTES):
+                into.write(piece)

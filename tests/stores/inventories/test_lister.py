@@ -1,0 +1,427 @@
+"""What a report shows is what the listing of a real bucket shows; and what a report must be to be believed."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gc_assets.config.inventory import InventoryConfig
+from gc_assets.config.models import StorageConfig
+from gc_assets.config.s3 import Places
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.inventories.lister import ReportLister
+from gc_assets.stores.local.delivery import LocalDelivery
+from gc_assets.stores.protocol import INVENTORY_SCHEMA, Listed, Lister, Problem
+from tests.stores.contract import inventory
+from tests.stores.inventories.written import OwnReport, Row, S3Report, in_bucket, lister_of, on_disk, rows_of
+from tests.stores.s3_bench import S3Bench, in_a_bucket
+
+S3_FORMATS = ("CSV", "ORC", "Parquet")
+OWN_FORMATS = ("csv", "parquet")
+# Each breaks a reader that decodes, trims, quotes or normalises.
+ODD = [
+    "a",
+    "sp ace/plus+/%2F/%252F",
+    "double//slash",
+    "dot/./x",
+    "folder/",
+    'quo"te,comma',
+    "new\nline\r\nand\ttab",
+    "e\u0301/\u00e9/\U0001f980",
+    "NULL",
+    "nan",
+    "true",
+    "x" * 800,
+    " leading and trailing ",
+]
+RESERVED = [".gc-assets/lease", ".gc-assets/trash/p/a"]
+
+
+def scan() -> datetime:
+    """A scan that begins after everything that was put, in whole minutes as folders are named."""
+    return datetime.now(UTC).replace(second=0, microsecond=0) + timedelta(minutes=1)
+
+
+def listed(lister: Lister, now: datetime, budget: int = 10**9) -> tuple[list[Row], list[Problem], int]:
+    tasks: list[Any] = list(lister.plan(2, now, frozenset(), now, None).tasks)
+    steps: list[Listed] = []
+    while tasks:
+        for step in pickle.loads(pickle.dumps(tasks.pop())).run(budget):  # noqa: S301  (bytes made on this line)
+            steps.append(step)
+            tasks += step.leftover
+    rows = pa.Table.from_batches([step.objects for step in steps], schema=INVENTORY_SCHEMA).to_pylist()
+    return rows, [problem for step in steps for problem in step.problems], sum(step.report_rows for step in steps)
+
+
+def shown(lister: Lister, now: datetime, budget: int = 10**9) -> dict[str, Row]:
+    """Rows by their keys, each of which was met once, but for where they come from."""
+    rows, problems, _ = listed(lister, now, budget)
+    assert not problems
+    by_key = {row["key"]: {**row, "source": "listing"} for row in rows}
+    assert len(by_key) == len(rows)
+    return by_key
+
+
+def fill(bench: S3Bench) -> None:
+    for number, key in enumerate([*ODD, *RESERVED]):
+        bench.put(key, b"x" * number)
+    if bench.mode == "versioned":
+        bench.put("a", b"newer")
+        bench.put("deleted", b"old")
+        bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + "deleted")
+    bench.client.put_object(Bucket=bench.bucket, Key=bench.prefix.rstrip("/") + "-beside", Body=b"outside")
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["plain", "versions"])
+def bench(request: pytest.FixtureRequest) -> Iterator[S3Bench]:
+    with in_a_bucket("ceph", versioned=request.param) as bench:
+        fill(bench)
+        yield bench
+
+
+@pytest.mark.parametrize("file_format", S3_FORMATS)
+def test_an_s3_inventory_shows_what_the_listing_shows(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+    S3Report(rows_of(bench), scan(), file_format, bench.bucket).write(on_disk(tmp_path))
+    assert shown(lister_of(bench, str(tmp_path)), scan()) == inventory(bench.store)
+
+
+@pytest.mark.parametrize("file_format", OWN_FORMATS)
+def test_a_report_of_ones_own_shows_what_the_listing_shows(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+    OwnReport(rows_of(bench), scan(), file_format, bench.bucket).write(on_disk(tmp_path))
+    assert shown(lister_of(bench, str(tmp_path), "plain"), scan()) == inventory(bench.store)
+
+
+def test_a_report_in_another_bucket_shows_the_same(bench: S3Bench) -> None:
+    with in_a_bucket("ceph", own=True) as reports:
+        S3Report(rows_of(bench), scan(), "Parquet", bench.bucket).write(in_bucket(reports.client, reports.bucket, reports.prefix))
+        assert shown(lister_of(bench, reports.store.location), scan()) == inventory(bench.store)
+
+
+@pytest.mark.parametrize("file_format", S3_FORMATS)
+def test_columns_are_taken_in_the_order_that_the_schema_names(bench: S3Bench, tmp_path: Path, file_format: str) -> None:
+    fields = ["ETag", "LastModifiedDate", "Key", "StorageClass", "Size", "Bucket"]
+    fields += ["IsDeleteMarker", "IsLatest", "VersionId"] if bench.mode == "versioned" else []
+    S3Report(rows_of(bench), scan(), file_format, bench.bucket, fields=fields).write(on_disk(tmp_path))
+    assert shown(lister_of(bench, str(tmp_path)), scan()) == inventory(bench.store)
+
+
+def test_a_file_beyond_the_budget_is_left_over_and_read_in_another_round(bench: S3Bench, tmp_path: Path) -> None:
+    S3Report(rows_of(bench), scan(), "CSV", bench.bucket, files=3).write(on_disk(tmp_path))
+    lister = lister_of(bench, str(tmp_path))
+    (task,) = lister.plan(2, scan(), frozenset(), scan(), None).tasks
+    (first,) = task.run(1)
+    assert (first.objects.num_rows, len(first.leftover)) == (0, 3)
+    assert shown(lister, scan(), budget=1) == inventory(bench.store)
+
+
+# Rows that no bucket was asked for.
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+SCAN = NOW - timedelta(hours=8)
+
+
+def row(key: str, **values: Any) -> Row:
+    named = {
+        "bucket": "source",
+        "key": key,
+        "size": 1,
+        "last_modified_date": SCAN - timedelta(days=9),
+        "e_tag": "e",
+        "storage_class": "STANDARD",
+    }
+    return {**named, "encryption_status": "SSE-S3", **values}
+
+
+class _Bucket:
+    """A fake of `Subject`: a storage that no server holds, so that a report can say anything."""
+
+    bucket = "source"
+
+    def __init__(self, prefix: str = "lake/", versions: bool = False) -> None:
+        self.prefix, self.versions = prefix, versions
+
+    def has_versions(self) -> bool:
+        return self.versions
+
+    def identities(self, etags: Any, sizes: Any, modified: Any) -> Any:
+        del sizes, modified
+        return etags
+
+    def size_of(self, key: str) -> int | None:
+        raise AssertionError(key)
+
+
+def of(location: Path, kind: str = "s3", subject: _Bucket | None = None, **settings: Any) -> ReportLister:
+    inventory = InventoryConfig.model_validate({"kind": kind, "location": str(location), **settings})
+    return ReportLister(inventory, subject or _Bucket(), LocalDelivery(Places()))
+
+
+def met(lister: ReportLister) -> tuple[dict[str, Row], list[Problem]]:
+    steps = [step for task in lister.plan(2, NOW, frozenset(), NOW, None).tasks for step in task.run(10**9)]
+    rows = [row for step in steps for row in step.objects.to_pylist()]
+    assert len({row["key"] for row in rows}) == len(rows)
+    return {row["key"]: row for row in rows}, [problem for step in steps for problem in step.problems]
+
+
+def unreadable(lister: ReportLister) -> str:
+    (problem,) = met(lister)[1]
+    assert problem.is_incomplete
+    return f"{problem.key}: {problem.detail}"
+
+
+def refusal(lister: ReportLister) -> str:
+    with pytest.raises(StoreError) as refused:
+        lister.plan(2, NOW, frozenset(), NOW, None)
+    return str(refused.value)
+
+
+names = st.text(st.sampled_from("/.ab \t\r\n\"',+%2F\x00\x01\x7f\u00e9e\u0301\U0001f980\ufeff"), min_size=1, max_size=12)
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(found=st.lists(names | st.text(min_size=1, max_size=9).filter(lambda key: key.isprintable()), min_size=1, max_size=9, unique=True))
+@pytest.mark.parametrize("kind, file_format", [("s3", "CSV"), ("s3", "ORC"), ("s3", "Parquet"), ("plain", "csv"), ("plain", "parquet")])
+def test_keys_come_back_byte_for_byte(tmp_path: Path, kind: str, file_format: str, found: list[str]) -> None:
+    rows = [row(f"lake/{key}", size=number) for number, key in enumerate(found)]
+    written = S3Report(rows, SCAN, file_format) if kind == "s3" else OwnReport(rows, SCAN, file_format)
+    written.write(on_disk(tmp_path))
+    rows_by_key, problems = met(of(tmp_path, kind))
+    assert {key: shown["size_bytes"] for key, shown in rows_by_key.items()} == {key: number for number, key in enumerate(found)}
+    assert not problems
+
+
+@pytest.mark.parametrize("file_format", S3_FORMATS)
+def test_rows_that_are_no_object_of_the_storage_are_dropped(tmp_path: Path, file_format: str) -> None:
+    versions = {"version_id": "v1", "is_latest": True, "is_delete_marker": False}
+    marker = row("lake/deleted", **{**versions, "is_delete_marker": True, "size": None, "e_tag": None})
+    older = row("lake/deleted", **{**versions, "version_id": "v0", "is_latest": False})
+    others = [row(key, **versions) for key in ("lakes/x", "lak", "other/a", "lake/.gc-assets/lease/1", "LAKE/a")]
+    S3Report([row("lake/a", **versions), marker, older, *others], SCAN, file_format).write(on_disk(tmp_path))
+    rows, problems = met(of(tmp_path, subject=_Bucket(versions=True)))
+    assert {key: shown["version_id"] for key, shown in rows.items()} == {"a": "v1"}
+    assert not problems
+
+
+def test_a_key_that_no_address_can_name_is_told_and_kept(tmp_path: Path) -> None:
+    rows = [f'"source","lake/{name}","1","2026-11-01T00:00:00.000Z","e"' for name in ("", "a", "%FF")]
+    content = gzip.compress("\n".join(rows).encode())
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    files = [{"key": "reports/source/daily/data/x.csv.gz", "size": len(content), "MD5checksum": md5}]
+    fields = ["Bucket", "Key", "Size", "LastModifiedDate", "ETag"]
+    S3Report([], SCAN, fields=fields, manifest={"files": files}).write(on_disk(tmp_path))
+    on_disk(tmp_path)("data/x.csv.gz", content)
+    found, problems = met(of(tmp_path))
+    assert list(found) == ["a"]
+    assert [(problem.key, problem.kind, problem.is_incomplete) for problem in problems] == [
+        ("\\xff", "not_utf8", False),
+        ("", "special", False),
+    ]
+
+
+def test_what_a_bucket_without_versions_is_told_of_versions_is_dropped(tmp_path: Path) -> None:
+    S3Report([row("lake/a", version_id="", is_latest=True, is_delete_marker=False)], SCAN).write(on_disk(tmp_path))
+    assert met(of(tmp_path))[0]["a"]["version_id"] is None
+
+
+def test_an_object_from_before_the_bucket_had_versions_has_the_version_null(tmp_path: Path) -> None:
+    S3Report([row("lake/a", version_id=None, is_latest=True, is_delete_marker=False)], SCAN).write(on_disk(tmp_path))
+    assert met(of(tmp_path, subject=_Bucket(versions=True)))[0]["a"]["version_id"] == "null"
+
+
+# Which report counts
+
+
+def test_the_newest_finished_report_counts(tmp_path: Path) -> None:
+    for hours, key in ((60, "oldest"), (30, "older"), (8, "newest")):
+        S3Report([row(f"lake/{key}")], NOW - timedelta(hours=hours), files=1).write(on_disk(tmp_path))
+    assert list(met(of(tmp_path))[0]) == ["newest"]
+
+
+def test_a_report_that_is_being_written_leaves_the_one_before_in_force_and_doctor_says_so(tmp_path: Path) -> None:
+    S3Report([row("lake/before")], SCAN - timedelta(days=1), files=1).write(on_disk(tmp_path))
+    S3Report([row("lake/unfinished")], SCAN, files=1, unfinished=True).write(on_disk(tmp_path))
+    lister = of(tmp_path)
+    assert list(met(lister)[0]) == ["before"]
+    findings = list(lister.examine(StorageConfig(name="s", location="s3://source/lake/"), NOW))
+    assert [(finding.check, finding.verdict) for finding in findings] == [("inventory", "warn"), ("inventory", "ok")]
+    assert "2026-11-22T04-00Z/manifest.checksum: not finished" in findings[0].found
+    assert "2026-11-21T04-00Z/manifest.json: scan of 2026-11-21T04:00:00+00:00, 1d8h ago, 1 files" in findings[1].found
+
+
+def test_the_time_of_a_report_is_the_earlier_of_its_folder_and_its_manifest(tmp_path: Path) -> None:
+    earlier = SCAN - timedelta(hours=3)
+    S3Report([row("lake/a")], SCAN, manifest={"creationTimestamp": str(int(earlier.timestamp() * 1000))}).write(on_disk(tmp_path))
+    report = of(tmp_path).plan(2, NOW, frozenset(), NOW, None).report
+    assert report is not None
+    assert (report.as_of, report.rows) == (earlier, None)
+
+
+# Each edge from both sides.
+
+
+@pytest.mark.parametrize("age, refused", [("8h", False), ("7h59m", True)])
+def test_a_report_may_be_as_old_as_max_inventory_age(tmp_path: Path, age: str, refused: bool) -> None:
+    S3Report([row("lake/a")], SCAN).write(on_disk(tmp_path))
+    lister = of(tmp_path, max_inventory_age=age)
+    if refused:
+        assert "2026-11-22T04:00:00+00:00: older than max_inventory_age (7h59m)" in refusal(lister)
+    else:
+        assert list(met(lister)[0]) == ["a"]
+
+
+def test_a_report_of_days_to_come_is_refused(tmp_path: Path) -> None:
+    S3Report([row("lake/a")], NOW + timedelta(hours=1)).write(on_disk(tmp_path))
+    assert "set the clocks" in refusal(of(tmp_path))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no report": ({}, {}, "there is no report in"),
+    "not finished": ({"unfinished": True}, {}, "manifest.checksum is missing. Wait for a report"),
+    "another bucket": ({"manifest": {"sourceBucket": "other"}}, {}, "is about the bucket 'other', expected 'source'"),
+    "no versions": ({}, {"versions": True}, "Let the inventory include all versions"),
+    "no etag": ({"fields": ["Bucket", "Key", "Size", "LastModifiedDate"]}, {}, "add the field ETag to the configuration"),
+    "no size": ({"fields": ["Bucket", "Key", "ETag", "LastModifiedDate"]}, {}, "add the field Size to the configuration"),
+    "no time": ({"fields": ["Bucket", "Key", "ETag", "Size"]}, {}, "add the field LastModifiedDate to the configuration"),
+    "another version": ({"manifest": {"version": "2030-01-01"}}, {}, "its version is '2030-01-01', and this release knows 2016-11-30"),
+    "another format": ({"manifest": {"fileFormat": "Avro"}}, {}, "its format is 'Avro', expected csv, orc, parquet"),
+    "no time of creation": ({"manifest": {"creationTimestamp": "soon"}}, {}, "expected milliseconds since 1970"),
+    "a time beyond the calendar": ({"manifest": {"creationTimestamp": "9" * 30}}, {}, "expected milliseconds since 1970"),
+    "no list of files": ({"manifest": {"files": None}}, {}, "files is None, expected a list"),
+    "a damaged manifest": ({"spoil": lambda name, content: content[:-1] if name.endswith(".json") else content}, {}, "its MD5 is"),
+    "a damaged checksum": (
+        {"spoil": lambda name, content: b"0" * 32 if name.endswith("sum") else content},
+        {},
+        "the checksum file says 000",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_report_that_must_not_be_believed_is_refused_by_name(tmp_path: Path, case: str) -> None:
+    spoilt, subject, words = REFUSED[case]
+    tmp_path.joinpath("data").mkdir()
+    if case != "no report":
+        S3Report([row("lake/a")], SCAN, **spoilt).write(on_disk(tmp_path))
+    message = refusal(of(tmp_path, subject=_Bucket(**subject)))
+    assert words in message
+    assert str(tmp_path) in message
+
+
+def _cut(name: str, content: bytes) -> bytes:
+    return content[:-3] if name.startswith("data/") else content
+
+
+def _flipped(name: str, content: bytes) -> bytes:
+    return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:] if name.startswith("data/") else content
+
+
+def _gone(name: str, content: bytes) -> bytes | None:
+    return None if name.startswith("data/") else content
+
+
+DAMAGED: dict[str, tuple[dict[str, Any], str]] = {
+    "cut": ({"spoil": _cut}, "bytes, the manifest says"),
+    "flipped": ({"spoil": _flipped}, "its MD5 is"),
+    "gone": ({"spoil": _gone}, "No such file"),
+    "of another bucket": ({"rows": [row("lake/a", bucket="other")]}, "a row is about the bucket 'other', expected 'source'"),
+    "without a size": ({"rows": [row("lake/a", size=None)]}, "the row of b'a' has no size_bytes"),
+    "with a size of words": ({"rows": [row("lake/a", size="large")]}, "'large'"),
+    "with a time of words": ({"rows": [row("lake/a", last_modified_date="lately")]}, "'lately'"),
+    "with a flag of words": ({"rows": [row("lake/a", version_id="v", is_latest="may", is_delete_marker=False)]}, "'may', expected true"),
+    "without an etag": ({"rows": [row("lake/a", e_tag=None)]}, "the row of b'a' has no etag"),
+    "of another format": ({"manifest": {"fileFormat": "Parquet", "fileSchema": "message s3 { optional int64 size; optional int64 "
+                          "last_modified_date; optional binary e_tag }"}}, "Parquet magic bytes not found"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_file_that_is_not_what_the_manifest_says_makes_the_listing_incomplete(tmp_path: Path, case: str) -> None:
+    spoilt, words = DAMAGED[case]
+    values: dict[str, Any] = {"rows": [row("lake/a")], "scan": SCAN, "files": 1, **spoilt}
+    S3Report(**values).write(on_disk(tmp_path))
+    message = unreadable(of(tmp_path))
+    assert words in message
+    assert f"{tmp_path}/data/11220400-0000.csv.gz" in message
+
+
+def test_a_row_that_does_not_say_whether_it_is_the_latest_makes_the_listing_incomplete(tmp_path: Path) -> None:
+    S3Report([row("lake/a", version_id="v", is_latest=None, is_delete_marker=False)], SCAN, files=1).write(on_disk(tmp_path))
+    assert "does not say whether it is the latest version" in unreadable(of(tmp_path, subject=_Bucket(versions=True)))
+
+
+OWN_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "keys that are not the storage's": (
+        {"prefix": "lake/sub/"},
+        "has the keys that begin with 'lake/sub/', and the storage's begin with 'lake/'",
+    ),
+    "another bucket": ({"manifest": {"bucket": "other"}}, "is about the bucket 'other'"),
+    "no rows": ({"file": {"rows": None}}, "rows is None, expected a whole number"),
+    "a file elsewhere": ({"file": {"name": "../part-0.parquet"}}, "expected the name of a file beside the manifest"),
+    "no JSON": ({"manifest": {"files": "part-0.parquet"}}, "files is 'part-0.parquet', expected a list"),
+}
+
+
+@pytest.mark.parametrize("case", OWN_REFUSED)
+def test_a_report_of_ones_own_that_must_not_be_believed_is_refused_by_name(tmp_path: Path, case: str) -> None:
+    spoilt, words = OWN_REFUSED[case]
+    OwnReport([row("lake/a")], SCAN, **spoilt).write(on_disk(tmp_path))
+    assert words in refusal(of(tmp_path, "plain"))
+
+
+def test_a_storage_that_is_a_whole_bucket_takes_all_keys(tmp_path: Path) -> None:
+    S3Report([row("lake/a"), row("b"), row(".gc-assets/x")], SCAN).write(on_disk(tmp_path))
+    assert set(met(of(tmp_path, subject=_Bucket(prefix="")))[0]) == {"lake/a", "b"}
+
+
+def test_a_look_up_tells_what_is_there_and_one_that_is_refused_names_the_key() -> None:
+    with in_a_bucket("ceph") as bench:
+        bench.put("there", b"four")
+        assert lister_of(bench, "/reports").look_up(["there", "not there", "the"]) == [4, None, None]
+        stranger = replace(bench, places=Places(default=bench.places.default.model_copy(update={"profile": "stranger"})))
+        with pytest.raises(StoreError, match="'there' is in no report, and cannot be looked up: 403"):
+            lister_of(stranger, "/reports").look_up(["there"])
+
+
+@pytest.mark.parametrize("prefix", ["", "la", "lake/"])
+def test_a_report_covers_a_storage_whose_keys_begin_as_its_own(tmp_path: Path, prefix: str) -> None:
+    OwnReport([row("lake/a")], SCAN, prefix=prefix).write(on_disk(tmp_path))
+    assert list(met(of(tmp_path, "plain"))[0]) == ["a"]
+
+
+@pytest.mark.parametrize("file_format", OWN_FORMATS)
+def test_a_file_with_fewer_rows_than_its_manifest_says_makes_the_listing_incomplete(tmp_path: Path, file_format: str) -> None:
+    OwnReport([row("lake/a")], SCAN, file_format, file={"rows": 2}).write(on_disk(tmp_path))
+    assert "it has 1 rows, the manifest says 2" in unreadable(of(tmp_path, "plain"))
+
+
+@pytest.mark.parametrize("missing", ["key", "size_bytes", "last_modified", "etag"])
+def test_a_report_of_ones_own_without_a_column_names_it(tmp_path: Path, missing: str) -> None:
+    names = {"key": "key", "size_bytes": "size", "last_modified": "last_modified_date", "etag": "e_tag"}
+    short = {name: value for name, value in row("lake/a").items() if name != names[missing]}
+    OwnReport([short], SCAN).write(on_disk(tmp_path))
+    assert f"it has no column {missing}, only" in unreadable(of(tmp_path, "plain"))
+
+
+def test_an_empty_report_is_a_listing_without_objects(tmp_path: Path) -> None:
+    for file_format in S3_FORMATS:
+        S3Report([], SCAN, file_format, files=1, fields=["Key", "Size", "LastModifiedDate", "ETag"]).write(on_disk(tmp_path))
+        assert met(of(tmp_path)) == ({}, [])
+
+
+@pytest.mark.parametrize("first", [b"\n", b"\xff\xfe,key\n"])
+def test_a_csv_of_ones_own_without_a_header_makes_the_listing_incomplete(tmp_path: Path, first: bytes) -> None:
+    content = first + b"lake/a,1,2026-11-01T00:00:00Z,e\n"
+    OwnReport([], SCAN, "csv", file={"size": len(content), "rows": 1}).write(on_disk(tmp_path))
+    on_disk(tmp_path)(f"{SCAN:%Y-%m-%dT%H-%M-%SZ}/part-0.csv", content)
+    assert "expected the names of its columns" in unreadable(of(tmp_path, "plain"))

@@ -1,0 +1,175 @@
+"""Reports of Azure and of Google Cloud Storage, as their manifests and rows are documented. No store of this release is about either."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gc_assets.core.errors import FormatError
+from gc_assets.stores.inventories import azure, gcs
+from gc_assets.stores.inventories.columns import batches
+from gc_assets.stores.inventories.report import Normalised
+
+Row = dict[str, Any]
+SCAN = datetime(2026, 1, 5, 1, tzinfo=UTC)
+AT = datetime(2025, 12, 1, 2, 3, 4, tzinfo=UTC)
+
+
+def read(path: Path, rows: list[Row], file_format: str, normalised: Normalised, bucket: str) -> list[Row]:
+    """What comes back of rows that a vendor's file holds."""
+    if file_format == "csv":
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(rows[0])
+        writer.writerows([_cell(value) for value in row.values()] for row in rows)
+        path.write_bytes(text.getvalue().encode())
+        return [row for batch in batches(str(path), "csv", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return [row for batch in batches(str(path), "parquet", None, set(rows[0])) for row in normalised(batch, bucket).to_pylist()]
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+# Azure
+
+
+def azure_manifest(**said: Any) -> bytes:
+    filters = {"blobTypes": ["blockBlob"], "includeBlobVersions": True, "prefixMatch": ["lake/warehouse/"]}
+    rule = {"filters": filters, "format": "parquet", "objectType": "blob", "schedule": "daily"}
+    document = {
+        "destinationContainer": "reports",
+        "endpoint": "https://account.blob.core.windows.net",
+        "files": [{"blob": "2026/01/05/01-00-00/rule/rule.parquet", "size": 9}],
+        "inventoryCompletionTime": "2026-01-05T01:10:00Z",
+        "inventoryStartTime": "2026-01-05T01:00:00Z",
+        "ruleDefinition": {**rule, **said.pop("rule", {})},
+        "ruleName": "rule",
+        "status": "Succeeded",
+        "summary": {"objectCount": 4, "totalObjectSize": 7},
+        "version": "1.0",
+    }
+    return json.dumps({**document, **said}).encode()
+
+
+def azure_read(content: bytes, checksum: bytes | None = None) -> Any:
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest().encode()
+    return azure.manifest(content, checksum or md5, "rule-manifest.json", "az://reports/")
+
+
+def test_an_azure_manifest_names_its_files_their_time_and_how_many_rows_they_have() -> None:
+    found = azure_read(azure_manifest())
+    assert (found.bucket, found.prefixes, found.as_of, found.rows, found.versions) == ("lake", ("warehouse/",), SCAN, 4, True)
+    assert [(file.address, file.size_bytes) for file in found.files] == [("az://reports/2026/01/05/01-00-00/rule/rule.parquet", 9)]
+
+
+@pytest.mark.parametrize("status", ["Pending", "PartiallySucceeded", "Failed"])
+def test_an_azure_run_that_did_not_succeed_is_refused(status: str) -> None:
+    with pytest.raises(FormatError, match=f"its status is {status}, expected Succeeded"):
+        azure_read(azure_manifest(status=status))
+
+
+def test_an_azure_manifest_of_another_checksum_is_refused() -> None:
+    with pytest.raises(FormatError, match="the checksum file says 0123"):
+        azure_read(azure_manifest(), b"0123")
+
+
+@pytest.mark.parametrize("prefixes, words", [([], "all"), (["lake/", "other/"], "2")])
+def test_an_azure_rule_that_is_not_about_one_container_is_refused(prefixes: list[str], words: str) -> None:
+    with pytest.raises(FormatError, match=f"it is about {words} containers"):
+        azure_read(azure_manifest(rule={"filters": {"prefixMatch": prefixes}}))
+
+
+def blob(name: str, **values: Any) -> Row:
+    row = {"Name": name, "Last-Modified": AT, "Content-Length": 3, "Etag": "0x8D", "AccessTier": "Hot", "VersionId": "v", "Snapshot": None}
+    return {**row, "IsCurrentVersion": True, "Deleted": None, **values}
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_only_current_azure_blobs_are_the_latest(tmp_path: Path, file_format: str) -> None:
+    rows = [
+        blob("lake/a b+%2F//\u00e9"),
+        blob("lake/older", IsCurrentVersion=None),
+        blob("lake/gone", Deleted=True),
+        blob("lake/snapshot", Snapshot="2026-01-01T00:00:00.0000000Z"),
+    ]
+    found = read(tmp_path / "rule", rows, file_format, azure.rows, "lake")
+    assert [row["is_latest"] for row in found] == [True, False, False, False]
+    assert found[0] == {
+        "key": "a b+%2F//\u00e9".encode(),
+        "size_bytes": 3,
+        "last_modified": AT,
+        "etag": "0x8D",
+        "version_id": "v",
+        "is_latest": True,
+        "is_marker": False,
+        "storage_class": "Hot",
+    }
+
+
+def test_an_azure_row_of_another_container_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="a row is about b'lakes/a', expected a name below 'lake'"):
+        read(tmp_path / "rule", [blob("lake/a"), blob("lakes/a")], "csv", azure.rows, "lake")
+
+
+# Google Cloud Storage
+
+SHARDS = {f"7f_2026-01-05T01:00_{number}.csv": 5 for number in range(2)}
+
+
+def gcs_manifest(**said: Any) -> bytes:
+    document = {
+        "report_config": {"display_name": "daily"},
+        "records_processed": 3,
+        "snapshot_time": "2026-01-05T01:00:00Z",
+        "target_datetime": "2026-01-05T00:00:00Z",
+        "shard_count": 2,
+        "report_shards_file_names": list(SHARDS),
+    }
+    return json.dumps({**document, **said}).encode()
+
+
+def test_a_gcs_manifest_names_its_shards_their_time_and_how_many_rows_they_have() -> None:
+    found = gcs.manifest(gcs_manifest(), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
+    assert (found.bucket, found.as_of, found.rows, found.file_format) == ("lake", SCAN, 3, "csv")
+    assert [file.address for file in found.files] == [f"gs://reports/{name}" for name in SHARDS]
+
+
+@pytest.mark.parametrize(
+    "said, words",
+    [
+        ({"shard_count": 3}, "it names 2 files, expected 3"),
+        ({"report_shards_file_names": [*list(SHARDS)[:1], "7f_9.csv"]}, "its file 7f_9.csv is missing"),
+        ({"records_processed": "3"}, "records_processed is '3', expected a whole number"),
+        ({"snapshot_time": "2026-01-05T01:00:00"}, "has no zone"),
+        ({"report_shards_file_names": [], "shard_count": 0}, "its files are of 0 formats"),
+    ],
+)
+def test_a_gcs_report_that_is_not_whole_is_refused(said: dict[str, Any], words: str) -> None:
+    with pytest.raises(FormatError, match=words):
+        gcs.manifest(gcs_manifest(**said), "7f_manifest.json", "gs://reports/", "lake", SHARDS)
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_only_live_gcs_objects_are_the_latest(tmp_path: Path, file_format: str) -> None:
+    named = {"bucket": "lake", "size": 3, "updated": AT, "etag": "CJ=", "generation": 17, "storageClass": "STANDARD"}
+    rows = [{"name": "a\nb", **named, "timeDeleted": None}, {"name": "c", **named, "timeDeleted": SCAN}]
+    found = read(tmp_path / "shard", rows, file_format, gcs.rows, "lake")
+    assert [(row["key"], row["is_latest"], row["version_id"], row["last_modified"]) for row in found] == [
+        (b"a\nb", True, "17", AT),
+        (b"c", False, "17", AT),
+    ]
+    with pytest.raises(FormatError, match="a row is about the bucket 'lake', expected 'other'"):
+        read(tmp_path / "shard", rows, file_format, gcs.rows, "other")

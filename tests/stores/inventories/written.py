@@ -1,0 +1,215 @@
+"""Reports as vendors and people write them, from what a bucket holds. Written by the documented layouts, with none of the code under test.
+
+The layouts are those of AWS S3 Inventory (User Guide, storage-inventory-location) and of `docs/s3.md` for reports of one's own.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import orc
+
+from gc_assets.config.inventory import InventoryConfig
+from gc_assets.config.models import StorageConfig
+from gc_assets.stores.protocol import Lister
+from gc_assets.stores.store import open_lister
+from tests.stores.s3_bench import S3Bench
+
+Row = dict[str, Any]
+Put = Callable[[str, bytes], None]
+
+# The field of the configuration, the column of ORC and Parquet, its type in Arrow and in each `fileSchema`.
+FIELDS: Final = (
+    ("Bucket", "bucket", pa.string(), "string", "required binary {} (UTF8)"),
+    ("Key", "key", pa.string(), "string", "required binary {} (UTF8)"),
+    ("VersionId", "version_id", pa.string(), "string", "optional binary {} (UTF8)"),
+    ("IsLatest", "is_latest", pa.bool_(), "boolean", "optional boolean {}"),
+    ("IsDeleteMarker", "is_delete_marker", pa.bool_(), "boolean", "optional boolean {}"),
+    ("Size", "size", pa.int64(), "bigint", "optional int64 {}"),
+    ("LastModifiedDate", "last_modified_date", pa.timestamp("ms", "UTC"), "timestamp", "optional int64 {} (TIMESTAMP(MILLIS,true))"),
+    ("ETag", "e_tag", pa.string(), "string", "optional binary {} (UTF8)"),
+    ("StorageClass", "storage_class", pa.string(), "string", "optional binary {} (UTF8)"),
+    ("EncryptionStatus", "encryption_status", pa.string(), "string", "optional binary {} (UTF8)"),
+)
+OF_VERSIONS: Final = {"VersionId", "IsLatest", "IsDeleteMarker"}
+
+
+def rows_of(bench: S3Bench, everything: bool = True) -> list[Row]:
+    """What boto3 lists, by the names of the columns of ORC and Parquet; the storage's prefix, or the whole bucket."""
+    prefix = "" if everything else bench.prefix
+    asked = {"Bucket": bench.bucket, "Prefix": prefix}
+    if bench.mode != "versioned":
+        found = [item for page in bench.client.get_paginator("list_objects_v2").paginate(**asked) for item in page.get("Contents", [])]
+        return [_row(bench.bucket, item) for item in found]
+    pages = list(bench.client.get_paginator("list_object_versions").paginate(**asked))
+    versions = [{**item, "IsDeleteMarker": False} for page in pages for item in page.get("Versions", [])]
+    versions += [{**item, "IsDeleteMarker": True} for page in pages for item in page.get("DeleteMarkers", [])]
+    return [{**_row(bench.bucket, item), **_version(item)} for item in versions]
+
+
+def _row(bucket: str, item: Mapping[str, Any]) -> Row:
+    etag = item.get("ETag")
+    named: Row = {"bucket": bucket, "key": item["Key"], "last_modified_date": item["LastModified"]}
+    named |= {"size": item.get("Size"), "e_tag": etag and etag.strip('"'), "storage_class": item.get("StorageClass")}
+    return {**named, "encryption_status": "NOT-SSE"}
+
+
+def _version(item: Mapping[str, Any]) -> Row:
+    return {"version_id": item["VersionId"], "is_latest": item["IsLatest"], "is_delete_marker": item["IsDeleteMarker"]}
+
+
+@dataclass
+class S3Report:
+    """An S3 Inventory of these rows in `<below>YYYY-MM-DDTHH-MMZ/`. What a test spoils is a field."""
+
+    rows: Sequence[Row]
+    scan: datetime
+    file_format: str = "CSV"
+    bucket: str = "source"
+    fields: Sequence[str] | None = None
+    files: int = 2
+    manifest: dict[str, Any] = field(default_factory=dict)
+    unfinished: bool = False
+    spoil: Callable[[str, bytes], bytes | None] = lambda _, content: content
+
+    def write(self, put: Put) -> None:
+        files = []
+        for number in range(self.files):
+            content = self._content(self.rows[number :: self.files])
+            name = f"data/{self.scan:%m%d%H%M}-{number:04d}.{'csv.gz' if self.file_format == 'CSV' else self.file_format.lower()}"
+            md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+            files.append({"key": f"reports/{self.bucket}/daily/{name}", "size": len(content), "MD5checksum": md5})
+            self._put(put, name, content)
+        folder = f"{self.scan:%Y-%m-%dT%H-%MZ}/"
+        said = {
+            "sourceBucket": self.bucket,
+            "destinationBucket": "arn:aws:s3:::reports",
+            "version": "2016-11-30",
+            "creationTimestamp": str(int(self.scan.timestamp() * 1000)),
+            "fileFormat": self.file_format,
+            "fileSchema": self._schema(),
+            "files": files,
+        }
+        content = json.dumps({**said, **self.manifest}).encode()
+        self._put(put, f"{folder}manifest.json", content)
+        put(f"hive/dt={self.scan:%Y-%m-%d-%H-%M}/symlink.txt", b"")
+        if not self.unfinished:
+            self._put(put, f"{folder}manifest.checksum", hashlib.md5(content, usedforsecurity=False).hexdigest().encode())
+
+    def _put(self, put: Put, name: str, content: bytes) -> None:
+        spoilt = self.spoil(name, content)
+        if spoilt is not None:
+            put(name, spoilt)
+
+    def _columns(self) -> list[tuple[str, str, pa.DataType, str, str]]:
+        versions = any("version_id" in row for row in self.rows)
+        named = self.fields or [name for name, *_ in FIELDS if versions or name not in OF_VERSIONS]
+        return [next(column for column in FIELDS if column[0] == name) for name in named]
+
+    def _schema(self) -> str:
+        columns = self._columns()
+        if self.file_format == "CSV":
+            return ", ".join(name for name, *_ in columns)
+        if self.file_format == "ORC":
+            return f"struct<{','.join(f'{column}:{kind}' for _, column, _, kind, _ in columns)}>"
+        return f"message s3.inventory {{ {' '.join(text.format(column) + ';' for _, column, _, _, text in columns)} }}"
+
+    def _content(self, rows: Sequence[Row]) -> bytes:
+        columns = self._columns()
+        if self.file_format == "CSV":
+            text = io.StringIO()
+            writer = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
+            writer.writerows([_cell(name, row.get(column)) for name, column, *_ in columns] for row in rows)
+            return gzip.compress(text.getvalue().encode())
+        schema = pa.schema([(column, kind) for _, column, kind, *_ in columns])
+        table, out = (
+            pa.Table.from_pylist([{column: row.get(column) for column in schema.names} for row in rows], schema=schema),
+            io.BytesIO(),
+        )
+        if self.file_format == "ORC":
+            orc.write_table(table, out, compression="ZLIB")
+        else:
+            pq.write_table(table, out, compression="snappy")
+        return out.getvalue()
+
+
+def _cell(name: str, value: object) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%dT%H:%M:%S}.{value.microsecond // 1000:03d}Z"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else quote_plus(str(value), safe="/*-._") if name == "Key" else str(value)
+
+
+# The columns of a report of one's own, by those of ORC and Parquet.
+OWN: Final = {"size": "size_bytes", "last_modified_date": "last_modified", "e_tag": "etag"}
+
+
+@dataclass
+class OwnReport:
+    """A report of one's own."""
+
+    rows: Sequence[Row]
+    scan: datetime
+    file_format: str = "parquet"
+    bucket: str = "source"
+    prefix: str = ""
+    manifest: dict[str, Any] = field(default_factory=dict)
+    file: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, put: Put) -> None:
+        folder = f"{self.scan:%Y-%m-%dT%H-%M-%SZ}/"
+        rows = [{OWN.get(name, name): value for name, value in row.items() if name != "encryption_status"} for row in self.rows]
+        content = self._csv(rows) if self.file_format == "csv" else self._parquet(rows)
+        put(f"{folder}part-0.{self.file_format}", content)
+        file = {"name": f"part-0.{self.file_format}", "size": len(content), "rows": len(rows), **self.file}
+        versions = any("version_id" in row for row in rows)
+        said = {"bucket": self.bucket, "prefix": self.prefix, "format": self.file_format, "versions": versions, "files": [file]}
+        put(f"{folder}manifest.json", json.dumps({**said, **self.manifest}).encode())
+
+    def _csv(self, rows: Sequence[Row]) -> bytes:
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        names = list(rows[0]) if rows else ["key", "size_bytes", "last_modified", "etag"]
+        writer.writerow(names)
+        writer.writerows([_cell("", row[name]) for name in names] for row in rows)
+        return text.getvalue().encode()
+
+    def _parquet(self, rows: Sequence[Row]) -> bytes:
+        out = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(list(rows)), out)
+        return out.getvalue()
+
+
+def on_disk(root: Path) -> Put:
+    def put(name: str, content: bytes) -> None:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    return put
+
+
+def in_bucket(client: Any, bucket: str, below: str) -> Put:
+    return lambda name, content: client.put_object(Bucket=bucket, Key=below + name, Body=content)
+
+
+def lister_of(bench: S3Bench, location: str, kind: str = "s3", **settings: Any) -> Lister:
+    inventory = InventoryConfig.model_validate({"kind": kind, "location": location, **settings})
+    return open_lister(StorageConfig(name="s", location=bench.store.location, inventory=inventory), bench.places)
+
+
+def formats() -> Iterator[str]:
+    yield from ("CSV", "ORC", "Parquet")
