@@ -114,10 +114,8 @@ class Icechunk:
 
     def readable(self) -> None:
         repo, sums = icechunk.Repository.open(self.storage), dict[str, list[int]]()
-        (*later, first) = (info.id for info in repo.ancestry(branch="main"))
-        retained = self.house.commits("retained", "weather")
-        assert {*later, first} <= retained
-        for snapshot in retained - {first}:  # which is empty
+        *_, first = repo.ancestry(branch="main")
+        for snapshot in self.house.commits("retained", "weather") - {first.id}:  # which holds nothing
             group = zarr.open_group(repo.readonly_session(snapshot_id=snapshot).store, mode="r")
             sums[snapshot] = [int(array[...].sum()) for _, array in sorted(group.arrays())]
         assert sums[repo.lookup_branch("main")] == sums[repo.lookup_tag("kept")] == [0, 4, 8]
