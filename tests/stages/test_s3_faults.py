@@ -51,9 +51,7 @@ def log(house: BucketHouse) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("mode", ["trash", "versioned"])
-def test_only_the_objects_that_were_planned_go_whatever_others_did_meanwhile(
-    mode: QuarantineMode, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: QuarantineMode, spark: SparkSession, tmp_path: Path) -> None:
     def fails(request: Request) -> bool:
         return request.method == "PUT" and request.target.endswith("/kept")
 
@@ -94,7 +92,7 @@ def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_
             assert f"'{PLACE}{name}': bucket {house.bench.bucket} does not keep versions by now" in error
             assert "enable versioning" in error
         version_status(house.bench, "Enabled")
-        house.now += timedelta(minutes=1)
+        house.now += timedelta(days=1)
         again = house.plan()
         assert counts(house.carry_out(again).books) == {("quarantine", "done"): len(LOST)}
         assert house.restore(again.plan_id)[1] == {"done": len(LOST)}
@@ -110,7 +108,7 @@ def test_where_versioning_was_switched_on_between_nights_the_trash_is_restored_a
         version_status(house.bench, "Enabled")
         house.bench.put(f"{PLACE}later", b"later")
         house.settings["quarantine_days"] = 30
-        house.now += timedelta(days=4)
+        house.now += timedelta(days=1)
         header_later = house.plan()
         assert house.planned(PLACE) == {"later": "quarantine"}
         assert counts(house.carry_out(header_later).books) == {("quarantine", "denied"): 1}
@@ -118,7 +116,7 @@ def test_where_versioning_was_switched_on_between_nights_the_trash_is_restored_a
         assert f"bucket {house.bench.bucket} keeps versions" in error
         assert "use `quarantine: versioned`" in error
         assert house.restore(header.plan_id)[1] == {"done": len(LOST)}
-        assert house.contents() == before | house.contents()
+        assert before.items() <= house.contents().items()
 
 
 def test_a_listing_that_is_denied_or_knows_us_no_more_in_its_middle_publishes_nothing(

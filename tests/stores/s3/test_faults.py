@@ -109,12 +109,10 @@ def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.Monke
     server = shared("ceph").settings
     with in_a_bucket("ceph") as bench:
         bench.put("a", b"x")
+        nowhere = server.model_copy(update={"endpoint": "http://127.0.0.1:9"})
         wrong = {
             f"s3://{bench.bucket}-gone/": (server, "there is no such bucket; mend the location, or `s3.endpoint`"),
-            f"s3://{bench.bucket}/": (
-                server.model_copy(update={"endpoint": "http://127.0.0.1:9"}),
-                "look at the network and at `s3.endpoint`",
-            ),
+            f"s3://{bench.bucket}/": (nowhere, "look at the network and at `s3.endpoint`"),
             f"s3://{bench.bucket}/lake/": (shared("ceph").as_stranger().settings, "docs/s3.md lists what each role needs"),
         }
         for location, (settings, way_out) in wrong.items():
