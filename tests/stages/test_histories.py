@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.objects import EditableObjects, Objects
+from gc_assets.core.objects import Objects
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
@@ -120,7 +120,7 @@ class Forest:
 
     trees: Sequence[Tree]
     address: str
-    objects: EditableObjects
+    objects: Objects
     bench: S3Bench | None = None
 
     def house(self, spark: SparkSession) -> Lakehouse:
@@ -138,7 +138,7 @@ def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest
         return
     with in_a_bucket("ceph", prefix="lakes/") as bench, mirrored(warehouse, bench, *(tree.path for tree in some)) as dated:
         FOLDERS_OF[bench.store.location] = f"{warehouse}/"
-        yield Forest(some, bench.store.location, dated.store.editable, dated)
+        yield Forest(some, bench.store.location, dated.store.objects, dated)
 
 
 def verdict_of(tree: Tree) -> Verdict:
