@@ -74,7 +74,7 @@ def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: Quaranti
         assert all(f"{PLACE}{name}" in error for name, (outcome, error) in told.items() if outcome != "done")
         assert sum(counts(applied.books).values()) == len(LOST)
         if mode == "trash":
-            assert "nothing was deleted" in told["kept"][1] or house.bench.get(f"{PLACE}kept") == b"kept"
+            assert house.bench.get(f"{PLACE}kept") == b"kept"
             house.apply(header)
             assert log(house) == told | {"kept": ("done", "")}
         house.restore(header.plan_id)
