@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
 from gc_assets.state.files import Files
+from tests.lakes.lakefs.fake_server import KEY_ID
 from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
 from tests.lakes.nessie.server import Server
 from tests.s3.servers import OWNER, STRANGER, shared
@@ -41,12 +42,12 @@ def settings_of(house: BucketHouse) -> dict[str, Any]:
         if lake.kind == "iceberg":
             known = {name: value.get_secret_value() for name, value in lake.catalog.items()}
             plain["catalog"] = known | {"s3.secret-access-key": "${S3_SECRET}"}
-        plain |= {"access_key_id": "known-id", "secret_access_key": "${LAKEFS_SECRET}"} if lake.kind == "lakefs" else {}
+        plain |= {"access_key_id": KEY_ID, "secret_access_key": "${LAKEFS_SECRET}"} if lake.kind == "lakefs" else {}
         plain |= {"token": "${NESSIE_TOKEN}"} if lake.kind == "nessie" else {}
         described.append(plain)
     s3 = house.s3.model_dump(mode="json", exclude_none=True)
     where = {"name": "warehouse", "location": house.bench.store.location, "quarantine": "trash"}
-    storage = {**where, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0}
+    storage = {**where, "mode": "apply", "quarantine_days": 0}
     return {"state": house.state, "s3": s3, "storages": [storage], "lakes": described}
 
 
