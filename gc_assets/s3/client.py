@@ -56,6 +56,8 @@ _WAYS_OUT: Final = {
     "ExpiredToken": "the session's token has expired; log in again, or name a role by `s3.role_arn`, which is renewed by itself",
     "ExpiredTokenException": "the session's token has expired; log in again, or name a role by `s3.role_arn`, which is renewed by itself",
     "TokenRefreshRequired": "the session's token has expired; log in again",
+    # HEAD has no body that would say more.
+    "400": "the server says no more than that; the session's token may have expired; log in again, and look at `s3.endpoint`",
     "RequestTimeTooSkewed": "the clocks of this machine and of the server differ too much; set this machine's clock",
     "AccessDenied": "the policy does not allow it to this identity; docs/s3.md lists what each role needs",
     "403": "the policy does not allow it to this identity; docs/s3.md lists what each role needs",

@@ -13,7 +13,7 @@ from tests.stores.s3_bench import S3Bench
 
 @dataclass
 class BucketHouse(Lakehouse):
-    """A storage in a bucket."""
+    """A storage in a bucket. `state` may lie in another; `s3` is how that one is reached."""
 
     bench: S3Bench = field(kw_only=True)
 
@@ -21,7 +21,7 @@ class BucketHouse(Lakehouse):
     def config(self) -> Config:
         place = {"name": STORAGE, "location": self.bench.store.location, "s3": self.bench.places.default}
         storage = StorageConfig.model_validate({**place, "mode": "apply", "quarantine_days": 0, **self.settings})
-        return Config(state=str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes))
+        return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), s3=self.s3)
 
     def contents(self) -> dict[str, str]:
         """Key to sha256 of every object that can be read, but the collector's own."""

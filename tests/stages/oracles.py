@@ -44,8 +44,14 @@ def old_files(folder: str | Path, grace_cutoff: datetime) -> Iterator[str]:
                 yield str(path)
 
 
+# Where a copy of what lies below an address is read.
+FOLDERS_OF: dict[str, str] = {"file://": ""}
+
+
 def local(address: str) -> str:
-    return address.removeprefix("file://")
+    """The path at which a file is read."""
+    place, folder = next(item for item in FOLDERS_OF.items() if address.startswith(item[0]))
+    return f"{folder}{address.removeprefix(place)}"
 
 
 def iceberg_tables(catalog: Path) -> dict[str, str]:

@@ -85,12 +85,11 @@ TABLE_GAPS = st.sampled_from([0, 4, 8, 8, 16, 24, 40])
 TABLE_HISTORIES = st.tuples(TABLE_PROPERTIES, st.booleans(), st.lists(st.tuples(TABLE_GAPS, TABLE_STEPS), min_size=2, max_size=5))
 
 
-def build_table(root: Path, warehouse: Path, number: int, history: tuple[Any, ...]) -> None:
-    """A table `h<number>.t` in a folder of its own, all in one catalog."""
+def build_table(lake: LakeBuilder, history: tuple[Any, ...]) -> None:
+    """A table `t` in the namespace that is named as the lake's folder."""
     properties, partitioned, steps = history
-    lake = LakeBuilder(root, warehouse=warehouse / f"h{number:03}")
     at = TABLES_START
-    table = lake.table(f"h{number:03}.t", at, properties=properties, partitioned=partitioned)
+    table = lake.table(f"{lake.warehouse.name}.t", at, properties=properties, partitioned=partitioned)
     table.append(at)
     for gap, step in steps:
         at = min(at + gap * STEP, NOW)
@@ -157,9 +156,11 @@ class Tree:
     path: Path
     max_age: timedelta | None
 
-    def config(self) -> IcechunkLakeConfig:
+    def config(self, below: str | None = None) -> IcechunkLakeConfig:
+        """The lake where it was written, or below another address."""
+        location = f"{below or f'file://{self.path.parent}/'}{self.path.name}/"
         keep = "forever" if self.max_age is None else f"{self.max_age.days}d"
-        settings = {"name": self.path.name, "kind": "icechunk", "location": f"file://{self.path}/", "retention": {"default": keep}}
+        settings = {"name": self.path.name, "kind": "icechunk", "location": location, "retention": {"default": keep}}
         return IcechunkLakeConfig.model_validate(settings)
 
 

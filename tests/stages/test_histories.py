@@ -1,12 +1,14 @@
-"""Random lakes against brute force: what is live and what is garbage in 200 Iceberg tables and 200 Icechunk repositories.
+"""Random lakes against brute force: what is live and what is garbage in 200 Iceberg tables and 200 Icechunk repositories on a disk, and in
+50 of each in a bucket.
 
-`random_lakes` draws and writes them, and `oracles` reads them back sharing no code with the project.
+`random_lakes` draws and writes them, and `oracles` reads them back sharing no code with the project. `mirrored` puts them into a bucket.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,18 +18,25 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.objects import Objects
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.commit_graph import commit_rows, with_generations
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
+from tests.s3.servers import shared
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import file_io
 from tests.stages.lakehouse import Lakehouse
-from tests.stages.oracles import FOLDERS, Verdict, iceberg_tables, iceberg_verdict, icechunk_verdict, local, old_files
+from tests.stages.mirrored import MirrorBuilder, mirrored
+from tests.stages.oracles import FOLDERS, FOLDERS_OF, Verdict, iceberg_tables, iceberg_verdict, icechunk_verdict, local
 from tests.stages.random_lakes import AS_OF, GRACE_CUTOFF, NOW, TABLE_HISTORIES, TREE_HISTORIES, Tree, build_table, build_tree, drawn
+from tests.stores.s3_bench import S3Bench, in_a_bucket
 
-TABLES = 200
-TREES = 200
+TABLES = {"disk": 200, "bucket": 50}
+TREES = {"disk": 200, "bucket": 50}
+PLACES = ("disk", "bucket")
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4
 
@@ -47,21 +56,34 @@ class Night:
         return {self.house.key(path): reason for verdict in self.verdicts.values() for path, reason in verdict.orphans.items()}
 
 
-@pytest.fixture(scope="module")
-def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Night:
-    house = Lakehouse(spark, tmp_path_factory.mktemp("tables"), now=NOW)
-    for number, history in enumerate(drawn(TABLE_HISTORIES, TABLES)):
-        build_table(house.root, house.warehouse, number, history)
-    house.lakes = [LakeBuilder(house.root).config("sales")]
-    found = iceberg_tables(house.root / "catalog.db")
-    verdicts = {name: iceberg_verdict(metadata, AS_OF, GRACE_CUTOFF) for name, metadata in found.items()}
-    house.plan()
-    return Night(house, verdicts)
+@pytest.fixture(scope="module", params=PLACES)
+def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
+    root, histories = tmp_path_factory.mktemp("tables"), drawn(TABLE_HISTORIES, TABLES[request.param])
+    with ExitStack() as places:
+        if request.param == "disk":
+            house = Lakehouse(spark, root, now=NOW)
+            for number, history in enumerate(histories):
+                build_table(LakeBuilder(root, warehouse=house.warehouse / f"h{number:03}"), history)
+            house.lakes = [LakeBuilder(root).config("sales")]
+        else:
+            bench = places.enter_context(in_a_bucket("ceph", prefix="lakes/"))
+            for number, history in enumerate(histories):
+                build_table(MirrorBuilder(root, root / "warehouse", f"h{number:03}", bench.store.location), history)
+            FOLDERS_OF[bench.store.location] = f"{root}/warehouse/"
+            dated = places.enter_context(mirrored(root / "warehouse", bench, root / "warehouse"))
+            house = BucketHouse(spark, root, now=NOW, bench=dated)
+            lake = LakeBuilder(root)
+            lake.properties |= file_io(shared("ceph"))
+            house.lakes = [lake.config("sales")]
+        found = iceberg_tables(root / "catalog.db")
+        assert len(found) == len(histories)
+        verdicts = {name: iceberg_verdict(metadata, AS_OF, GRACE_CUTOFF) for name, metadata in found.items()}
+        house.plan()
+        yield Night(house, verdicts)
 
 
 @pytest.mark.spark
 def test_random_tables_keep_the_snapshots_that_brute_force_keeps(tables: Night) -> None:
-    assert len(tables.verdicts) == TABLES
     assert tables.house.commits("retained") == set().union(*(verdict.retained for verdict in tables.verdicts.values()))
 
 
@@ -80,15 +102,43 @@ def test_the_random_tables_meet_every_verdict(tables: Night) -> None:
     states = Counter(row["state"] for row in tables.house.rows("reachable_snapshots", "sales"))
     reasons = Counter(tables.house.orphans().values())
     kinds = Counter(row["kind"] for row in tables.house.rows("live_files", "sales"))
-    assert min(states["retained"], states["expired"], states["dangling"]) > TABLES // 40, states
-    assert min(reasons["expired"], reasons["unreferenced"]) > TABLES // 10, reasons
-    assert min(kinds[kind] for kind in ("data", "position_deletes", "statistics", "partition_statistics")) > TABLES // 40, kinds
+    many = len(tables.verdicts)
+    assert min(states["retained"], states["expired"], states["dangling"]) > many // 40, states
+    assert min(reasons["expired"], reasons["unreferenced"]) > many // 10, reasons
+    assert min(kinds[kind] for kind in ("data", "position_deletes", "statistics", "partition_statistics")) > many // 40, kinds
 
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
     root = tmp_path_factory.mktemp("trees") / "warehouse"
-    return [build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(drawn(TREE_HISTORIES, TREES))]
+    return [build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(drawn(TREE_HISTORIES, TREES["disk"]))]
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees below one address, and how their objects are read. `bench` is null on a disk."""
+
+    trees: Sequence[Tree]
+    address: str
+    objects: Objects
+    bench: S3Bench | None = None
+
+    def house(self, spark: SparkSession) -> Lakehouse:
+        root = self.trees[0].path.parent.parent
+        if self.bench is None:
+            return Lakehouse(spark, root, now=NOW)
+        return BucketHouse(spark, root, now=NOW, state=str(root / "state-of-bucket"), bench=self.bench)
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest]:
+    warehouse, some = trees[0].path.parent, trees[: TREES[request.param]]
+    if request.param == "disk":
+        yield Forest(some, f"file://{warehouse}/", LocalObjects())
+        return
+    with in_a_bucket("ceph", prefix="lakes/") as bench, mirrored(warehouse, bench, *(tree.path for tree in some)) as dated:
+        FOLDERS_OF[bench.store.location] = f"{warehouse}/"
+        yield Forest(some, bench.store.location, dated.store.objects, dated)
 
 
 def verdict_of(tree: Tree) -> Verdict:
@@ -105,8 +155,9 @@ class Marked:
     retained: set[str]
 
     @classmethod
-    def of(cls, tree: Tree, resolver: KeyResolver) -> Marked:
-        lake = IcechunkLake(tree.config(), LocalObjects())
+    def of(cls, tree: Tree, forest: Forest, resolver: KeyResolver) -> Marked:
+        objects = forest.objects
+        lake = IcechunkLake(tree.config(forest.address), objects)
         refs = lake.freeze(AS_OF)
         found = [commit for source in refs.sources for commit in lake.commits(source)]
         commits = pa.Table.from_batches(with_generations(iter([commit_rows(found, resolver)])))
@@ -116,14 +167,14 @@ class Marked:
         referred = [row["commit_id"] for row in reachable if row["refs_count"]]
         pinned = {local(file.address) for file in refs.pinned}
         return cls(
-            live=below(lake, (root for commit in retained for root in roots[commit])) | pinned,
-            reached=below(lake, (root for commit in referred for root in roots[commit])),
-            old={path for claim in refs.claims for path in old_files(local(claim.address), GRACE_CUTOFF)},
+            live=below(lake, objects, (root for commit in retained for root in roots[commit])) | pinned,
+            reached=below(lake, objects, (root for commit in referred for root in roots[commit])),
+            old={local(address) for claim in refs.claims for address, _, at in objects.list(claim.address) if at < GRACE_CUTOFF},
             retained=set(retained),
         )
 
 
-def below(lake: IcechunkLake, roots: Iterable[dict[str, Any]]) -> set[str]:
+def below(lake: IcechunkLake, objects: Objects, roots: Iterable[dict[str, Any]]) -> set[str]:
     """The roots and everything under them, by the lake's decoder."""
     found: set[str] = set()
     pending = list(roots)
@@ -132,15 +183,15 @@ def below(lake: IcechunkLake, roots: Iterable[dict[str, Any]]) -> set[str]:
         path = local(file["address"])
         if path not in found and file["is_container"]:
             container = Container(file["address"], file["kind"], file["size_bytes"], file.get("expected_entries"))
-            pending += lake.decode(container, Path(path).read_bytes()).to_pylist()
+            pending += lake.decode(container, objects.read(container.address)).to_pylist()
         found.add(path)
     return found
 
 
 @pytest.fixture(scope="module")
-def marked(trees: list[Tree]) -> list[tuple[Tree, Marked, Verdict]]:
-    resolver = KeyResolver([("warehouse", f"file://{trees[0].path.parent}/")])
-    return [(tree, Marked.of(tree, resolver), verdict_of(tree)) for tree in trees]
+def marked(forest: Forest) -> list[tuple[Tree, Marked, Verdict]]:
+    resolver = KeyResolver([("warehouse", forest.address)])
+    return [(tree, Marked.of(tree, forest, resolver), verdict_of(tree)) for tree in forest.trees]
 
 
 def test_random_trees_keep_the_snapshots_that_the_document_keeps(marked: list[tuple[Tree, Marked, Verdict]]) -> None:
@@ -173,21 +224,20 @@ def test_what_no_ref_reaches_is_what_the_official_collector_would_free(marked: l
         assert tuple(ours[folder] for folder in FOLDERS) == theirs, tree.path.name
         assert sum(Path(path).stat().st_size for path in found.old - found.reached) == official.bytes_deleted, tree.path.name
         freed += sum(theirs)
-    assert freed > TREES
+    assert freed > len(marked)
 
 
 def test_the_random_trees_meet_every_verdict(marked: list[tuple[Tree, Marked, Verdict]]) -> None:
     reasons = Counter(reason for _, _, verdict in marked for reason in verdict.orphans.values())
     spared = sum(bool((found.live - found.reached) & found.old) for _, found, _ in marked)
-    assert min(reasons["expired"], reasons["unreferenced"]) > TREES // 4, reasons
-    assert spared > TREES // 20
+    assert min(reasons["expired"], reasons["unreferenced"]) > len(marked) // 4, reasons
+    assert spared > len(marked) // 20
 
 
 @pytest.fixture(scope="module")
-def repositories(spark: SparkSession, trees: list[Tree]) -> Night:
-    house = Lakehouse(spark, trees[0].path.parent.parent, now=NOW)
-    chosen = trees[:: TREES // TREES_IN_SPARK][:TREES_IN_SPARK]
-    house.lakes = [tree.config() for tree in chosen]
+def repositories(spark: SparkSession, forest: Forest) -> Night:
+    house, chosen = forest.house(spark), forest.trees[:: len(forest.trees) // TREES_IN_SPARK][:TREES_IN_SPARK]
+    house.lakes = [tree.config(forest.address) for tree in chosen]
     house.plan()
     return Night(house, {tree.path.name: verdict_of(tree) for tree in chosen})
 

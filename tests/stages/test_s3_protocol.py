@@ -1,4 +1,5 @@
-"""The whole protocol on real S3 servers, in each way to quarantine: plan, approve, apply, restore, plan, apply, purge.
+"""The whole protocol on a real S3 server, for lakes of all four kinds at once, in each way to quarantine and with the state on S3 and on a
+disk: plan, approve, apply, restore, plan, apply, purge.
 
 Each module-wide story is one order of events; each test stands on what the one before it did. Objects in a bucket are as old as they
 are, so it is the clock of the nights that goes ahead.
@@ -6,185 +7,143 @@ are, so it is the clock of the nights that goes ahead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import icechunk
-import pyarrow as pa
 import pytest
-import zarr
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.schema import Schema
-from pyiceberg.types import LongType, NestedField
 from pyspark.sql import SparkSession
 
-from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
-from tests.s3.servers import S3Server, shared
+from tests.lakes.nessie.server import Server
 from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
 from tests.stages.lakehouse import counts, outcomes
+from tests.state.s3_place import place
 from tests.stores.s3_bench import in_a_bucket
 
 pytestmark = pytest.mark.spark
 
 MODES: tuple[QuarantineMode, ...] = ("versioned", "trash", "deferred")
-ROWS = Schema(NestedField(1, "id", LongType()))
-
-
-class Lakes:
-    """An Iceberg catalog and an Icechunk repository in one bucket, with history to expire and garbage to collect.
-
-    In a bucket that keeps versions Ceph 16 refuses every conditional put, so no Icechunk repository can be there.
-    """
-
-    def __init__(self, house: BucketHouse) -> None:
-        bench, server = house.bench, shared("ceph")
-        self.house = house
-        self.garbage = {"iceberg/db/orders/data/lost.parquet"}
-        self.repo: icechunk.Repository | None = None
-        keys = {"s3.access-key-id": server.access_key, "s3.secret-access-key": server.secret_key, "s3.region": "us-east-1"}
-        properties = {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": f"{bench.store.location}iceberg"}
-        self.properties = {**properties, "s3.endpoint": server.endpoint, **keys}
-        self.catalog = SqlCatalog("default", **self.properties)
-        self.catalog.create_namespace("db")
-        self.orders = self.catalog.create_table("db.orders", ROWS)
-        for number in range(3):
-            self.orders.append(pa.table({"id": [number]}))
-        self.orders.overwrite(pa.table({"id": [7]}))
-        if bench.mode != "versioned":
-            self._build_repository(server)
-            self.garbage.add("weather/chunks/0000000000000000000G")
-        for name in self.garbage:
-            bench.put(name, b"lost")
-
-    def _build_repository(self, server: S3Server) -> None:
-        bench = self.house.bench
-        self.storage = icechunk.s3_storage(
-            bucket=bench.bucket,
-            prefix=f"{bench.prefix}weather",
-            endpoint_url=server.endpoint,
-            allow_http=True,
-            force_path_style=True,
-            region="us-east-1",
-            access_key_id=server.access_key,
-            secret_access_key=server.secret_key,
-        )
-        self.repo = icechunk.Repository.create(self.storage, icechunk.RepositoryConfig(inline_chunk_threshold_bytes=0))
-        for number in range(3):
-            self.cutoff = datetime.now(UTC)
-            self._write(number)
-        before = self.repo.lookup_branch("main")
-        self._write(99)
-        self.repo.reset_branch("main", before)
-        self.repo.create_tag("kept", before)
-
-    def _write(self, number: int) -> None:
-        assert self.repo is not None
-        session = self.repo.writable_session("main")
-        group = zarr.open_group(session.store, mode="a")
-        group.require_array(f"values{number}", shape=(4,), chunks=(2,), dtype="i4")[...] = number
-        session.commit(f"commit {number}")
-
-    def configs(self) -> list[Any]:
-        iceberg = {"name": "sales", "kind": "iceberg", "catalog": self.properties, "catalog_name": "default"}
-        found: list[Any] = [IcebergLakeConfig.model_validate(iceberg)]
-        if self.repo is not None:
-            weather = {"name": "weather", "kind": "icechunk", "location": f"{self.house.bench.store.location}weather/"}
-            found.append(IcechunkLakeConfig.model_validate({**weather, "retention": {"default": self.cutoff.isoformat()}}))
-        return found
-
-    def readable(self) -> None:
-        """Every retained snapshot of the table and every ref of the repository reads back in full, by the lakes' own libraries."""
-        table = self.catalog.load_table("db.orders")
-        retained = self.house.commits("retained", "sales")
-        assert retained
-        for snapshot_id in retained:
-            assert table.scan(snapshot_id=int(snapshot_id)).to_arrow().num_rows > 0
-        if self.repo is None:
-            return
-        repo = icechunk.Repository.open(self.storage)
-        for snapshot in [repo.lookup_branch("main"), repo.lookup_tag("kept")]:
-            group = zarr.open_group(repo.readonly_session(snapshot_id=snapshot).store, mode="r")
-            assert [int(array[...].sum()) for _, array in sorted(group.arrays())] == [0, 4, 8]
+STATES = ("state_on_s3", "state_on_disk")
 
 
 @dataclass
 class BucketStory:
     house: BucketHouse
-    lakes: Lakes
+    lakes: Mapping[str, BucketLake]
     before: dict[str, str]
     header: Any
+    planned: set[str]
+    # What only an edit would free that this server cannot make.
+    held: set[str]
 
-    def planned(self) -> set[str]:
-        return self.house.keys("deletion_plan")
+    @property
+    def garbage(self) -> set[str]:
+        return {key for lake in self.lakes.values() for key in lake.garbage}
+
+    @property
+    def kept(self) -> set[str]:
+        return {key for lake in self.lakes.values() for key in lake.kept}
+
+    @property
+    def going(self) -> set[str]:
+        return self.planned - self.held
+
+    def readable(self) -> None:
+        for lake in self.lakes.values():
+            lake.readable()
 
 
-@pytest.fixture(scope="module", params=MODES)
-def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketStory]:
-    mode: QuarantineMode = request.param
-    with in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/") as bench:
+@pytest.fixture(scope="module", params=[(mode, state) for mode in MODES for state in STATES], ids="-".join)
+def story(
+    request: pytest.FixtureRequest, spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BucketStory]:
+    mode, state = request.param
+    with ExitStack() as places:
+        bench = places.enter_context(in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/"))
         now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
-        lakes = Lakes(house)
-        house.lakes = lakes.configs()
-        yield BucketStory(house, lakes, house.contents(), house.plan())
+        if state == "state_on_s3":
+            house.state, house.s3 = places.enter_context(place())
+        lakes = places.enter_context(lakes_of_all_kinds(house, nessie_server))
+        before, header = house.contents(), house.plan()
+        # Ceph 16 replaces nothing on a condition in a bucket that keeps versions.
+        held = house.keys("deletion_plan", lake="weather", after_expiry=True) if mode == "versioned" else set[str]()
+        yield BucketStory(house, lakes, before, header, house.keys("deletion_plan"), held)
 
 
 def test_a_plan_holds_what_no_retained_commit_names(story: BucketStory) -> None:
     assert story.header.failed_gates == []
-    assert story.lakes.garbage <= story.planned()
-    assert not story.house.live() & story.planned()
-    assert set(story.header.expiry_actions) == {lake.name for lake in story.house.lakes}
+    assert story.garbage <= story.planned
+    assert not story.planned & (story.house.live() | story.kept)
+    assert set(story.header.expiry_actions) == {"sales", "weather"}
     entries = story.house.facts("manifest_entries", "sales")
     assert entries["requests"]["GET"] >= entries["decoded"] > 0
 
 
 def test_a_night_leaves_the_bucket_as_it_was(story: BucketStory) -> None:
-    assert story.house.contents() == story.before
+    """But for what the server of lakeFS writes for whoever asks it."""
+
+    def others(contents: dict[str, str]) -> dict[str, str]:
+        return {key: digest for key, digest in contents.items() if not key.startswith("ml-data/_lakefs/")}
+
+    assert others(story.house.contents()) == others(story.before)
 
 
 def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(story: BucketStory) -> None:
-    planned = story.planned()
     applied = story.house.carry_out(story.header)
-    edits = sum(story.header.expiry_actions.values())
-    assert counts(applied.books) == {("expire", "done"): edits, ("quarantine", "done"): len(planned)}
+    edits, refused = dict(story.header.expiry_actions), 0
+    if story.held:
+        refused = edits.pop("weather")
+        (edit,) = story.house.rows("expiry_log", "weather")
+        assert "this server replaces nothing here on a condition" in edit["error"]
+        assert f"'s3://{story.house.bench.bucket}/" in edit["error"]
+        assert "`gc-assets doctor`" in edit["error"]
+    books = Counter({("expire", "done"): sum(edits.values()), ("expire", "changed"): refused})
+    books |= {("quarantine", "done"): len(story.going), ("quarantine", "changed"): len(story.held)}
+    assert counts(applied.books) == +books
     gone = set(story.before) - set(story.house.contents())
-    assert gone == (set[str]() if story.house.settings["quarantine"] == "deferred" else planned)
+    assert gone == (set[str]() if story.house.settings["quarantine"] == "deferred" else story.going)
     sent = story.house.facts("deletion_log")["requests"]
-    assert sent["HEAD"] >= len(planned)
-    assert sent.get("COPY", 0) == (len(planned) if story.house.settings["quarantine"] == "trash" else 0)
-    story.lakes.readable()
+    assert sent["HEAD"] >= len(story.going)
+    assert sent.get("COPY", 0) == (len(story.going) if story.house.settings["quarantine"] == "trash" else 0)
+    story.readable()
 
 
 def test_restore_puts_everything_back_byte_for_byte(story: BucketStory) -> None:
-    planned = story.planned()
     _, books = story.house.restore(story.header.plan_id)
-    assert books == {"done": len(planned)}
+    assert books == {"done": len(story.going)}
     after = story.house.contents()
-    assert {key: after[key] for key in planned} == {key: story.before[key] for key in planned}
+    assert {key: after[key] for key in story.planned} == {key: story.before[key] for key in story.planned}
     assert find_plan(story.house.config, story.header.plan_id).status_at(story.house.now) == "restored"
 
 
 def test_a_later_night_quarantines_again_and_the_one_after_purges(story: BucketStory) -> None:
-    house, garbage = story.house, story.planned()
+    house, expected = story.house, {"done", "changed"} if story.held else {"done"}
     house.now += timedelta(days=5)
     header = house.plan()
-    assert house.keys("deletion_plan") >= garbage
-    assert outcomes(house.carry_out(header)) == {"done"}
+    assert house.keys("deletion_plan") >= story.planned
+    assert outcomes(house.carry_out(header)) == expected
     house.now += timedelta(days=1)
     purge = house.plan()
-    assert garbage <= house.keys("deletion_plan", action="purge")
-    assert outcomes(house.carry_out(purge)) == {"done"}
-    assert not garbage & set(house.contents())
+    assert story.going <= house.keys("deletion_plan", action="purge")
+    assert outcomes(house.carry_out(purge)) == expected
     assert not [key for key in house.bench.everything() if key.startswith(f"{RESERVED_PREFIX}trash/")]
-    story.lakes.readable()
+    story.readable()
 
 
-def test_after_the_purge_nothing_of_a_planned_object_is_left(story: BucketStory) -> None:
+def test_after_the_purge_nothing_of_a_planned_object_is_left_and_all_else_stands_as_it_did(story: BucketStory) -> None:
     listed = story.house.bench.client.list_object_versions(Bucket=story.house.bench.bucket, Prefix=story.house.bench.prefix)
     keys = {item["Key"].removeprefix(story.house.bench.prefix) for kind in ("Versions", "DeleteMarkers") for item in listed.get(kind, [])}
-    assert not story.lakes.garbage & keys
+    assert not story.going & keys
+    after = story.house.contents()
+    live = {key for key in story.before if key in story.house.live()}
+    changed = {key for key in live if after.get(key) != story.before[key]}
+    # The one snapshot whose parent was edited.
+    assert len(changed) == (0 if story.held else 1)
+    assert all(key.startswith("weather/snapshots/") for key in changed)

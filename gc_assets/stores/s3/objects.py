@@ -98,7 +98,10 @@ class S3Objects:
                     self._require(client, target, address, etag)
                 else:
                     return
-        raise ObjectChanged(f"{address!r}: expected {etag}, which was read; the server refused to replace it, so it was left alone")
+        raise ObjectChanged(
+            f"{address!r}: it is {etag} still, and this server replaces nothing here on a condition (If-Match), so it was left alone; "
+            "`gc-assets doctor` shows what the server can do"
+        )
 
     def create(self, address: str, content: bytes) -> None:
         with told(address):

@@ -1,0 +1,111 @@
+"""No key, token or password stands in anything that is written, said or sent: lakes of all four kinds in a bucket, with the state in
+another one, are planned, reported, approved and applied by the command line, on a Dagster instance of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.main import cli
+from gc_assets.state.files import Files
+from tests.lakes.lakefs.fake_server import KEY_ID
+from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
+from tests.lakes.nessie.server import Server
+from tests.s3.servers import OWNER, STRANGER, shared
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import lakes_of_all_kinds
+from tests.state.s3_place import place
+from tests.stores.s3_bench import in_a_bucket
+
+pytestmark = pytest.mark.spark
+
+NESSIE_TOKEN = "a-token-that-nessie-does-not-ask-for"  # noqa: S105  (to be searched for)
+SECRETS = {"S3_SECRET": OWNER[1], "LAKEFS_SECRET": LAKEFS_SECRET, "NESSIE_TOKEN": NESSIE_TOKEN, "OTHER": STRANGER[1]}
+
+
+def settings_of(house: BucketHouse) -> dict[str, Any]:
+    """`lakes.yaml`: secrets by their names in the environment."""
+    described: list[dict[str, Any]] = []
+    for lake in house.lakes:
+        plain = lake.model_dump(mode="json", exclude_unset=True)
+        if lake.kind == "iceberg":
+            known = {name: value.get_secret_value() for name, value in lake.catalog.items()}
+            plain["catalog"] = known | {"s3.secret-access-key": "${S3_SECRET}"}
+        plain |= {"access_key_id": KEY_ID, "secret_access_key": "${LAKEFS_SECRET}"} if lake.kind == "lakefs" else {}
+        plain |= {"token": "${NESSIE_TOKEN}"} if lake.kind == "nessie" else {}
+        described.append(plain)
+    s3 = house.s3.model_dump(mode="json", exclude_none=True)
+    where = {"name": "warehouse", "location": house.bench.store.location, "quarantine": "trash"}
+    storage = {**where, "mode": "apply", "quarantine_days": 0}
+    return {"state": house.state, "s3": s3, "storages": [storage], "lakes": described}
+
+
+def written(house: BucketHouse, *folders: Path) -> Iterator[tuple[str, bytes]]:
+    """Every file of these folders and of the state, and every object of the collector's own in the bucket."""
+    for folder in folders:
+        yield from ((str(path), path.read_bytes()) for path in folder.rglob("*") if path.is_file())
+    state = Files(house.state or "", house.s3)
+    yield from ((item.name, state.read(item.name)) for item in state.list("", recursive=True))
+    own = (key for key in house.bench.everything() if key.startswith(".gc-assets/"))
+    yield from ((key, house.bench.get(key) or b"") for key in own)
+
+
+def holding(things: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Names of what holds a secret, with the names of those."""
+    found = {name: [secret for secret, value in SECRETS.items() if value.encode() in content] for name, content in things.items()}
+    return {name: secrets for name, secrets in found.items() if secrets}
+
+
+def test_no_secret_is_written_said_or_sent(
+    spark: SparkSession, nessie_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    now = (datetime.now(UTC) + timedelta(days=10)).replace(microsecond=0)
+    monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", now.isoformat())
+    with in_a_bucket("ceph", prefix="lakes/") as bench, place() as (state, _):
+        house = BucketHouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared("ceph").settings)
+        house.root.mkdir()
+        with lakes_of_all_kinds(house, nessie_server):
+            lakes_yaml = tmp_path / "lakes.yaml"
+            lakes_yaml.write_text(yaml.safe_dump(settings_of(house)))
+            said = dict[str, bytes]()
+
+            def typed(*arguments: str) -> str:
+                result = CliRunner().invoke(cli, [*arguments, "--config", str(lakes_yaml)])
+                said[" ".join(arguments)] = (result.stdout + result.stderr + repr(result.exception)).encode()
+                assert result.exit_code == 0, result.stderr
+                return result.stdout
+
+            (plan,) = json.loads(typed("run", "--run-date", now.date().isoformat(), "--format", "json"))
+            assert plan["files"] > 0
+            typed("report", "--run-date", now.date().isoformat(), "-o", str(home / "report.html"))
+            typed("approve", plan["plan_id"], "--by", "ada")
+            typed("apply", plan["plan_id"])
+            night = house.tonight()
+            store = night.store("warehouse")
+            sent = [store, store.objects, store.quarantine("trash", plan["plan_id"]), *store.plan_listing(2)]
+            sent += [night.lake(lake.name) for lake in house.lakes]
+            files = dict(written(house, home))
+            assert len(files) > 50
+            assert any(name.endswith("report.html") for name in files)
+            assert holding(files) == {}
+            assert holding(said) == {}
+            assert holding({"log": caplog.text.encode()}) == {}
+            assert holding({str(value): pickle.dumps(value) for value in sent}) == {}

@@ -1,0 +1,146 @@
+"""What can happen to a bucket between a plan and its apply, and between nights: nothing is lost, the books balance, and what is said names
+the object and the way out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.errors import StoreError
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.stores.protocol import QuarantineMode
+from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, proxied
+from tests.s3.servers import shared
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import Iceberg
+from tests.stages.lakehouse import STORAGE, counts
+from tests.stores.s3.test_quarantine import version_status
+from tests.stores.s3_bench import in_a_bucket
+
+pytestmark = pytest.mark.spark
+
+PLACE = "iceberg/db/orders/data/"
+LOST = ("gone", "kept", "resized", "same_bytes", "same_size")
+
+
+@contextmanager
+def house_of(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketHouse]:
+    """A table whose snapshots all stay, and five lost files below it. The house asks through a proxy."""
+    with in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench, proxied(shared("ceph"), *rules) as proxy:
+        now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=4)
+        settings = {"quarantine": mode, "s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
+        house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
+        house.lakes = [Iceberg(house).config]
+        for name in LOST:
+            bench.put(f"{PLACE}{name}", name.encode())
+        yield house
+
+
+def log(house: BucketHouse) -> dict[str, tuple[str, str]]:
+    """Name of each lost file to its outcome and error."""
+    rows = (row for row in house.rows("deletion_log") if row["key"].startswith(PLACE))
+    return {row["key"].removeprefix(PLACE): (row["outcome"], row["error"] or "") for row in rows}
+
+
+@pytest.mark.parametrize("mode", ["trash", "versioned"])
+def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: QuarantineMode, spark: SparkSession, tmp_path: Path) -> None:
+    def fails(request: Request) -> bool:
+        return request.method == "PUT" and request.target.endswith("/kept")
+
+    # The copy of one object fails in a way that does not pass.
+    rule = Rule(fails, lambda exchange: exchange.reply(error_answer(400, "InvalidRequest")))
+    with house_of(spark, tmp_path, mode, rule) as house:
+        header = house.plan()
+        assert house.planned(PLACE) == dict.fromkeys(LOST, "quarantine")
+        time.sleep(1.1)  # without versions the time tells the same bytes apart, in whole seconds
+        now = {"same_size": b"SAME_SIZE", "same_bytes": b"same_bytes", "resized": b"longer than before"}
+        for name, content in now.items():
+            house.bench.put(f"{PLACE}{name}", content)
+        house.bench.client.delete_object(Bucket=house.bench.bucket, Key=f"{house.bench.prefix}{PLACE}gone")  # by a marker, with versions
+        applied = house.carry_out(header)
+        told = log(house)
+        expected = {**dict.fromkeys(now, "changed"), "gone": "absent", "kept": "failed"}
+        if mode == "versioned":  # the marker hides what was planned, and nothing is copied
+            expected |= {"gone": "done", "kept": "done"}
+        assert {name: outcome for name, (outcome, _) in told.items()} == expected
+        assert all(f"{PLACE}{name}" in error for name, (outcome, error) in told.items() if outcome != "done")
+        assert sum(counts(applied.books).values()) == len(LOST)
+        if mode == "trash":
+            assert house.bench.get(f"{PLACE}kept") == b"kept"
+            house.apply(header)
+            assert log(house) == told | {"kept": ("done", "")}
+        house.restore(header.plan_id)
+        assert {name: house.bench.get(f"{PLACE}{name}") for name in now} == now
+        assert house.bench.get(f"{PLACE}kept") == b"kept"
+
+
+def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_back(spark: SparkSession, tmp_path: Path) -> None:
+    with house_of(spark, tmp_path, "versioned") as house:
+        before, header = house.contents(), house.plan()
+        version_status(house.bench, "Suspended")
+        assert counts(house.carry_out(header).books) == {("quarantine", "denied"): len(LOST)}
+        assert house.contents() == before
+        for name, (_, error) in log(house).items():
+            assert f"'{PLACE}{name}': bucket {house.bench.bucket} does not keep versions by now" in error
+            assert "enable versioning" in error
+        version_status(house.bench, "Enabled")
+        house.now += timedelta(days=1)
+        again = house.plan()
+        assert counts(house.carry_out(again).books) == {("quarantine", "done"): len(LOST)}
+        assert house.restore(again.plan_id)[1] == {"done": len(LOST)}
+        assert house.contents() == before
+
+
+def test_where_versioning_was_switched_on_between_nights_the_trash_is_restored_and_nothing_new_goes_in(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with house_of(spark, tmp_path, "trash") as house:
+        before, header = house.contents(), house.plan()
+        assert counts(house.carry_out(header).books) == {("quarantine", "done"): len(LOST)}
+        version_status(house.bench, "Enabled")
+        house.bench.put(f"{PLACE}later", b"later")
+        house.settings["quarantine_days"] = 30
+        house.now += timedelta(days=1)
+        header_later = house.plan()
+        assert house.planned(PLACE) == {"later": "quarantine"}
+        assert counts(house.carry_out(header_later).books) == {("quarantine", "denied"): 1}
+        (_, error) = log(house)["later"]
+        assert f"bucket {house.bench.bucket} keeps versions" in error
+        assert "use `quarantine: versioned`" in error
+        assert house.restore(header.plan_id)[1] == {"done": len(LOST)}
+        assert before.items() <= house.contents().items()
+
+
+def test_a_listing_that_is_denied_or_knows_us_no_more_in_its_middle_publishes_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
+    answers: dict[str, Any] = {
+        "AccessDenied": (403, "the policy does not allow it to this identity; docs/s3.md lists what each role needs"),
+        "ExpiredToken": (400, "the session's token has expired; log in again"),
+    }
+    spoilt: list[tuple[int, str]] = []
+
+    def in_the_middle(request: Request) -> bool:
+        return bool(spoilt) and lists(request) and "start-after" in request.query
+
+    def refuse(exchange: Exchange) -> None:
+        exchange.reply(error_answer(*spoilt[0]))
+
+    with house_of(spark, tmp_path, "trash", Rule(in_the_middle, refuse, times=10**9)) as house:
+        house.mark()
+        for code, (status, way_out) in answers.items():
+            spoilt[:] = [(status, code)]
+            with pytest.raises(StoreError) as raised:
+                storage_inventory(spark, house.tonight(), STORAGE)
+            assert "could not be listed, so nothing can be planned: iceberg/" in str(raised.value)
+            assert way_out in str(raised.value)
+            assert house.tonight().state.current(STORAGE, "storage_inventory", house.clock.today()) is None

@@ -1,0 +1,92 @@
+"""The whole protocol on an Iceberg REST catalog with its warehouse in a bucket: a real Nessie, which speaks Iceberg REST under `/iceberg`.
+
+Nessie lists one snapshot in each metadata file, so no history is left to expire there, and files of older snapshots are named by nothing.
+It marks its tables with `gc.enabled=false`, and such a table is nobody's to collect until its owner says otherwise.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyspark.sql import SparkSession
+
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from tests.lakes.nessie.server import running
+from tests.s3.servers import REGION, S3Server, shared
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import ROWS, file_io
+from tests.stages.lakehouse import counts, outcomes
+from tests.stores.s3_bench import in_a_bucket
+
+OPTIONS, KEYS = "nessie.catalog.service.s3.default-options", "keys-of-the-tests"
+
+
+def catalog_on(server: S3Server, warehouse: str) -> dict[str, str]:
+    """Properties of a Nessie whose Iceberg catalog writes there."""
+    return {
+        "nessie.catalog.default-warehouse": "lake",
+        "nessie.catalog.warehouses.lake.location": warehouse,
+        f"{OPTIONS}.endpoint": server.endpoint,
+        f"{OPTIONS}.path-style-access": "true",
+        f"{OPTIONS}.region": REGION,
+        f"{OPTIONS}.request-signing-enabled": "false",
+        f"{OPTIONS}.access-key": f"urn:nessie-secret:quarkus:{KEYS}",
+        f"{KEYS}.name": server.access_key,
+        f"{KEYS}.secret": server.secret_key,
+    }
+
+
+@pytest.mark.spark
+def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(spark: SparkSession, tmp_path: Path) -> None:
+    ceph = shared("ceph")
+    with (
+        in_a_bucket("ceph", prefix="lakes/") as bench,
+        running(tmp_path / "nessie", properties=catalog_on(ceph, f"{bench.store.location}rest")) as nessie,
+    ):
+        properties = {"type": "rest", "uri": f"http://127.0.0.1:{nessie.port}/iceberg", **file_io(ceph)}
+        catalog = load_catalog("default", **properties)
+        catalog.create_namespace("db")
+        for name in ("orders", "spared"):
+            table = catalog.create_table(f"db.{name}", ROWS)
+            table.append(pa.table({"id": [1]}))
+            table.append(pa.table({"id": [2]}))
+            table.overwrite(pa.table({"id": [7]}))
+            bench.put(f"{table.location()}/data/lost.parquet".removeprefix(bench.store.location), b"lost")
+        assert catalog.load_table("db.spared").properties["gc.enabled"] == "false"
+        with catalog.load_table("db.orders").transaction() as change:
+            change.set_properties({"gc.enabled": "true"})
+        orders = catalog.load_table("db.orders")
+        here = f"{orders.location()}/".removeprefix(bench.store.location)
+        now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
+        house = BucketHouse(spark, tmp_path, settings={"quarantine": "trash"}, now=now, bench=bench)
+        house.lakes = [IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": properties})]
+        before = house.contents()
+        header = house.plan()
+        planned = house.keys("deletion_plan")
+        assert header.failed_gates == []
+        assert header.expiry_actions == {}
+        assert f"{here}data/lost.parquet" in planned
+        assert planned == {key for key in before if key.startswith(here)} - house.live()
+        assert counts(house.carry_out(header).books) == {("quarantine", "done"): len(planned)}
+        assert set(before) - set(house.contents()) == planned
+        assert house.restore(header.plan_id)[1] == {"done": len(planned)}
+        assert before.items() <= house.contents().items()
+        house.now += timedelta(days=5)
+        again = house.plan()
+        assert house.keys("deletion_plan") == planned
+        assert outcomes(house.carry_out(again)) == {"done"}
+        house.now += timedelta(days=1)
+        purge = house.plan()
+        assert house.keys("deletion_plan", action="purge") == planned
+        assert outcomes(house.carry_out(purge)) == {"done"}
+        assert {key: digest for key, digest in before.items() if key not in planned} == house.contents()
+        for name in ("orders", "spared"):
+            table = catalog.load_table(f"db.{name}")
+            retained = {str(snapshot.snapshot_id) for snapshot in table.snapshots()}
+            assert retained <= house.commits("retained")
+            for snapshot in table.snapshots():
+                assert table.scan(snapshot_id=snapshot.snapshot_id).to_arrow().to_pydict() == {"id": [7]}

@@ -1,0 +1,133 @@
+"""A server that knows us no more in the middle of a run, a place that is not there, and two machines at once: nothing is lost, every key
+has one outcome, and what is said names the place and the way out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from gc_assets.config.s3 import Places
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, StoreError
+from gc_assets.state.files import Files
+from gc_assets.stores.execution import balance, execute
+from gc_assets.stores.protocol import LEASE_DURATION, Outcome, Planned, QuarantineMode, Store
+from gc_assets.stores.store import open_store
+from gc_assets.stores.write_ahead import open_log
+from tests.killed import PROCESSES
+from tests.s3.proxy import Exchange, Rule, error_answer
+from tests.s3.servers import shared
+from tests.state.s3_place import place
+from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
+from tests.stores.s3.test_quarantine import copies, planned, through
+from tests.stores.s3_bench import in_a_bucket
+
+KEYS = ("a", "t/b", "u/c")
+LATER = Clock(NOW + LEASE_DURATION)
+# For HEAD S3 says nothing but the status.
+LOG_IN = re.compile("the session's token (has|may have) expired; log in again")
+
+
+def apply(store: Store, state: Files, rows: Sequence[Planned], mode: QuarantineMode, owner: str, clock: Clock = CLOCK) -> Iterator[Outcome]:
+    """A whole run with two keys in a batch: lease, log, actions, release."""
+    lease = store.acquire(PLAN, owner, clock)
+    log = open_log(state, "wal", PLAN, len(rows))
+    yield from execute(rows, store.quarantine(mode, PLAN), log, lease, clock, batch_size=2)
+    lease.release()
+
+
+def expired(exchange: Exchange) -> None:
+    """As S3 answers: status 400, and for HEAD no body that says why."""
+    exchange.reply(error_answer(400, "ExpiredToken"))
+
+
+@pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
+def test_a_token_that_expires_in_a_run_is_told_and_the_next_run_ends_the_plan(mode: QuarantineMode, versioned: bool) -> None:
+    for step in count(1, 3):
+        with in_a_bucket("ceph", versioned=versioned) as bench, in_memory() as folder:
+            for key in KEYS:
+                bench.put(key, key.encode())
+            rows, state = planned(bench, *KEYS), Files(str(folder))
+            rule = Rule(lambda request, step=step: request.number >= step, expired, times=10**9)
+            outcomes, said = list[Outcome](), list[str]()
+            with through(bench, rule) as (store, proxy):
+                try:
+                    outcomes.extend(apply(store, state, rows, mode, "we"))
+                    balance(len(rows), Counter(outcome.verdict for outcome in outcomes))
+                except (OSError, StoreError) as error:
+                    said.append(str(error))
+                if len(proxy.requests) < step:
+                    break
+            assert {outcome.verdict for outcome in outcomes} <= {"done", "failed"}
+            said += [str(outcome.error) for outcome in outcomes if outcome.verdict == "failed"]
+            assert said
+            assert [text for text in said if not LOG_IN.search(text)] == []
+            assert [outcome.verdict for outcome in apply(bench.store, state, rows, mode, "we", LATER)] == ["done"] * 3
+            back = [replace(row, action="restore", source_plan_id=PLAN) for row in rows]
+            assert [result.verdict for result in bench.store.quarantine(mode, PLAN).act(back)] == ["done"] * 3
+            assert [bench.get(key) for key in KEYS] == [key.encode() for key in KEYS]
+    assert step > 10
+
+
+def machine(start: Any, answers: Any, store: Store, state: Files, rows: Sequence[Planned], owner: str) -> None:
+    start.wait(60)
+    try:
+        answers.put((owner, [outcome.verdict for outcome in apply(store, state, rows, "trash", owner)]))
+    except GateRefused as error:
+        answers.put((owner, str(error)))
+
+
+def test_of_two_machines_at_once_one_is_refused_or_finds_the_plan_done_and_each_object_is_copied_once() -> None:
+    keys = [f"t/{number:02}" for number in range(20)]
+    with in_a_bucket("ceph") as bench, place() as (root, settings), through(bench) as (store, proxy):
+        for key in keys:
+            bench.put(key, key.encode())
+        rows, state = planned(bench, *keys), Files(root, settings)
+        start, answers = PROCESSES.Barrier(2), PROCESSES.Queue()
+        machines = [PROCESSES.Process(target=machine, args=(start, answers, store, state, rows, name)) for name in ("ada", "bob")]
+        for process in machines:
+            process.start()
+        told = dict(answers.get(timeout=120) for _ in machines)
+        for process in machines:
+            process.join(60)
+        done = [owner for owner, answer in told.items() if answer == ["done"] * len(keys)]
+        assert done
+        for owner in told.keys() - set(done):
+            assert f"storage {bench.store.location} is being changed by" in told[owner] or "lease at the same time" in told[owner]
+        assert sum(copies(request) for request in proxy.requests) == len(keys)
+        assert [bench.get(key) for key in keys] == [None] * len(keys)
+        assert [bench.get(f".gc-assets/trash/{PLAN}/{key}") for key in keys] == [key.encode() for key in keys]
+
+
+def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda _: None)  # the pauses between attempts
+    server = shared("ceph").settings
+    with in_a_bucket("ceph") as bench:
+        bench.put("a", b"x")
+        nowhere = server.model_copy(update={"endpoint": "http://127.0.0.1:9"})
+        wrong = {
+            f"s3://{bench.bucket}-gone/": (server, "there is no such bucket; mend the location, or `s3.endpoint`"),
+            f"s3://{bench.bucket}/": (nowhere, "look at the network and at `s3.endpoint`"),
+            f"s3://{bench.bucket}/lake/": (shared("ceph").as_stranger().settings, "docs/s3.md lists what each role needs"),
+        }
+        for location, (settings, way_out) in wrong.items():
+            with pytest.raises(StoreError) as raised:
+                open_store(location, Places(default=settings)).plan_listing(2)
+            assert f"storage {location} cannot be listed" in str(raised.value)
+            assert way_out in str(raised.value)
+
+
+def test_the_wrong_region_is_named_as_such() -> None:
+    """Ceph 16 does not look at the region."""
+    with in_a_bucket("versity", prefix="lake/") as bench:
+        bench.put("a", b"x")
+        elsewhere = Places(default=shared("versity").settings.model_copy(update={"region": "eu-central-1"}))
+        with pytest.raises(StoreError, match=r"cannot be listed: .*the bucket lies in another region; set `s3.region`"):
+            open_store(bench.store.location, elsewhere).plan_listing(2)
