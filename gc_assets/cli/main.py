@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "approve": ("plans", "Approve a plan by name."),
     "apply": ("plans", "Execute an approved plan."),
     "restore": ("plans", "Put quarantined files back."),
+    "forget": ("forget", "Say that a lake is to go, so that its absence no longer stops the plans."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "prune": ("prune", "Remove old run directories from the state."),
 }

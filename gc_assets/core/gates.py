@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gc_assets.core.plan import Amount, GateResult
+from gc_assets.core.plan import Amount, GateResult, LiveCount
 from gc_assets.core.units import format_bytes
 
 # A default share never refuses a plan this small: in a young lake a few leftovers are a large part
@@ -35,15 +35,38 @@ def live_set(live: int, refs: int) -> GateResult:
     return _result("live_set", live > 0, message, overridable=False, numbers={"live": live, "refs": refs})
 
 
-def live_drop(live: int, before: int | None, limit: float) -> GateResult:
-    """The live count may fall by at most `limit` of the last published night's."""
+def live_drop(live: LiveCount, before: LiveCount | None, limit: float) -> GateResult:
+    """The live count of the storage, and that of each lake there, may fall by at most `limit` of
+    that of the last accepted night.
+    """
     if before is None:
-        return _result("live_drop", True, f"{live:,} live files; no earlier night to compare with.", overridable=True)
-    drop = max(0.0, (before - live) / before) if before else 0.0
-    message = f"{live:,} live files after {before:,} the night before: down {drop:.1%}, max_live_drop allows {limit:.1%}."
-    return _result(
-        "live_drop", drop <= limit, message, overridable=True, numbers={"live": live, "before": before, "drop": drop, "limit": limit}
-    )
+        return _result("live_drop", True, f"{live.files:,} live files; no accepted night to compare with.", overridable=True)
+    drop = _drop(live.files, before.files)
+    message = f"{live.files:,} live files after {before.files:,} in the last accepted night: down {drop:.1%}"
+    both = {name: (live.by_lake[name], files) for name, files in before.by_lake.items() if name in live.by_lake}
+    fallen = {name: counts for name, counts in both.items() if _drop(*counts) > limit}
+    if drop <= limit:
+        message += "".join(f", lake {name} {now:,} after {then:,}" for name, (now, then) in sorted(fallen.items())[:5])
+    message += f"; max_live_drop allows {limit:.1%}."
+    numbers = {"live": live.files, "before": before.files, "drop": max([drop, *(_drop(*counts) for counts in fallen.values())])}
+    return _result("live_drop", drop <= limit and not fallen, message, overridable=True, numbers={**numbers, "limit": limit})
+
+
+def _drop(live: int, before: int) -> float:
+    return max(0.0, (before - live) / before) if before else 0.0
+
+
+def lakes_present(gone: Sequence[str]) -> GateResult:
+    """Every lake that needed files of the storage in the last accepted night still does. Otherwise
+    files that it shares with another lake lose their protection.
+    """
+    message = "every lake of the last accepted night is there."
+    if gone:
+        message = (
+            f"{len(gone):,} lakes that needed files here are gone: {'; '.join(gone[:5])}. Put them back as they were, "
+            "or say that a lake is to go: `gc-assets forget LAKE --by WHO`."
+        )
+    return _result("lakes_present", not gone, message, overridable=False, numbers={"lakes": len(gone)})
 
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
@@ -28,6 +30,19 @@ class Amount(_Model):
 
     files: int = 0
     bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCount:
+    """The live files of a storage, and how many of them each lake needs."""
+
+    files: int
+    by_lake: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def without(self, lakes: Collection[str]) -> LiveCount:
+        """Returns the count without what these lakes need."""
+        kept = {name: files for name, files in self.by_lake.items() if name not in lakes}
+        return LiveCount(self.files - sum(self.by_lake.values()) + sum(kept.values()), kept)
 
 
 class GateResult(_Model):
@@ -81,7 +96,8 @@ class PlanHeader(_Model):
 
     Both are the sum of the rows' hashes, and are checked again before acting. `expiry_actions`
     counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
-    made before 0.2). Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
+    made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
+    Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
     for a lake whose history this plan does not edit.
     """
 
@@ -102,6 +118,7 @@ class PlanHeader(_Model):
     refs_digests: dict[str, str]
     policy_digest: str
     live_files: int
+    live_by_lake: dict[str, int] = Field(default_factory=dict)
     live_bytes: int
     totals: dict[str, Amount]
     by_reason: dict[str, Amount]

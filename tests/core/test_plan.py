@@ -26,6 +26,7 @@ SUBSTANCE: dict[str, Any] = {
     "refs_digests": {"sales": "a" * 16},
     "policy_digest": "b" * 64,
     "live_files": 7,
+    "live_by_lake": {"sales": 7},
     "live_bytes": 700,
     "totals": {"quarantine": Amount(files=2, bytes=200)},
     "by_reason": {"unreferenced": Amount(files=2, bytes=200)},
@@ -53,6 +54,7 @@ OTHER: dict[str, Any] = {
     "refs_digests": {"sales": "d" * 16},
     "policy_digest": "d" * 64,
     "live_files": 6,
+    "live_by_lake": {"sales": 6, "weather": 1},
     "live_bytes": 699,
     "totals": {"purge": Amount(files=2, bytes=200)},
     "by_reason": {"uncommitted": Amount(files=2, bytes=200)},
@@ -116,11 +118,12 @@ def test_a_header_with_a_part_more_or_less_is_refused() -> None:
         PlanHeader.model_validate({name: value for name, value in document.items() if name != "rows_digest"})
 
 
-def test_a_plan_of_a_release_that_counted_no_kinds_is_still_that_plan() -> None:
-    then = sealed(**{name: value for name, value in SUBSTANCE.items() if name != "by_kind"}, created_at=NOW)
-    document = {name: value for name, value in then.model_dump(mode="json").items() if name != "by_kind"}
+def test_a_plan_of_a_release_that_counted_no_kinds_and_no_lakes_is_still_that_plan() -> None:
+    unknown = {"by_kind", "live_by_lake"}
+    then = sealed(**{name: value for name, value in SUBSTANCE.items() if name not in unknown}, created_at=NOW)
+    document = {name: value for name, value in then.model_dump(mode="json").items() if name not in unknown}
     assert is_intact(PlanHeader.model_validate(document))
-    assert not is_intact(PlanHeader.model_validate({**document, "by_kind": {}}))
+    assert not any(is_intact(PlanHeader.model_validate({**document, name: {}})) for name in unknown)
 
 
 def test_a_plan_waits_a_day_for_approval_and_three_for_execution() -> None:

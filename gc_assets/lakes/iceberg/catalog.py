@@ -12,6 +12,7 @@ import textwrap
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
@@ -19,6 +20,8 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
+from pyiceberg.utils.config import Config
+from sqlalchemy.engine import make_url
 
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
@@ -143,7 +146,9 @@ class Tables:
         client: Catalog | None = getattr(self._clients, "catalog", None)
         if client is None:
             plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
-            client = load_catalog(self._catalog_name, **plain)
+            self._require_database(plain)
+            # A database without the catalog's tables is another one than was meant.
+            client = load_catalog(self._catalog_name, **{**plain, "init_catalog_tables": "false"})
             # Asked of the open catalog: a configuration file of pyiceberg's or the server may have
             # set it too.
             mode = client.properties.get("snapshot-loading-mode", "all")
@@ -154,6 +159,20 @@ class Tables:
                 )
             self._clients.catalog = client
         return client
+
+    def _require_database(self, plain: Mapping[str, str]) -> None:
+        """Raises `LakeUnreadable` where the catalog is a file that is not there. The driver would
+        create it, and a catalog without tables makes garbage of all files.
+        """
+        uri = plain.get("uri") or (Config().get_catalog_config(self._catalog_name) or {}).get("uri")
+        if not isinstance(uri, str) or not uri.startswith("sqlite"):
+            return
+        database = make_url(uri).database
+        if database and database != ":memory:" and not Path(database.removeprefix("file:").partition("?")[0]).is_file():
+            raise LakeUnreadable(
+                f"lake {self._lake}: its catalog {database} does not exist; expected the SQL catalog's file. "
+                "Mount it, or mend `catalog.uri` in lakes.yaml; it is never created here"
+            )
 
     def _redacted(self, message: str) -> str:
         return textwrap.shorten(_redacted(message, self._properties), 400)

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import ABSENT, DONE, PURGE, QUARANTINE
@@ -101,15 +101,18 @@ def _words_of(spark: SparkSession, state: State, storage_name: str) -> DataFrame
     return numbers.mapInArrow(_ReadWords(state.files, tuple(parts)), spark_schema(WORDS))
 
 
-def oldest_of_each_key(ledger: DataFrame) -> DataFrame:
-    """Returns one row per key.
-
-    Where a name was quarantined twice, it is the copy that waits longest. The other has its turn on
-    a later night.
+def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
+    """Returns one row per key: where a name was quarantined more than once, the copy that comes
+    first. Copies that `order` does not part are in the order of their plans' ids.
     """
-    others = [name for name in ledger.columns if name != "key"]
-    first = ledger.groupBy("key").agg(F.min_by(F.struct(*others), F.struct("quarantined_at", "source_plan_id")).alias("first"))
+    others = [name for name in copies.columns if name != "key"]
+    first = copies.groupBy("key").agg(F.min_by(F.struct(*others), F.struct(*order, "source_plan_id")).alias("first"))
     return first.select("key", *[f"first.{name}" for name in others])
+
+
+def newest_first() -> Column:
+    """Returns the time of quarantine as an order in which the newest copy comes first."""
+    return -F.unix_micros("quarantined_at")
 
 
 def left_since(spark: SparkSession, state: State, storage_name: str, since: datetime) -> DataFrame:

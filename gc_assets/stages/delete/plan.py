@@ -20,8 +20,9 @@ from gc_assets.core import gates
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, PlanHeader, sealed
-from gc_assets.stages.books.ledger import HELD, left_since, oldest_of_each_key, quarantine_ledger
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, sealed
+from gc_assets.stages.books.accepted import gone_lakes, last_accepted, measure
+from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
@@ -45,11 +46,12 @@ from gc_assets.stages.tables import (
     spark_schema,
     write_frame,
 )
-from gc_assets.state.facts import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts, Sweep
+from gc_assets.state.facts import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (
+    BOOL,
     CLAIMS,
     DELETION_LOG,
     DELETION_PLAN,
@@ -63,7 +65,7 @@ from gc_assets.state.schemas import (
 
 HEADER: Final = "_header.json"
 WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"
-OWNED: Final = pa.schema([*HELD, ("lake", STRING)])
+OWNED: Final = pa.schema([*HELD, ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
 
 
 @logged(DELETION_PLAN)
@@ -200,18 +202,25 @@ def _rows(
     left = left_since(spark, state, storage_name, as_of) if as_of is not None else None
     if left is not None:
         fresh = fresh.join(left, ["key", "etag"], "left_anti").select(*fresh.columns)
-    owned = oldest_of_each_key(ledger).mapInArrow(_Owned(claims_of(night, storage_name, [*refs, *live])), spark_schema(OWNED))
-    needed = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live"))
-    held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"))
-    needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"))
+    size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
+    needed = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live"), size)
+    held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"), size)
+    needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
+    is_needed = F.col("is_live").isNotNull()  # live again, or in history that a ref reaches again
+    # Of several copies of a name the one of the size that the lake records is put back, else the
+    # newest. The one that waits longest is purged first.
+    fits = ~is_needed | (F.size("sizes") == 0) | F.array_contains("sizes", F.col("size_bytes"))
+    waited = F.when(is_needed, newest_first()).otherwise(-newest_first())
+    copies = ledger.join(needs, "key", "left").withColumn("fits", fits)
+    one = first_of_each_key(copies, ~F.col("fits"), waited).drop("sizes")
+    owned = one.mapInArrow(_Owned(claims_of(night, storage_name, [*refs, *live])), spark_schema(OWNED))
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"])
     if left is not None:
         mine = listed.join(owned.select("key"), "key", "left_semi").join(left, ["key", "etag"], "left_anti")
         listed = mine.groupBy("key").agg(F.max("etag").alias("etag"))
-    judged = owned.join(needs, "key", "left").join(listed.select("key", F.col("etag").alias("listed_etag")), "key", "left")
+    judged = owned.join(listed.select("key", F.col("etag").alias("listed_etag")), "key", "left")
     taken = F.when(deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
     due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))
-    is_needed = F.col("is_live").isNotNull()  # live again, or in history that a ref reaches again
     restore = is_needed & ~F.coalesce(taken, F.lit(False))
     # A purge takes only what a lake still claims: a lake that left the configuration may need the
     # rest by now. It takes nothing while live metadata that nobody ever read waits in quarantine.
@@ -223,7 +232,11 @@ def _rows(
         "size_bytes",
         "etag",
         "version_id",
-        F.when(F.col("is_live"), "live again").when(is_needed, "in reachable history again").otherwise("still dead").alias("reason"),
+        F.when(~F.col("fits"), "live again, of another size than the lake records")
+        .when(F.col("is_live"), "live again")
+        .when(is_needed, "in reachable history again")
+        .otherwise("still dead")
+        .alias("reason"),
         "lake",
         F.lit(None).cast("long").alias("dangling_commits"),
         F.lit(False).alias("after_expiry"),
@@ -271,7 +284,7 @@ def _header(
     written: Written,
     expiry: Written,
 ) -> PlanHeader:
-    storage, found = night.storage(storage_name), orphans.facts(OrphanFilesFacts)
+    storage, found, counted = night.storage(storage_name), orphans.facts(OrphanFilesFacts), live_count(live, storage_name)
     totals: dict[str, Totals] = {}
     reasons: dict[str, Totals] = {}
     kinds: dict[str, dict[str, Totals]] = {}
@@ -302,7 +315,8 @@ def _header(
         unsafe=tuple(sorted({*night.unsafe, *(text for table in refs for text in table.receipt.unsafe)})),
         refs_digests={table.receipt.owner: table.facts(LakeRefsFacts).refs_digest for table in refs},
         policy_digest=night.config.policy_digest(),
-        live_files=live_count(live, storage_name),
+        live_files=counted.files,
+        live_by_lake=dict(sorted(counted.by_lake.items())),
         live_bytes=found.waterfall.get("live", Amount()).bytes,
         totals={name: _amount(amount) for name, amount in sorted(totals.items())},
         by_reason={name: _amount(amount) for name, amount in sorted(reasons.items())},
@@ -312,7 +326,7 @@ def _header(
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
         expiry_actions=dict(sorted(expiry.facts.items())),
         expiry_digest=f"{expiry.digest:016x}",
-        gates=tuple(_gates(night, storage_name, orphans, inventory, live, refs, _amount(totals.get(QUARANTINE, Totals())))),
+        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, _amount(totals.get(QUARANTINE, Totals())))),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
     )
@@ -323,20 +337,19 @@ def _amount(total: Totals) -> Amount:
 
 
 def _gates(
-    night: Night, storage_name: str, orphans: Published, inventory: Published, live: list[Published], refs: list[Published], planned: Amount
+    night: Night, storage_name: str, orphans: Published, inventory: Published, live: LiveCount, refs: list[Published], planned: Amount
 ) -> list[GateResult]:
     found, limits = orphans.facts(OrphanFilesFacts), night.storage(storage_name).gates
-    before = _night_before(night, storage_name)
+    before = last_accepted(night, storage_name)
     samples = found.stopped_samples
     listed = inventory.facts(StorageInventoryFacts)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
-        gates.live_set(live_count(live, storage_name), sum(table.receipt.rows for table in refs)),
-        gates.live_drop(
-            live_count(live, storage_name), before.facts(OrphanFilesFacts).live_keys if before is not None else None, limits.max_live_drop
-        ),
+        gates.live_set(live.files, sum(table.receipt.rows for table in refs)),
+        gates.live_drop(live, measure(night, before) if before is not None else None, limits.max_live_drop),
+        gates.lakes_present(gone_lakes(night, before, live) if before is not None else []),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
-        gates.live_listed(live_count(live, storage_name), found.live_unlisted_count, found.live_unlisted),
+        gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
         gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
         gates.links(found.behind_links_count, found.behind_links),
@@ -347,20 +360,6 @@ def _gates(
         gates.delete_bytes(planned, limits.max_delete_bytes),
         gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
     ]
-
-
-def _night_before(night: Night, storage_name: str) -> Published | None:
-    """Returns the last published night that looked at its own day.
-
-    An analysis of a past date says nothing of what is normal.
-    """
-    runs = night.state.history(storage_name, ORPHAN_FILES.name)
-    days = {run.run_date for run in runs if run.run_date < night.run_date and not run.headline(Sweep).historical}
-    for day in sorted(days, reverse=True):
-        found = night.state.current(storage_name, ORPHAN_FILES.name, day)
-        if found is not None and not found.facts(OrphanFilesFacts).historical:
-            return found
-    return None
 
 
 def _earlier_or(night: Night, storage_name: str, header: PlanHeader) -> PlanHeader:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, RESTORE
-from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.books.ledger import first_of_each_key, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.engine import Sharing
@@ -37,6 +37,8 @@ def restore(
     spark: SparkSession, night: Night, storage_name: str, plan_id: str | None = None, prefix: str | None = None, key: str | None = None
 ) -> tuple[Published, dict[str, Totals]]:
     """Puts quarantined files back, and returns the log and the books (outcome to rows and bytes).
+
+    Of several copies of one name the newest goes back. The others stay, and `--plan` names each.
 
     A finished plan is used up once a file of it came back. A plan that is half applied stays half
     applied, and what its write-ahead log moved comes back too.
@@ -60,6 +62,7 @@ def restore(
             chosen = chosen.filter(F.col("key").startswith(prefix))
         if key is not None:
             chosen = chosen.filter(F.col("key") == key)
+        chosen = first_of_each_key(chosen, newest_first())
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
         rows = chosen.select(
             "key",

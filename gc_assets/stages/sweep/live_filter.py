@@ -17,7 +17,7 @@ from xxhash import xxh64_intdigest
 
 from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
-from gc_assets.core.plan import Amount
+from gc_assets.core.plan import Amount, LiveCount
 from gc_assets.stages import engine
 from gc_assets.stages.engine import Task
 from gc_assets.stages.mark.live_files import EXPIRED_SIDE
@@ -71,13 +71,18 @@ def expired_keys(spark: SparkSession, night: Night, storage_name: str, live: lis
     return everything.filter(F.col("storage") == storage_name)
 
 
-def live_count(live: list[Published], storage_name: str) -> int:
+def live_count(live: list[Published], storage_name: str) -> LiveCount:
     """Counts the rows of `live_keys` from the receipts, without names that are only possible.
 
-    Such names are no files to count.
+    Such names are no files to count. Lakes that need no file of the storage are left out.
     """
-    possible = sum(table.facts(LiveFilesFacts).possible_by_storage.get(storage_name, Amount()).files for table in live)
-    return live_rows(live, storage_name) - possible
+    counts: dict[str, int] = {}
+    for table in live:
+        facts = table.facts(LiveFilesFacts)
+        possible = facts.possible_by_storage.get(storage_name, Amount()).files
+        if files := facts.by_storage.get(storage_name, Amount()).files - possible:
+            counts[table.receipt.owner] = files
+    return LiveCount(sum(counts.values()), counts)
 
 
 def live_rows(live: list[Published], storage_name: str) -> int:

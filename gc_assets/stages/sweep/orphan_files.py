@@ -127,7 +127,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
     found = probed.totals.get((LIVE,), Totals()).rows + optional - probed.facts.get("optional_found", 0)
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
-    if lacking > MAX_UNLISTED * live_count(live, storage_name):
+    if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
         gone = purged_by_rule(spark, night, storage_name)
         lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone, lister)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
@@ -149,7 +149,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         # Ranges and metaranges that no retained commit needs. Nobody deletes them, so they are at
         # least counted.
         unneeded_metadata=Amount(files=probed.facts.get("unneeded_files", 0), bytes=probed.facts.get("unneeded_bytes", 0)),
-        live_keys=live_count(live, storage_name),
+        live_keys=live_count(live, storage_name).files,
         missing_metadata=tuple(missing[:MAX_SAMPLES]),
         missing_metadata_count=len(missing),
         live_unlisted=tuple(lacking_samples),

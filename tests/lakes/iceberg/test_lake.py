@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -323,6 +324,26 @@ def test_a_catalog_that_hides_unreferenced_snapshots_is_refused(builder: LakeBui
     builder.properties["snapshot-loading-mode"] = "refs"
     with pytest.raises(LakeUnreadable, match="snapshot-loading-mode=refs hides snapshots"):
         frozen(builder)
+
+
+@pytest.mark.parametrize("uri", ["sqlite:///{}", "sqlite:///file:{}?uri=true"])
+def test_a_catalog_file_that_is_not_there_is_named_and_never_made(builder: LakeBuilder, tmp_path: Path, uri: str) -> None:
+    mistyped = tmp_path / "catalogue.db"
+    builder.properties["uri"] = uri.format(mistyped)
+    with pytest.raises(LakeUnreadable, match=r"its catalog .*catalogue\.db.* does not exist"):
+        frozen(builder)
+    assert not mistyped.exists()
+
+
+def test_no_catalog_is_made_in_another_database(builder: LakeBuilder, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as database:
+        database.execute("create table orders (id integer)")
+    before = other.read_bytes()
+    builder.properties["uri"] = f"sqlite:///{other}"
+    with pytest.raises(LakeUnreadable, match="no such table"):
+        frozen(builder)
+    assert other.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""What a night compares itself with: the last night that was accepted, never one that was refused (design 6.6)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, UsageError
+from gc_assets.stages.books.accepted import forget
+from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+def built(lake: LakeBuilder, name: str, commits: int) -> TableBuilder:
+    table = lake.table(name, days_ago(40))
+    for day in range(commits):
+        table.append(days_ago(30 - day))
+    return table
+
+
+def test_a_drop_that_was_refused_once_is_refused_every_night_until_a_person_accepts_it(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    built(lake, "db.t", 1).leftovers(days_ago(20), 2)
+    built(lake, "db.big", 9)
+    house.lakes = [lake.config("sales")]
+    house.now = days_ago(3)
+    whole = house.plan()
+    assert not house.failed_gates(whole)
+    lake.catalog.drop_table("db.big")
+    for night in (2, 1, 0):
+        house.now = days_ago(night)
+        refused = house.plan()
+        assert house.failed_gates(refused) == {"live_drop"}
+        assert f"after {whole.live_files:,} in the last accepted night" in refused.failed_gates[0].message
+    with pytest.raises(GateRefused, match="--override live_drop"):
+        house.approved(refused)
+    house.approved(refused, "live_drop")
+    house.now += timedelta(days=1)
+    assert not house.failed_gates(house.plan())
+
+
+def test_a_lake_that_is_emptied_or_leaves_the_configuration_stops_the_plans_until_somebody_says_that_it_is_to_go(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The lake is small: alone its going would pass `live_drop` of the storage."""
+    house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")
+    built(large, "db.t", 12).leftovers(days_ago(20), 2)
+    built(small, "db.u", 1)
+    house.lakes = [large.config("sales"), small.config("little")]
+    house.now = days_ago(4)
+    header = house.plan()
+    assert not house.failed_gates(header)
+    assert header.live_by_lake["little"] < header.live_files * house.config.storages[0].gates.max_live_drop
+
+    small.catalog.drop_table("db.u")
+    house.now = days_ago(3)
+    emptied = house.plan()
+    assert house.failed_gates(emptied) == {"lakes_present"}
+    assert "little (nothing of it is live" in emptied.failed_gates[0].message
+    with pytest.raises(GateRefused, match=r"gc-assets forget LAKE --by WHO"):
+        house.approved(emptied, "lakes_present")
+
+    house.lakes = [large.config("sales")]
+    house.now = days_ago(2)
+    left = house.plan()
+    assert house.failed_gates(left) == {"lakes_present"}
+    assert "little (not in lakes.yaml" in left.failed_gates[0].message
+
+    with pytest.raises(UsageError, match=r"no lake 'litle'.*sales"):
+        forget(house.config, Clock(house.now), "litle", "ada")
+    with pytest.raises(UsageError, match="--by WHO"):
+        forget(house.config, Clock(house.now), "little", " ")
+    forget(house.config, Clock(house.now), "little", "ada")
+    house.now = days_ago(1)
+    assert not house.failed_gates(house.plan())
+    house.lakes = [large.config("sales"), small.config("little")]
+    built(small, "db.v", 1)
+    house.now = days_ago(0)
+    assert not house.failed_gates(house.plan())
+    house.lakes = [large.config("sales")]
+    house.now += timedelta(days=1)
+    assert house.failed_gates(house.plan()) == {"lakes_present"}, "it was forgotten once, and came back since"
+
+
+def test_one_lake_that_loses_much_is_seen_among_larger_ones(spark: SparkSession, tmp_path: Path) -> None:
+    house, large, small = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path), LakeBuilder(tmp_path, "small", "small.db")
+    built(large, "db.t", 14)
+    built(small, "db.u", 1)
+    built(small, "db.v", 1)
+    house.lakes = [large.config("sales"), small.config("little")]
+    house.now = days_ago(1)
+    house.plan()
+    small.catalog.drop_table("db.u")
+    house.now = days_ago(0)
+    header = house.plan()
+    assert house.failed_gates(header) == {"live_drop"}
+    assert "lake little" in header.failed_gates[0].message

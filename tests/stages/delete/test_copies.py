@@ -1,0 +1,59 @@
+"""Several quarantined copies of one name: which of them comes back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.demo.iceberg_builder import parquet_bytes
+from gc_assets.stages.delete.restore import restore
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+FIRST = parquet_bytes(pa.table({"id": pa.array([1], pa.int64()), "part": pa.array(["a"])}))
+SECOND = parquet_bytes(pa.table({"id": pa.array([2, 3, 4], pa.int64()), "part": pa.array(["a", "a", "a"])}))
+NAMES = ("older", "newer", "by_hand")
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    os.utime(path, (days_ago(20).timestamp(),) * 2)
+
+
+def test_the_copy_of_the_size_that_the_lake_records_comes_back_and_by_hand_the_newest(spark: SparkSession, tmp_path: Path) -> None:
+    """Each name is quarantined twice, with other bytes. Then the lake takes up one of the two."""
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    house.settings = {"quarantine_days": 30}
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [lake.config("sales")]
+    data = house.warehouse / "db" / "t" / "data"
+    places = {name: data / f"{name}.parquet" for name in NAMES}
+    for night, content in ((3, FIRST), (2, SECOND)):
+        house.now = days_ago(night)
+        for place in places.values():
+            write(place, content)
+        house.carry_out(house.plan())
+        assert not any(place.exists() for place in places.values())
+
+    house.now = days_ago(1)
+    for name, content in (("older", FIRST), ("newer", SECOND)):
+        write(places[name], content)
+        with lake.at(house.now):
+            table.table.add_files([f"file://{places[name]}"], check_duplicate_files=False)
+        places[name].unlink()
+    header = house.plan()
+    assert header.totals["restore"].files == 2
+    house.apply(header, ("restore",))
+    assert places["older"].read_bytes() == FIRST
+    assert places["newer"].read_bytes() == SECOND
+
+    key = str(places["by_hand"].relative_to(house.warehouse))
+    restore(spark, house.tonight(), house.storage, key=key)
+    assert places["by_hand"].read_bytes() == SECOND
