@@ -7,8 +7,11 @@ of the plan's rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import groupby, islice
+from typing import Final
 
 import pyarrow as pa
 
@@ -22,6 +25,25 @@ from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 # S3 deletes at most this many keys a request; on a disk it is a fraction of a second between two
 # looks at the lease.
 BATCH_SIZE = 1000
+_log: Final = logging.getLogger(__name__)
+
+
+@contextmanager
+def releasing(lease: Lease) -> Generator[None]:
+    """Gives a lease back when the work under it ends.
+
+    Where the work failed and the lease cannot be given back either, the first failure is raised and
+    the other one stands in the log: such a lease expires by itself.
+    """
+    try:
+        yield
+    except BaseException:
+        try:
+            lease.release()
+        except (OSError, GcError) as error:
+            _log.warning("lease %d was not given back and expires by itself: %s", lease.token, error)
+        raise
+    lease.release()
 
 
 def execute(

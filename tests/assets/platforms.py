@@ -75,6 +75,7 @@ def stored_plan(
         refs_digests={},
         policy_digest=at.config.policy_digest(),
         live_files=7,
+        live_by_lake={},
         live_bytes=700,
         totals={action: amount} if files else {},
         by_reason={},

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import GateRefused, GcError, StateError
+from gc_assets.core.errors import GateRefused, GcError, StateError, StoreError
 from gc_assets.core.hashing import xxhash64
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows
+from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows, releasing
 from gc_assets.stores.local.lease import acquire
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION, Planned, Result
@@ -337,3 +337,20 @@ def test_the_log_rows_have_the_published_columns(root, lease, log):
         }
     ]
     assert outcome_rows([], PLAN, "trash").num_rows == 0
+
+
+def test_a_lease_that_cannot_be_given_back_does_not_hide_why_the_work_failed(root, lease, caplog):
+    (root / ".gc-assets" / "lease.json").write_text("no lease")
+    with pytest.raises(GateRefused, match="the first failure"), releasing(lease):
+        raise GateRefused("the first failure")
+    assert "lease 1 was not given back" in caplog.text
+    with pytest.raises(StoreError, match="no lease"), releasing(lease):
+        pass
+
+
+def test_a_lease_is_given_back_however_the_work_ends(root, lease):
+    with pytest.raises(GateRefused, match="by a gate"), releasing(lease):
+        raise GateRefused("by a gate")
+    with releasing(acquire(str(root), "another-plan", "test", CLOCK)):
+        pass
+    assert acquire(str(root), PLAN, "test", CLOCK).token == 3

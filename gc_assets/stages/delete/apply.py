@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
@@ -37,7 +38,7 @@ from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
-from gc_assets.stores.execution import balance
+from gc_assets.stores.execution import balance, releasing
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -82,7 +83,8 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     owner = plan.approval.by if plan.approval is not None else getpass.getuser()
     lease = night.store(header.storage).acquire(header.plan_id, owner, night.clock)
     recheck = f"{header.plan_id}-{lease.token}"
-    try:
+    with releasing(lease), ExitStack() as afterwards:
+        afterwards.callback(_forget, state, recheck)
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
         needed = _needed(spark, night, plan, recheck, only_ending=stale)
         lease.renew()  # the mark may have taken longer than a lease lasts
@@ -102,9 +104,6 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
                 needed = _needed(spark, night, plan, recheck, only_ending=stale)
                 lease.renew()
         return execution.publish(chosen)
-    finally:
-        _forget(state, recheck)
-        lease.release()
 
 
 def nothing_to_do(plan: StoredPlan) -> str | None:

@@ -35,6 +35,7 @@ from gc_assets.stages.tables import publish, read_paths, write_rows
 from gc_assets.state.facts import ExpiryLogFacts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
+from gc_assets.stores.execution import releasing
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
@@ -272,7 +273,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
     lease = open_store(plan.header.location, night.config.places()).acquire(plan.header.plan_id, getpass.getuser(), night.clock)
     counts: Counter[str] = Counter()
-    try:
+    with releasing(lease):
         for lake, items in done:
             doing(f"undo: {len(items):,} edits of the history of lake {lake.name}")
             outcomes: list[Settled] = []
@@ -282,8 +283,6 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
                 reached(f"undo: {len(outcomes):,} of {len(items):,} edits of the history of lake {lake.name}")
                 lease.check()
             counts.update(_write_log(plan, lake.name, night, outcomes, len(items)))
-    finally:
-        lease.release()
     return dict(counts)
 
 

@@ -27,7 +27,7 @@ from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import outcome_rows
+from gc_assets.stores.execution import outcome_rows, releasing
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -52,7 +52,7 @@ def restore(
     run = begin(night, storage_name, DELETION_LOG)
     restore_id = f"restore-{run.run_id}"
     lease = store.acquire(restore_id, getpass.getuser(), night.clock)
-    try:
+    with releasing(lease):
         begun = unfinished(state, storage_name)
         named = [plan_id] if plan_id is not None else []
         chosen = quarantine_ledger(spark, state, storage_name, _moved_by(spark, night, storage_name, {*begun, *named}))
@@ -82,8 +82,6 @@ def restore(
         act = Act(store, log, lease, night.clock, restore_id, run.run_id)
         totals = ["phase", "outcome", "source_plan_id"]
         written = write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, totals, counted=True)
-    finally:
-        lease.release()
     books: dict[str, Totals] = {}
     for (_, outcome, _), total in written.totals.items():
         books[outcome] = books.get(outcome, Totals()) + total

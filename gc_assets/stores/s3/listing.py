@@ -3,8 +3,8 @@
 A range is everything after one key up to another, in the order of their bytes. Ranges are cut at
 keys that an earlier listing met, or at directories, found by a few requests with a delimiter. Every
 object lies in exactly one range, whatever is written meanwhile and wherever the cuts are. In a
-bucket that keeps versions the
-newest version of each key is listed, with its id. Knows nothing of Spark.
+bucket that keeps versions the newest version of each key is listed, with its id. Knows nothing of
+Spark.
 """
 
 from __future__ import annotations
@@ -180,7 +180,10 @@ def _pages(bucket: Bucket, span: Range, versions: bool) -> Iterator[Page]:
 def _common(one: bytes, other: bytes) -> str:
     """Returns what both keys begin with, in whole characters."""
     length = next((at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), min(len(one), len(other)))
-    return one[:length].decode("utf-8", "ignore")
+    try:
+        return one[:length].decode()
+    except UnicodeDecodeError as error:
+        return one[: error.start].decode()
 
 
 def _dealt(task: S3ListingTask, ranges: Sequence[Range], wanted: int) -> tuple[S3ListingTask, ...]:

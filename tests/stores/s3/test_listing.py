@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.protocol import RESERVED_PREFIX, ListingTask, Problem, Store
-from gc_assets.stores.s3.listing import Range
+from gc_assets.stores.s3.listing import Range, _common
 from tests.s3.proxy import Rule, error_answer, lists
 from tests.stores.contract import inventory
 from tests.stores.s3.test_quarantine import through
@@ -210,3 +210,17 @@ def test_rows_are_those_of_the_newest_versions() -> None:
         bench.client.delete_object(Bucket=bench.bucket, Key=bench.prefix + "b")
         listed = inventory(bench.store)
         assert {key: row["size_bytes"] for key, row in listed.items()} == {"a": 6, "c": 6}
+
+
+@pytest.mark.parametrize(
+    "one, other, shared",
+    [
+        (b"a/b1", b"a/b2", "a/b"),
+        ("aé1".encode(), "aé2".encode(), "aé"),
+        ("aé".encode(), "aè".encode(), "a"),
+        (b"a\xffb1", b"a\xffb2", "a"),
+        (b"", b"a", ""),
+    ],
+)
+def test_the_prefix_of_a_range_is_whole_characters_that_all_its_keys_begin_with(one: bytes, other: bytes, shared: str) -> None:
+    assert _common(one, other) == shared
