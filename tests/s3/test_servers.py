@@ -215,11 +215,11 @@ def test_no_server_is_started_where_none_is_wanted(monkeypatch: pytest.MonkeyPat
 def test_nothing_is_fetched_that_is_here(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subprocess.run", _missing)
     shared("ceph"), shared("versity")
-    fetch()
+    fetch({"ceph", "versity"})
 
 
 def test_only_root_may_install_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}" if program == "apt-get" else None)
     with pytest.raises(Unavailable, match="only root installs it: apt-get install"):
-        fetch()
+        fetch({"ceph"})

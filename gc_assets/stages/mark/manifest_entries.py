@@ -39,7 +39,7 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import CONTAINERS, MANIFEST_ENTRIES, UNREADABLE
 
-# A listing of 1,000 keys costs as much as asking for 8 objects by CPU, and for 12 by the prices of AWS.
+# A listing of 1,000 keys costs as much CPU as asking for 8 objects, and by AWS's prices as 12.
 LISTED_TOGETHER: Final = 8
 KEYS_PER_LOOK: Final = 125
 ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]

@@ -141,6 +141,7 @@ class BranchBuilder(LakeBuilder):
         self.nessie = nessie
         self.branch_name = branch
         self.root = self.warehouse = nessie.warehouse
+        self.address = f"file://{self.warehouse}"
         self.catalog = _Catalog(nessie, branch)  # type: ignore[assignment]  # what LakeBuilder asks of a catalog, it has
         self._dated = self.files()
 
