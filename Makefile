@@ -25,8 +25,8 @@ demo: env ## build sample lakes, run one night on them, print the report (ARGS="
 STAGES := tests/stages tests/cli tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/test_nessie_*'
 OTHERS := tests --ignore=tests/cli --ignore=tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
 test: export GC_ASSETS_TEST_NESSIE := required
-test: export GC_ASSETS_TEST_S3 := $(if $(filter none,$(S3)),none,required)
-test: env ## lint, types and the whole suite (S3=none: without what needs an S3 server)
+test: export GC_ASSETS_TEST_S3 := $(or $(filter none all,$(S3)),required)
+test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
 	@mkdir -p build

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from gc_assets.cli.main import COMMANDS, cli
 from tests.cli.lakes import write_config
+from tests.lakes.iceberg.builder import LakeBuilder
 
 HEAVY = ("pyspark", "dagster", "pyarrow", "pandas", "pyiceberg", "icechunk", "rich")
 
@@ -24,10 +25,7 @@ def gc_assets(*arguments: str) -> Result:
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     """A configuration whose state is empty and whose catalog holds no table."""
-    (tmp_path / "warehouse").mkdir()
-    return str(
-        write_config(tmp_path, {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"})
-    )
+    return str(write_config(tmp_path, LakeBuilder(tmp_path).properties))
 
 
 @pytest.mark.parametrize("command", list(COMMANDS))
@@ -135,6 +133,16 @@ def test_doctor_names_a_storage_that_is_not_there_and_fails(config: str, tmp_pat
     assert result.exit_code == 1
     assert {row["subject"] for row in failed} == {"warehouse"}
     assert all(row["todo"] for row in failed)
+
+
+def test_doctor_names_a_catalog_that_is_not_there_and_makes_none(config: str, tmp_path: Path) -> None:
+    (tmp_path / "catalog.db").unlink()
+    result = gc_assets("doctor", "--format", "json", "--config", config)
+    assert result.exit_code == 1
+    (failed,) = (row for row in json.loads(result.stdout) if row["verdict"] == "fail")
+    assert failed["subject"] == "sales"
+    assert f"{tmp_path}/catalog.db does not exist" in failed["found"]
+    assert not (tmp_path / "catalog.db").exists()
 
 
 def test_doctor_fails_on_a_catalog_that_cannot_be_read(config: str, tmp_path: Path) -> None:

@@ -57,5 +57,6 @@ def test_the_state_is_nobodys_garbage_also_below_a_claim(tmp_path: Path) -> None
     night = Night.of(inside, night.clock, night.run_date)
     put_marked(night, [{"key": "weather/"}])
     for key in ("weather/state/x.parquet", "weather/chunks/X"):
-        put(night, STORAGE, STORAGE_INVENTORY, [{"key": key, "size_bytes": 1, "last_modified": NOW}])
+        listed = {"objects": 1, "bytes": 1, "problems": {}, "tasks": 1, "full_listing_on": NOW.date().isoformat()}
+        put(night, STORAGE, STORAGE_INVENTORY, [{"key": key, "size_bytes": 1, "last_modified": NOW}], **listed)
         assert (said(night, key).verdict == "unowned") == key.startswith("weather/state/")
