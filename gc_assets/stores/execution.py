@@ -7,7 +7,9 @@ of the plan's rows.
 
 from __future__ import annotations
 
+import getpass
 import logging
+import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby, islice
@@ -26,6 +28,14 @@ from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 # looks at the lease.
 BATCH_SIZE = 1000
 _log: Final = logging.getLogger(__name__)
+
+
+def user_name() -> str:
+    """Returns who runs this, as leases and logs name them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # in a container a uid may have no name
+        return f"uid {os.getuid()}"
 
 
 @contextmanager

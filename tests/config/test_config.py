@@ -235,6 +235,11 @@ def test_an_override_that_would_keep_nothing_is_refused(load: Load, where: tuple
         load(where, value)
 
 
+def test_the_name_of_a_catalog_has_a_key_of_its_own(load: Load) -> None:
+    with pytest.raises(UsageError, match=r"lakes\[1\].*catalog\.name: say .* `catalog_name`"):
+        load(("lakes", 1, "catalog"), {"type": "rest", "name": "prod"})
+
+
 @pytest.mark.parametrize(
     "rule", [{"match": "x"}, {"match": "x", "keep": "1d", "cutoff": "2d"}, {"match": "x", "keep": "1d", "max_age": "2d"}]
 )

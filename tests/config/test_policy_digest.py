@@ -99,6 +99,15 @@ def test_the_digest_of_a_policy_is_that_of_the_release_before(name: str) -> None
     assert config_of(DOCUMENTS[name]).policy_digest() == DIGESTS[name]
 
 
+@pytest.mark.parametrize("key", ["prefix", "glue.id", "glue.region", "table-name", "s3.endpoint", "namespace"])
+def test_another_catalog_behind_the_same_address_is_another_policy(key: str) -> None:
+    def digest(value: str) -> str:
+        catalog = {**LAKES["iceberg"]["catalog"], key: value}
+        return config_of(document({"name": "iceberg", "kind": "iceberg", **LAKES["iceberg"], "catalog": catalog})).policy_digest()
+
+    assert len({digest("one"), digest("other"), DIGESTS["iceberg, all keys"]}) == 3
+
+
 @pytest.mark.parametrize("kind, key", [("iceberg", "catalog"), ("nessie", "token"), ("lakefs", "secret_access_key")])
 def test_another_secret_is_no_other_policy(kind: str, key: str) -> None:
     other = {**LAKES[kind], key: {**LAKES[kind][key], "token": "other"} if key == "catalog" else "other"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections import Counter
 from datetime import timedelta
@@ -17,7 +18,7 @@ from gc_assets.core.errors import GateRefused, GcError, StateError, StoreError
 from gc_assets.core.hashing import xxhash64
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows, releasing
+from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows, releasing, user_name
 from gc_assets.stores.local.lease import acquire
 from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import LEASE_DURATION, Planned, Result
@@ -354,3 +355,10 @@ def test_a_lease_is_given_back_however_the_work_ends(root, lease):
     with releasing(acquire(str(root), "another-plan", "test", CLOCK)):
         pass
     assert acquire(str(root), PLAN, "test", CLOCK).token == 3
+
+
+def test_a_user_without_a_name_is_told_by_number(monkeypatch):
+    for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54_321)
+    assert user_name() == "uid 54321"

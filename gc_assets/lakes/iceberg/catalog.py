@@ -24,10 +24,10 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.engine import make_url
 
 from gc_assets.core.errors import GcError, LakeUnreadable
+from gc_assets.lakes.iceberg.config import SECRET_KEY
 from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
 from gc_assets.lakes.iceberg.still_asked import Removal
 
-_SECRET_KEY = re.compile(r"secret|password|token|credential|key", re.IGNORECASE)
 # What Arrow says of a store that refused or did not answer. Of a key that is missing it says
 # something else.
 _OF_S3 = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
@@ -198,7 +198,7 @@ def _identifiers(catalog: Catalog) -> set[Identifier]:
 
 def _redacted(message: str, properties: Mapping[str, SecretStr | str]) -> str:
     for key, value in properties.items():
-        secret = value.get_secret_value() if isinstance(value, SecretStr) else value if _SECRET_KEY.search(key) else ""
+        secret = value.get_secret_value() if isinstance(value, SecretStr) else value if SECRET_KEY.search(key) else ""
         if secret:
             message = message.replace(secret, "***")
     return _USER_INFO.sub("://***@", message)

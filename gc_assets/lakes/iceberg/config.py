@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -13,6 +13,9 @@ from gc_assets.config.models import LakeConfig
 from gc_assets.config.rules import RefRule, policy_row, ref_rows
 from gc_assets.config.values import Age, Count, Duration, Model, above_zero
 from gc_assets.core.units import Cutoff
+
+# Properties of pyiceberg's that say who asks, and not which catalog.
+SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
 
 
 class IcebergRetention(Model):
@@ -61,11 +64,17 @@ class IcebergLakeConfig(LakeConfig):
     retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
     history: HistoryConfig = Field(default_factory=lambda: HistoryConfig())
 
+    @model_validator(mode="after")
+    def _has_one_name(self) -> IcebergLakeConfig:
+        if "name" in self.catalog:
+            raise ValueError("catalog.name: say pyiceberg's name of the catalog by `catalog_name`, beside `catalog`")
+        return self
+
     def place(self) -> dict[str, str]:
         """Returns which catalog it is, without who asks. Another catalog under the same name is
         another lake.
         """
-        known = {key: self.catalog[key].get_secret_value() for key in ("type", "uri", "warehouse") if key in self.catalog}
+        known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
         return {key: re.sub(r"://[^/@]*@", "://", value).partition("?")[0] for key, value in known.items()}
 
     def policy(self) -> dict[str, Any]:

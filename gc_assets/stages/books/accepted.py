@@ -58,9 +58,12 @@ def last_accepted(night: Night, storage_name: str) -> PlanHeader | None:
     return night.state.open(last.run).facts(DeletionPlanFacts).header
 
 
-def measure(night: Night, before: PlanHeader) -> LiveCount:
-    """Returns what was live in an earlier plan, without the lakes that a person let go since."""
-    return LiveCount(before.live_files, before.live_by_lake).without(_forgotten(night.state, before))
+def measure(night: Night, before: PlanHeader, live: LiveCount) -> LiveCount:
+    """Returns what was live in an earlier plan, without the lakes that a person let go since and
+    that need nothing of the storage by now.
+    """
+    gone = _forgotten(night.state, before) - live.by_lake.keys()
+    return LiveCount(before.live_files, before.live_by_lake).without(gone)
 
 
 def gone_lakes(night: Night, before: PlanHeader, live: LiveCount) -> list[str]:
@@ -69,9 +72,10 @@ def gone_lakes(night: Night, before: PlanHeader, live: LiveCount) -> list[str]:
     """
     configured = {lake.name for lake in night.config.lakes}
     # A plan made before 0.4 does not say which lake needed files here.
-    then = before.live_by_lake or dict.fromkeys(before.refs_digests.keys() - configured, 0)
+    then = {name: f"{files:,} files then" for name, files in before.live_by_lake.items()}
+    then = then or dict.fromkeys(before.refs_digests.keys() - configured, "it was there then")
     return [
-        f"{name} ({'nothing of it is live here' if name in configured else 'not in lakes.yaml'} by now, {then[name]:,} files then)"
+        f"{name} ({'nothing of it is live here' if name in configured else 'not in lakes.yaml'} by now, {then[name]})"
         for name in sorted(then.keys() - live.by_lake.keys() - _forgotten(night.state, before))
     ]
 

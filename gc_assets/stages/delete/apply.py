@@ -6,7 +6,6 @@ Acts and never decides: the rows are the plan's, less what the fresh mark shows 
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -38,7 +37,7 @@ from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
-from gc_assets.stores.execution import balance, releasing
+from gc_assets.stores.execution import balance, releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -80,7 +79,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     chosen = phases_of(header, phases)
     stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
     stale = stale or night.storage(header.storage).quarantine != header.quarantine
-    owner = plan.approval.by if plan.approval is not None else getpass.getuser()
+    owner = plan.approval.by if plan.approval is not None else user_name()
     lease = night.store(header.storage).acquire(header.plan_id, owner, night.clock)
     recheck = f"{header.plan_id}-{lease.token}"
     with releasing(lease), ExitStack() as afterwards:
@@ -197,7 +196,7 @@ def _needed(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     count = live_count(tables, header.storage)
     checks = [
         gates.live_set(count.files, 1),
-        gates.live_drop(count, measure(night, header), night.storage(header.storage).gates.max_live_drop),
+        gates.live_drop(count, measure(night, header, count), night.storage(header.storage).gates.max_live_drop),
         gates.lakes_present(gone_lakes(night, header, count)),
         gates.storages_apart(night.overlapping_storages()),
     ]

@@ -7,7 +7,6 @@ still asks for.
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from gc_assets.stages.tables import publish, read_paths, write_rows
 from gc_assets.state.facts import ExpiryLogFacts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
-from gc_assets.stores.execution import releasing
+from gc_assets.stores.execution import releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
@@ -271,7 +270,7 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
         lost = [kind.edits_lose for kind in KINDS.values() if kind.edits_lose is not None]
         rules = "; ".join([f"Edits of {undoing_titles()} histories can", *lost])
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
-    lease = open_store(plan.header.location, night.config.places()).acquire(plan.header.plan_id, getpass.getuser(), night.clock)
+    lease = open_store(plan.header.location, night.config.places()).acquire(plan.header.plan_id, user_name(), night.clock)
     counts: Counter[str] = Counter()
     with releasing(lease):
         for lake, items in done:

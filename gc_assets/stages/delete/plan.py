@@ -346,7 +346,7 @@ def _gates(
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
         gates.live_set(live.files, sum(table.receipt.rows for table in refs)),
-        gates.live_drop(live, measure(night, before) if before is not None else None, limits.max_live_drop),
+        gates.live_drop(live, measure(night, before, live) if before is not None else None, limits.max_live_drop),
         gates.lakes_present(gone_lakes(night, before, live) if before is not None else []),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),

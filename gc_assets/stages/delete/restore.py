@@ -5,7 +5,6 @@ Needs no approval. A file whose name is taken stays in quarantine.
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,7 +26,7 @@ from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import outcome_rows, releasing
+from gc_assets.stores.execution import outcome_rows, releasing, user_name
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -51,7 +50,7 @@ def restore(
     state, store = night.state, night.store(storage_name)
     run = begin(night, storage_name, DELETION_LOG)
     restore_id = f"restore-{run.run_id}"
-    lease = store.acquire(restore_id, getpass.getuser(), night.clock)
+    lease = store.acquire(restore_id, user_name(), night.clock)
     with releasing(lease):
         begun = unfinished(state, storage_name)
         named = [plan_id] if plan_id is not None else []
