@@ -16,13 +16,13 @@ from typing import Final, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gc_assets.core.errors import StoreError
 from gc_assets.s3 import pages
 from gc_assets.s3.pages import Page
 from gc_assets.stores.protocol import INVENTORY_SCHEMA, LISTING_SOURCE, RESERVED_PREFIX, Listed, ListingTask, Problem
 from gc_assets.stores.s3.bucket import Bucket
+from gc_assets.stores.s3.objects import identities
 
 TASKS_PER_WORKER: Final = 4
 # Requests with which the planner looks for directories.
@@ -271,14 +271,11 @@ def _batch(page: Page, relative: Sequence[bytes], mine: Sequence[int]) -> pa.Rec
     """Returns rows of `storage_inventory`."""
     modified = pa.array([page.modified[number] for number in mine]).cast(pa.timestamp("us", tz="UTC"))
     sizes = pa.array([page.sizes[number] for number in mine], pa.int64())
-    seconds = pc.floor_temporal(modified, unit="second").cast(pa.int64())
-    words = [pa.array([page.etags[number] for number in mine]), sizes.cast(pa.string())]
-    words += [pc.divide(seconds, pa.scalar(1_000_000, pa.int64())).cast(pa.string())]
     columns = {
         "key": pa.array([relative[number] for number in mine], pa.binary()).cast(pa.string()),
         "size_bytes": sizes,
         "last_modified": modified,
-        "etag": pc.call_function("binary_join_element_wise", [*words, pa.scalar("-")]),
+        "etag": identities(pa.array([page.etags[number] for number in mine], pa.string()), sizes, modified),
         "source": pa.repeat(LISTING_SOURCE, len(mine)),
         "storage_class": pa.array([page.classes[number] for number in mine], pa.string()),
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from gc_assets.config.s3 import Places
 from gc_assets.stores.s3.bucket import Bucket
+from gc_assets.stores.s3.objects import identities
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,3 @@ class ReportedBucket:
     def size_of(self, key: str) -> int | None:
         head = self._bucket.head(key, "read")
         return None if head is None else head.answer["ContentLength"]
-
-
-def identities(etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
-    """Returns the identities of objects as `objects.identity` spells one. Etags are without quotes,
-    times in microseconds.
-    """
-    seconds = pc.divide(pc.floor_temporal(modified, unit="second").cast(pa.int64()), pa.scalar(1_000_000, pa.int64()))
-    return pc.call_function("binary_join_element_wise", [etags, sizes.cast(pa.string()), seconds.cast(pa.string()), pa.scalar("-")])
