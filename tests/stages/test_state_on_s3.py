@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import tarfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -98,16 +97,12 @@ def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSe
     house = Lakehouse(spark, tmp_path / "lake")
     lake_of(house)
     shutil.copytree(tmp_path / "lake", tmp_path / "kept")
-    seconds = [time.monotonic()]
     on_disk = night(house)
-    seconds.append(time.monotonic())
     shutil.rmtree(tmp_path / "lake")
     shutil.copytree(tmp_path / "kept", tmp_path / "lake")
     with place() as (root, settings):
         again = Lakehouse(spark, tmp_path / "lake", lakes=house.lakes, state=root, s3=settings)
         on_s3 = night(again)
-        seconds.append(time.monotonic())
-        print(f"\na night takes {seconds[1] - seconds[0]:.1f} s on a disk, {seconds[2] - seconds[1]:.1f} s on S3")  # noqa: T201
         for step, told in on_disk.items():
             assert on_s3[step] == told, step
         gone = again.files()

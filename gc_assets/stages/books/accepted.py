@@ -8,8 +8,9 @@ again. A lake that is to go is forgotten on record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Self
 
 from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
 
@@ -32,6 +33,7 @@ class Forgotten(BaseModel):
 
     by: str
     at: datetime
+    rehearsal: bool = False
 
 
 class _Records(RootModel[tuple[Forgotten, ...]]):
@@ -58,26 +60,46 @@ def last_accepted(night: Night, storage_name: str) -> PlanHeader | None:
     return night.state.open(last.run).facts(DeletionPlanFacts).header
 
 
-def measure(night: Night, before: PlanHeader, live: LiveCount) -> LiveCount:
-    """Returns what was live in an earlier plan, without the lakes that a person let go since and
-    that need nothing of the storage by now.
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """An earlier plan as a measure of tonight. `let_go` are its lakes that a person let go since,
+    `configured` those of the configuration by now.
     """
-    gone = _forgotten(night.state, before) - live.by_lake.keys()
-    return LiveCount(before.live_files, before.live_by_lake).without(gone)
 
+    plan: PlanHeader
+    let_go: frozenset[str]
+    configured: frozenset[str]
 
-def gone_lakes(night: Night, before: PlanHeader, live: LiveCount) -> list[str]:
-    """Returns in words the lakes that an earlier plan knew and that need nothing of the storage by
-    now, without those that a person let go since.
-    """
-    configured = {lake.name for lake in night.config.lakes}
-    # A plan made before 0.4 does not say which lake needed files here.
-    then = {name: f"{files:,} files then" for name, files in before.live_by_lake.items()}
-    then = then or dict.fromkeys(before.refs_digests.keys() - configured, "it was there then")
-    return [
-        f"{name} ({'nothing of it is live here' if name in configured else 'not in lakes.yaml'} by now, {then[name]})"
-        for name in sorted(then.keys() - live.by_lake.keys() - _forgotten(night.state, before))
-    ]
+    @classmethod
+    def of(cls, night: Night, plan: PlanHeader) -> Self:
+        """Reads who was let go. What a rehearsal said, or a clock that was ahead, counts for no real
+        night.
+        """
+        since, now, is_rehearsal = plan.created_at, night.clock.now(), night.clock.is_rehearsal
+        let_go = [
+            name
+            for name in plan.refs_digests
+            if any(since <= word.at <= now and (is_rehearsal or not word.rehearsal) for word in _records(night.state, name))
+        ]
+        return cls(plan, frozenset(let_go), frozenset(lake.name for lake in night.config.lakes))
+
+    def count(self, live: LiveCount) -> LiveCount:
+        """Returns what was live then, without the lakes that were let go and that need nothing of
+        the storage by now.
+        """
+        return LiveCount(self.plan.live_files, self.plan.live_by_lake).without(self.let_go - live.by_lake.keys())
+
+    def gone(self, live: LiveCount) -> list[str]:
+        """Returns in words the lakes that need nothing of the storage by now, and that nobody let
+        go.
+        """
+        # A plan made before 0.4 does not say which lake needed files here.
+        then = {name: f"{files:,} files then" for name, files in self.plan.live_by_lake.items()}
+        then = then or dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "it was there then")
+        return [
+            f"{name} ({'nothing of it is live here' if name in self.configured else 'not in lakes.yaml'} by now, {then[name]})"
+            for name in sorted(then.keys() - live.by_lake.keys() - self.let_go)
+        ]
 
 
 def _is_accepted(plan: ListedPlan) -> bool:
@@ -97,7 +119,7 @@ def forget(config: Config, clock: Clock, lake_name: str, by: str) -> Forgotten:
     known = {lake.name for lake in config.lakes} | _planned_lakes(config, state)
     if lake_name not in known:
         raise UsageError(f"no lake {lake_name!r}; known are {', '.join(sorted(known))}")
-    record = Forgotten(by=by.strip(), at=clock.now())
+    record = Forgotten(by=by.strip(), at=clock.now(), rehearsal=clock.is_rehearsal)
 
     def with_record(content: bytes | None) -> bytes:
         before = _parsed(state, lake_name, content) if content is not None else ()
@@ -105,10 +127,6 @@ def forget(config: Config, clock: Clock, lake_name: str, by: str) -> Forgotten:
 
     state.files.change(_path(lake_name), with_record)
     return record
-
-
-def _forgotten(state: State, before: PlanHeader) -> set[str]:
-    return {name for name in before.refs_digests if any(record.at >= before.created_at for record in _records(state, name))}
 
 
 def _planned_lakes(config: Config, state: State) -> set[str]:

@@ -21,7 +21,7 @@ from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import RANKS
-from gc_assets.stages.books.accepted import gone_lakes, measure
+from gc_assets.stages.books.accepted import Earlier
 from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_finished, refuse_gates, refuse_historical
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
@@ -193,11 +193,11 @@ def _needed(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     header = plan.header
     again = _again(night, plan, recheck)
     tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
-    count = live_count(tables, header.storage)
+    count, earlier = live_count(tables, header.storage), Earlier.of(night, header)
     checks = [
         gates.live_set(count.files, 1),
-        gates.live_drop(count, measure(night, header, count), night.storage(header.storage).gates.max_live_drop),
-        gates.lakes_present(gone_lakes(night, header, count)),
+        gates.live_drop(count, earlier.count(count), night.storage(header.storage).gates.max_live_drop),
+        gates.lakes_present(earlier.gone(count)),
         gates.storages_apart(night.overlapping_storages()),
     ]
     overrides = plan.approval.overrides if plan.approval is not None else ()

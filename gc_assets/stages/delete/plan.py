@@ -21,7 +21,7 @@ from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, sealed
-from gc_assets.stages.books.accepted import gone_lakes, last_accepted, measure
+from gc_assets.stages.books.accepted import Earlier, last_accepted
 from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished
 from gc_assets.stages.engine import once
@@ -340,14 +340,15 @@ def _gates(
     night: Night, storage_name: str, orphans: Published, inventory: Published, live: LiveCount, refs: list[Published], planned: Amount
 ) -> list[GateResult]:
     found, limits = orphans.facts(OrphanFilesFacts), night.storage(storage_name).gates
-    before = last_accepted(night, storage_name)
+    accepted = last_accepted(night, storage_name)
+    earlier = Earlier.of(night, accepted) if accepted is not None else None
     samples = found.stopped_samples
     listed = inventory.facts(StorageInventoryFacts)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
         gates.live_set(live.files, sum(table.receipt.rows for table in refs)),
-        gates.live_drop(live, measure(night, before, live) if before is not None else None, limits.max_live_drop),
-        gates.lakes_present(gone_lakes(night, before, live) if before is not None else []),
+        gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
+        gates.lakes_present(earlier.gone(live) if earlier is not None else []),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),

@@ -69,10 +69,11 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     """
     state, lister = night.state, night.lister(storage_name)
     run = begin(night, storage_name, STORAGE_INVENTORY)
-    before = carried_from(night, storage_name)
+    last = last_inventory(night, storage_name)
+    before = carried_from(night, last)
     known = _known(night, storage_name, before) if before is not None else []
     carried, now = lister.unchanged(known), night.clock.now()
-    listing = lister.plan(parallelism(spark), now, carried, now - SETTLED_AFTER, _cuts(night, storage_name))
+    listing = lister.plan(parallelism(spark), now, carried, now - SETTLED_AFTER, _cuts(night, last))
     tasks, report = listing.tasks, listing.report
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
@@ -144,17 +145,23 @@ def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List
     return collect(spread.mapInArrow(Sharing(work, at_once(spark, width)), LISTED_DDL))
 
 
-def carried_from(night: Night, storage_name: str) -> Published | None:
-    """Returns the inventory whose unchanged directories need not be listed again.
+def last_inventory(night: Night, storage_name: str) -> Published | None:
+    """Returns the inventory of the night before, null where there is none of the same place."""
+    last = night.state.latest(storage_name, STORAGE_INVENTORY.name, before=night.run_date)
+    is_of_here = last is not None and last.facts(StorageInventoryFacts).location == night.storage(storage_name).location
+    return last if is_of_here else None
+
+
+def carried_from(night: Night, last: Published | None) -> Published | None:
+    """Returns the last inventory where its unchanged directories need not be listed again.
 
     It is null where the whole storage is to be listed.
     """
     every = [lake.full_listing_every for lake in night.config.lakes if lake.full_listing_every is not None]
-    before = night.state.latest(storage_name, STORAGE_INVENTORY.name, before=night.run_date)
-    if not every or before is None or before.facts(StorageInventoryFacts).location != night.storage(storage_name).location:
+    if not every or last is None:
         return None
-    age = night.run_date - before.facts(StorageInventoryFacts).full_listing_on
-    return before if age < min(every) else None
+    age = night.run_date - last.facts(StorageInventoryFacts).full_listing_on
+    return last if age < min(every) else None
 
 
 def _known(night: Night, storage_name: str, before: Published) -> list[Directory]:
@@ -176,12 +183,9 @@ def _uploads(found: Unfinished) -> UnfinishedUploads:
     return UnfinishedUploads(uploads=found.uploads, old=found.old, bytes=found.size_bytes, sized=found.sized, unknown=found.unknown)
 
 
-def _cuts(night: Night, storage_name: str) -> list[str] | None:
+def _cuts(night: Night, last: Published | None) -> list[str] | None:
     """Returns keys of the last inventory that are spread evenly over it. Null where there is none."""
-    before = night.state.latest(storage_name, STORAGE_INVENTORY.name, before=night.run_date)
-    if before is None or before.facts(StorageInventoryFacts).location != night.storage(storage_name).location:
-        return None
-    return read_parts(night.state.files, before.paths(CUTS_SIDE), CUTS).column("key").to_pylist()
+    return read_parts(night.state.files, last.paths(CUTS_SIDE), CUTS).column("key").to_pylist() if last is not None else None
 
 
 def _directory_rows(directories: Sequence[Directory]) -> pa.Table:

@@ -19,9 +19,9 @@ from typing import Final
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
-from gc_assets.stores.inventories.columns import binary, column, flags, moments, optional, sizes, text
-from gc_assets.stores.inventories.report import ROWS, DataFile, Manifest, document, field, format_of
-from gc_assets.stores.inventories.s3 import of_bucket, unquoted
+from gc_assets.stores.inventories.columns import binary, column
+from gc_assets.stores.inventories.report import DataFile, Manifest, document, field, format_of
+from gc_assets.stores.inventories.s3 import in_one_form, of_bucket
 
 COLUMNS: Final = frozenset(
     {"bucket", "key", "size_bytes", "last_modified", "etag", "version_id", "is_latest", "is_delete_marker", "storage_class"}
@@ -59,16 +59,4 @@ def _file(item: object, name: str, folder: str) -> DataFile:
 def rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
     """Returns rows of a file as `ROWS`. Raises `FormatError` for a row about another bucket."""
     of_bucket(raw, "bucket", bucket)
-    return pa.RecordBatch.from_arrays(
-        [
-            binary(column(raw, "key")),
-            sizes(column(raw, "size_bytes")),
-            moments(column(raw, "last_modified")),
-            unquoted(text(column(raw, "etag"), raw.num_rows)),
-            text(optional(raw, "version_id"), raw.num_rows),
-            flags(optional(raw, "is_latest"), raw.num_rows),
-            flags(optional(raw, "is_delete_marker"), raw.num_rows),
-            text(optional(raw, "storage_class"), raw.num_rows),
-        ],
-        schema=ROWS,
-    )
+    return in_one_form(raw, binary(column(raw, "key")), "size_bytes", "last_modified", "etag")

@@ -94,12 +94,18 @@ def rows(raw: pa.RecordBatch, bucket: str) -> pa.RecordBatch:
     """Returns rows of a file as `ROWS`. Raises `FormatError` for a row about another bucket."""
     of_bucket(raw, "bucket", bucket)
     encoded = optional(raw, "url_encoded_key")
+    keys = binary(column(raw, "key")) if encoded is None else decoded(encoded)
+    return in_one_form(raw, keys, "size", "last_modified_date", "e_tag")
+
+
+def in_one_form(raw: pa.RecordBatch, keys: pa.Array, size: str, modified: str, etag: str) -> pa.RecordBatch:
+    """Returns rows as `ROWS`: these keys, and what the columns of these names say of them."""
     return pa.RecordBatch.from_arrays(
         [
-            binary(column(raw, "key")) if encoded is None else decoded(encoded),
-            sizes(column(raw, "size")),
-            moments(column(raw, "last_modified_date")),
-            unquoted(text(column(raw, "e_tag"), raw.num_rows)),
+            keys,
+            sizes(column(raw, size)),
+            moments(column(raw, modified)),
+            unquoted(text(column(raw, etag), raw.num_rows)),
             text(optional(raw, "version_id"), raw.num_rows),
             flags(optional(raw, "is_latest"), raw.num_rows),
             flags(optional(raw, "is_delete_marker"), raw.num_rows),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import pyarrow as pa
 
@@ -13,29 +14,28 @@ from gc_assets.stores.s3.objects import identities
 
 @dataclass(frozen=True, slots=True)
 class ReportedBucket:
-    """`Subject` of what lies at `location` (`s3://bucket/prefix/`)."""
+    """`Subject` of what lies in a bucket."""
 
-    location: str
-    places: Places
+    place: Bucket
 
-    @property
-    def _bucket(self) -> Bucket:
-        return Bucket.of(self.location, self.places.s3_of(self.location))
+    @classmethod
+    def at(cls, location: str, places: Places) -> Self:
+        return cls(Bucket.of(location, places.s3_of(location)))
 
     @property
     def bucket(self) -> str:
-        return self._bucket.name
+        return self.place.name
 
     @property
     def prefix(self) -> str:
-        return self._bucket.prefix
+        return self.place.prefix
 
     def has_versions(self) -> bool:
-        return self._bucket.versioning("read").has_versions
+        return self.place.versioning("read").has_versions
 
     def identities(self, etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array:
         return identities(etags, sizes, modified)
 
     def size_of(self, key: str) -> int | None:
-        head = self._bucket.head(key, "read")
+        head = self.place.head(key, "read")
         return None if head is None else head.answer["ContentLength"]

@@ -101,4 +101,4 @@ class S3Store:
         return examine(self._bucket, storage, now)
 
 
-S3: Final = StoreKind(SCHEME, "s3://bucket/prefix/", QUARANTINES, S3Store, S3Objects, S3Delivery, ReportedBucket, settings="s3")
+S3: Final = StoreKind(SCHEME, "s3://bucket/prefix/", QUARANTINES, S3Store, S3Objects, S3Delivery, ReportedBucket.at, settings="s3")

@@ -1,0 +1,45 @@
+"""Whose word lets a lake go: a person's by the real clock, not a rehearsal's and not one of a time to come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.plan import LiveCount
+from gc_assets.stages.books.accepted import Earlier, forget
+from gc_assets.stages.night import Night
+from tests.core.test_plan import plan
+from tests.records import LAKE, night_at
+
+MADE = datetime.now(UTC) - timedelta(days=2)
+THEN = plan(created_at=MADE, live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
+
+
+def test_a_word_by_the_real_clock_lets_a_lake_go(tmp_path: Path) -> None:
+    config = night_at(tmp_path).config
+    tonight = Night.of(config, Clock(), Clock().today())
+    assert Earlier.of(tonight, THEN).gone(LiveCount(0)) == ["weather (nothing of it is live here by now, 7 files then)"]
+    forget(config, Clock(), LAKE, "ada")
+    earlier = Earlier.of(tonight, THEN)
+    assert earlier.gone(LiveCount(0)) == []
+    assert earlier.count(LiveCount(0)) == LiveCount(0)
+    assert earlier.count(LiveCount(3, {LAKE: 3})) == LiveCount(7, {LAKE: 7}), "a lake that is still there is compared"
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
+def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: timedelta) -> None:
+    config = night_at(tmp_path).config
+    rehearsed = Clock(datetime.now(UTC) + ahead)
+    forget(config, rehearsed, LAKE, "ada")
+    assert Earlier.of(Night.of(config, rehearsed, rehearsed.today()), THEN).gone(LiveCount(0)) == []
+    assert Earlier.of(Night.of(config, Clock(), Clock().today()), THEN).gone(LiveCount(0)) != []
+
+
+def test_a_word_of_before_the_plan_is_used_up(tmp_path: Path) -> None:
+    config = night_at(tmp_path).config
+    forget(config, Clock(), LAKE, "ada")
+    later = plan(created_at=datetime.now(UTC), live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
+    assert Earlier.of(Night.of(config, Clock(), Clock().today()), later).gone(LiveCount(0)) != []
