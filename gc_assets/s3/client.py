@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 import botocore.exceptions
+import botocore.loaders
 import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config as BotoConfig
@@ -34,6 +36,9 @@ _ATTEMPTS: Final = 8
 # A server that answers so asks for fewer requests.
 SLOW_STATUS: Final = frozenset({429, 503})
 SLOW: Final = frozenset({"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "TooManyRequests", "Throttling", "503", "429"})
+# Threads that ask at once get the same client and the same pace, not one each.
+_MAKING: Final = threading.RLock()
+os.register_at_fork(before=_MAKING.acquire, after_in_parent=_MAKING.release, after_in_child=_MAKING.release)
 _CONNECTIONS: Final = 32
 _CONNECT_SECONDS: Final = 10
 _READ_SECONDS: Final = 60
@@ -76,12 +81,14 @@ def client_of(settings: S3Config, role: Role, attempts: int = _ATTEMPTS) -> Any:
     """
     if role == "change" and settings.anonymous:
         raise UsageError("`s3.anonymous` reads without credentials, so nothing can be changed there; name a profile or a role")
-    return _client(settings, role, attempts, os.getpid())  # pyright: ignore[reportArgumentType]  (models are frozen, and so hashable)
+    with _MAKING:
+        return _client(settings, role, attempts, os.getpid())  # pyright: ignore[reportArgumentType]  (models are frozen, and so hashable)
 
 
 def pace_of(settings: S3Config) -> Pace:
     """Returns what all requests of this process with these settings wait for."""
-    return _pace(settings, os.getpid())
+    with _MAKING:
+        return _pace(settings, os.getpid())
 
 
 @functools.lru_cache(maxsize=64)
@@ -189,7 +196,7 @@ def session_of(settings: S3Config, role: Role) -> Any:
     profile = (settings.apply_profile if changes else None) or settings.profile
     arn = (settings.apply_role_arn if changes else None) or settings.role_arn
     try:
-        session = botocore.session.Session(profile=profile)
+        session = _session(profile)
         session.get_scoped_config()  # a session looks its profile up when it is first asked for something
         if arn is None:
             return session
@@ -203,9 +210,23 @@ def session_of(settings: S3Config, role: Role) -> Any:
             role_arn=arn,
             extra_args={"RoleSessionName": f"gc-assets-{role}"},
         )
-        assumed = botocore.session.Session(profile=profile)
+        assumed = _session(profile)
         # botocore has no public way to hand over credentials that renew themselves.
         assumed._credentials = DeferredRefreshableCredentials(refresh_using=fetcher.fetch_credentials, method="assume-role")  # pyright: ignore[reportPrivateUsage]
     except botocore.exceptions.ProfileNotFound as error:
         raise UsageError(f"s3: {error}; `aws configure list-profiles` shows those that there are") from error
     return assumed
+
+
+def _session(profile: str | None) -> Any:
+    session = botocore.session.Session(profile=profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    return session
+
+
+@functools.lru_cache(maxsize=8)
+def _loader(data_path: str | None) -> Any:
+    """Makes the reader of botocore's descriptions of services. It keeps what it read, which takes
+    most of the time of making a client.
+    """
+    return botocore.loaders.create_loader(data_path)

@@ -1,0 +1,25 @@
+"""One client and one pace for all threads of a process."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+from gc_assets.config.s3 import S3Config
+from gc_assets.s3.client import client_of, pace_of
+
+THREADS = 8
+
+
+def test_threads_that_ask_at_once_get_one_client_and_one_pace() -> None:
+    settings, begin = S3Config(endpoint="http://127.0.0.1:9", region="of-this-test"), Barrier(THREADS)
+
+    def asked(_: int) -> tuple[Any, Any]:
+        begin.wait()
+        return client_of(settings, "read"), pace_of(settings)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = list(threads.map(asked, range(THREADS)))
+    assert {id(client) for client, _ in found} == {id(client_of(settings, "read"))}
+    assert {id(pace) for _, pace in found} == {id(pace_of(settings))}
