@@ -25,9 +25,12 @@ os.environ |= environment(Path(_USERS.name))
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# Small lakes and many short jobs: the quick compiler saves more than it costs.
+# Small lakes and many short jobs: the quick compiler saves more than it costs, and compiling queries does not pay at all. What compiled
+# queries find is seen where tests start a command, which has the settings of the product.
 TEST_CONF = {
     "spark.sql.shuffle.partitions": "4",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
