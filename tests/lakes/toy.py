@@ -1,7 +1,7 @@
 """A kind of lake that the product does not know: a directory of JSON manifests, with branches.
 
 `branches/<name>.json` holds `{"head": id}`. `manifests/<id>.json` is a commit: a line with the SHA-256 of the rest, and then
-`{"parent": id or null, "at": time, "files": {name: bytes}}`, whose files lie in `data/`. History is never edited.
+`{"parent": id or null, "at": time, "files": {name: bytes}}`, whose files lie in `data/` where no address is given. History is never edited.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class ToyLake:
     def decode(self, container: Container, raw: bytes) -> pa.RecordBatch:
         files = parsed(container.address, raw)["files"]
         row = {"kind": Kind.DATA, "is_container": False, "must_exist": True}
-        rows = [{**row, "address": f"{self._at}/data/{name}", "size_bytes": size} for name, size in files.items()]
+        rows = [
+            {**row, "address": name if "://" in name else f"{self._at}/data/{name}", "size_bytes": size} for name, size in files.items()
+        ]
         return pa.RecordBatch.from_pylist(rows, schema=ENTRY_SCHEMA)
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
@@ -130,13 +132,20 @@ KIND = LakeKind("toy", "Toy", ToyConfig, _open, boxes=(BOX,))
 
 def write(root: Path, commit: str, parent: str | None, at: datetime, files: Mapping[str, bytes], branch: str | None = None) -> None:
     """A commit with its files, all written at `at`; the branch points at it."""
-    said = {"parent": parent, "at": at.isoformat(), "files": {name: len(content) for name, content in files.items()}}
-    rest = json.dumps(said).encode()
-    written = {f"data/{name}": content for name, content in files.items()}
-    written[f"manifests/{commit}.json"] = hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
-    written |= {f"branches/{branch}.json": json.dumps({"head": commit}).encode()} if branch is not None else {}
-    for name, content in written.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        os.utime(path, (at.timestamp(), at.timestamp()))
+    for name, content in files.items():
+        put(root / "data" / name, content, at)
+    write_manifest(root, commit, parent, at, {name: len(content) for name, content in files.items()}, branch)
+
+
+def write_manifest(root: Path, commit: str, parent: str | None, at: datetime, sizes: Mapping[str, int], branch: str | None = None) -> None:
+    """A commit of files that are there, or of other addresses."""
+    rest = json.dumps({"parent": parent, "at": at.isoformat(), "files": dict(sizes)}).encode()
+    put(root / "manifests" / f"{commit}.json", hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest, at)
+    if branch is not None:
+        put(root / "branches" / f"{branch}.json", json.dumps({"head": commit}).encode(), at)
+
+
+def put(path: Path, content: bytes, at: datetime) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    os.utime(path, (at.timestamp(), at.timestamp()))

@@ -174,7 +174,8 @@ def broken(world: World, mode: Mode, rules: Rules) -> str | None:
     if not kept.issuperset(away):
         return "no file that a retained commit needs is lost"
     if away and world.night is None and not world.processes:
-        restored = {row.file for row in _rows_of_a_good_night(world, mode, rules) if row.phase == "restore"}
+        good = tuple[Reading, ...](("ok", lake.needs) for lake in world.lakes)
+        restored = {row.file for row in planned_rows(world, mode, rules, good) if row.phase == "restore"}
         if not restored.issuperset(file for file in away if world.stored[file.key] is None):
             return "what is needed again comes back by the next night that can read everything"
     return None
@@ -185,8 +186,8 @@ def _lies_in_place(world: World, file: File) -> bool:
     return stored is not None and stored.version == file.version
 
 
-def _rows_of_a_good_night(world: World, mode: Mode, rules: Rules) -> Iterator[Row]:
-    readings = tuple[Reading, ...](("ok", lake.needs) for lake in world.lakes)
+def planned_rows(world: World, mode: Mode, rules: Rules, readings: tuple[Reading, ...]) -> Iterator[Row]:
+    """The rows of the plan of a night that read the lakes so, in the order of execution."""
     return _Protocol(world, mode, rules, Bounds()).rows(readings)
 
 
@@ -315,7 +316,6 @@ class _Protocol:
         return True
 
     def rows(self, readings: tuple[Reading, ...]) -> Iterator[Row]:
-        """The rows of a plan, in the order of execution."""
         world = self.world
         live = frozenset[File]().union(*(files for _, files in readings))
         live_keys = {file.key for file in live}
@@ -407,7 +407,9 @@ class _Protocol:
         if len(readings) < len(LAKES):
             return world._replace(processes=_sorted(*others, process._replace(readings=readings)))
         plan = next((plan for plan in world.plans if plan.number == process.plan), None)
-        if plan is None or not self._passes(plan.counts, tuple(map(count, readings))):
+        counts = tuple(map(count, readings))
+        same_lakes = plan is not None and [then is None for then in plan.counts] == [now is None for now in counts]
+        if plan is None or not same_lakes or not self._passes(plan.counts, counts):
             return world._replace(processes=others)
         needed = frozenset(file.key for _, files in readings for file in files)
         purges = not (self.rules.no_purge_while_sick and any(seen == "sick" for seen, _ in readings))
