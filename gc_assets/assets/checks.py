@@ -120,14 +120,14 @@ def _no_live_candidate(_: Night, published: Published) -> Verdict:
 
 def _plan_intact(night: Night, published: Published) -> Verdict:
     try:
-        header = approvals.load(night.state, published).header
+        header = approvals.load(night.config, published).header
     except StateError as error:
         return Verdict(False, {}, str(error))
     return Verdict(header.rows == published.receipt.rows, {"planned_rows": header.rows, "rows_on_disk": published.receipt.rows})
 
 
 def _gates(night: Night, published: Published) -> Verdict:
-    header = approvals.load(night.state, published).header
+    header = approvals.load(night.config, published).header
     failed = header.failed_gates
     found = "\n".join(f"{gate.name}: {gate.message}" for gate in failed) or None
     return Verdict(not failed, {"gates": len(header.gates), "gates_failed": len(failed)}, found)

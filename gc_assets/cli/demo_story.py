@@ -156,14 +156,15 @@ def _next(platform: Platform, path: Path, plans: tuple[PlanHeader, ...]) -> Iter
             continue
         plan, storage = header.plan_id[:12], platform.config.storage(header.storage)
         quarantine_days, aside = storage.quarantine_days, f"{storage.location if on_s3 else f'{_shown(folder)}/lake/'}{RESERVED_PREFIX}"
-        later = platform.clock.now().replace(microsecond=0) + timedelta(days=quarantine_days + 1)
+        now = platform.clock.now().replace(microsecond=0)
         yield f"  {command} approve {plan} --by YOUR_NAME"
         yield f"  {command} apply {plan}      # edits histories, then moves its files to quarantine, {aside}"
         yield f"  {command} restore --plan {plan} --history      # undo: every file is back as it was, and {undoing_titles()}'s history"
-        yield f"  A restored plan is used up. To purge instead of restoring, let {quarantine_days + 1} days pass, or pretend they have:"
-        yield f"  export {NOW_VARIABLE}={later.isoformat()}"
-        yield f"  {command} run      # the next night: its plan proposes to purge what is still dead"
-        yield f"  {command} approve PLAN_ID --by YOUR_NAME && {command} apply PLAN_ID"
+        yield "  A restored plan is used up. To see a purge after it, rehearse two nights, by a clock of your own:"
+        for days, what in ((1, "its plan quarantines again"), (quarantine_days + 2, "its plan proposes to purge what is still dead")):
+            yield f"  export {NOW_VARIABLE}={(now + timedelta(days=days)).isoformat()}"
+            yield f"  {command} run      # a later night: {what}"
+            yield f"  {command} approve PLAN_ID --by YOUR_NAME && {command} apply PLAN_ID"
         if not on_s3:
             yield f"  unset {NOW_VARIABLE}"
     if owns_server(folder):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gc_assets.config.anchor import Anchor
@@ -59,6 +59,9 @@ class StorageConfig(Model):
     grace: Duration = Field(default=DEFAULT_GRACE, description="An orphan is older than this before it can be planned. Floor 24h.")
     quarantine_days: Days = Field(default=7, description="Days between quarantine and the first plan that may purge. 0 is for trials.")
     mode: Literal["plan", "apply"] = "plan"
+    rehearsals: Literal["refused", "allowed"] = Field(
+        default="refused", description="Whether runs under GC_ASSETS_UNSAFE_NOW may change the storage. `allowed` is for trials."
+    )
     gates: Gates = Field(default_factory=lambda: Gates())
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="How this storage is reached, over what `s3` says for all places.")
@@ -172,6 +175,9 @@ class Config(Model):
     storages: tuple[StorageConfig, ...]
     lakes: tuple[Annotated[SerializeAsAny[LakeConfig], BeforeValidator(_of_its_kind)], ...]
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig())
+    plan_key: SecretStr | None = Field(
+        default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
+    )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="How places on S3 are reached: storages, lakes and the state.")
 
     @classmethod
@@ -197,6 +203,10 @@ class Config(Model):
         """
         own = [(place, storage.s3.over(self.s3)) for storage in self.storages if storage.s3 is not None for place in storage.places()]
         return Places(tuple((Location.parse(place), settings) for place, settings in own if scheme_of(place) == S3), self.s3)
+
+    def plan_secret(self) -> bytes | None:
+        """Returns the key of the plans' ids, or null where these are digests."""
+        return self.plan_key.get_secret_value().encode() if self.plan_key is not None else None
 
     def state_s3(self) -> S3Config:
         """Returns how the state is reached where it lies on S3."""
@@ -225,7 +235,9 @@ class Config(Model):
         places = self.places()
         on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
         policy: dict[str, Any] = {
-            "storages": [storage.model_dump(mode="json", exclude={"mode", "money", "s3", "inventory"}) for storage in self.storages],
+            "storages": [
+                storage.model_dump(mode="json", exclude={"mode", "rehearsals", "money", "s3", "inventory"}) for storage in self.storages
+            ],
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.place()) is not None],
         }

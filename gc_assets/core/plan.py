@@ -7,6 +7,7 @@ Pure. The digest is what a person approves. A change of any row, cut-off or gate
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -94,7 +95,9 @@ class PlanHeader(_Model):
     """Everything about a plan except its rows and its edits of history. `rows_digest` and
     `expiry_digest` stand for these.
 
-    Both are the sum of the rows' hashes, and are checked again before acting. `expiry_actions`
+    Both are the sum of the rows' hashes, and are checked again before acting. `keyed` says whether
+    the id is an HMAC (`plan_key`) or a digest that anybody can make. `repeats` counts the plans of
+    the same substance that were used up before this one. `expiry_actions`
     counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
     made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
     Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
@@ -131,6 +134,8 @@ class PlanHeader(_Model):
     gates: tuple[GateResult, ...]
     rows: int
     rows_digest: str
+    keyed: bool = False
+    repeats: int = 0
 
     @property
     def summary(self) -> PlanSummary:
@@ -158,31 +163,43 @@ class Approval(_Model):
     overrides: tuple[str, ...] = ()
 
 
-def plan_id_of(substance: dict[str, Any]) -> str:
-    """Returns the sha256 over the canonical JSON of what `_substance` leaves of a header."""
-    return hashlib.sha256(json.dumps(substance, sort_keys=True, default=str).encode()).hexdigest()
+def plan_id_of(substance: dict[str, Any], key: bytes | None = None) -> str:
+    """Returns the sha256 over the canonical JSON of what `_substance` leaves of a header, or with a
+    key its HMAC-SHA256.
+    """
+    content = json.dumps(substance, sort_keys=True, default=str).encode()
+    return hashlib.sha256(content).hexdigest() if key is None else hmac.digest(key, content, "sha256").hex()
 
 
-def sealed(**substance: Any) -> PlanHeader:
+def sealed(key: bytes | None = None, **substance: Any) -> PlanHeader:
     """Returns a header with its id. The id does not depend on `created_at` and the times that count
     from it: the same plan made twice is one plan.
     """
     created_at: datetime = substance.pop("created_at")
     draft = PlanHeader(
-        **substance,
+        **{"repeats": 0, **substance, "keyed": key is not None},
         plan_id="",
         created_at=created_at,
         approve_before=created_at + APPROVE_WITHIN,
         apply_before=created_at + APPLY_WITHIN,
     )
-    return draft.model_copy(update={"plan_id": plan_id_of(_substance(draft))})
+    return _with_id(draft, key)
 
 
-def is_intact(header: PlanHeader) -> bool:
-    """True if the id still is the digest of the header. The times that the id does not depend on
-    are not checked.
+def repeated(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
+    """Returns the same plan once more, with an id of its own."""
+    return _with_id(header.model_copy(update={"repeats": header.repeats + 1}), key)
+
+
+def is_intact(header: PlanHeader, key: bytes | None = None) -> bool:
+    """True if the id still is the digest of the header, or its HMAC where the header says that it
+    is one. The times that the id does not depend on are not checked.
     """
-    return header.plan_id == plan_id_of(_substance(header))
+    return hmac.compare_digest(header.plan_id, plan_id_of(_substance(header), key if header.keyed else None))
+
+
+def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
+    return header.model_copy(update={"plan_id": plan_id_of(_substance(header), key)})
 
 
 def _substance(header: PlanHeader) -> dict[str, Any]:

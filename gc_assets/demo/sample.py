@@ -28,6 +28,7 @@ storages:
   - name: lake                # one root that is listed and swept; several lakes may live on it
     location: {location}
     mode: apply               # plan: only ever plan. apply: execute plans that somebody approved by name
+    rehearsals: allowed       # runs under a clock of your own (GC_ASSETS_UNSAFE_NOW) may change this storage; never for real data
     quarantine: trash         # planned files are first {aside}
     quarantine_days: 1        # only a plan made this many days later may purge them (7 is a good value for real data)
     grace: 72h                # files younger than this are never touched: their writer may be about to commit them

@@ -68,7 +68,7 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
     state, day = night.state, night.run_date
     orphans = night.table(ORPHAN_FILES, storage.name)
     plan = night.find(DELETION_PLAN, storage.name)
-    stored = load(state, plan) if plan is not None else None
+    stored = load(night.config, plan) if plan is not None else None
     before = state.latest(storage.name, ORPHAN_FILES.name, before=day)
     return StoragePage(
         name=storage.name,
@@ -106,9 +106,8 @@ def _largest(night: Night, plan: Published) -> Iterator[PlannedFile]:
 def _quarantined(night: Night, storage: StorageConfig) -> Iterator[Quarantined]:
     """Returns what the ledger holds, plan by plan, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
-    by_plan = (
-        quarantined(night.state, storage.name).group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
-    )
+    copies = quarantined(night.state, storage.name, rehearsal=night.clock.is_rehearsal)
+    by_plan = copies.group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
     for row in by_plan.sort_by([("quarantined_at_max", "descending")]).to_pylist():
         yield Quarantined(
             row["source_plan_id"],

@@ -333,6 +333,8 @@ DELETION_LOG = table(
     column("source_plan_id", STRING, "For `purge` and `restore`: the plan that quarantined the key."),
     column("quarantine", STRING, "How the key is, or was, quarantined: `trash` or `deferred`."),
     column("kind", STRING, "As in `deletion_plan`."),
+    column("token", LONG, "Fencing token of the lease under which it was done: words of one key are in its order.", since="0.4"),
+    column("rehearsal", BOOL, "True where a rehearsal's clock (GC_ASSETS_UNSAFE_NOW) told the time.", since="0.4"),
     by_apply=True,
 )
 

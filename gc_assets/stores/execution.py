@@ -63,7 +63,11 @@ def execute(
 
     What earlier runs settled is yielded from the log and not touched again. What failed is tried
     again. Correct for rows in any order; fast where rows of one share (`share_of`) follow each
-    other. Raises `GateRefused` between batches when the lease is lost.
+    other.
+
+    The lease is looked at right before a batch is acted on, and again before its outcomes count.
+    Raises `GateRefused` where it is lost. A batch without outcomes may have been acted on: who comes
+    next looks at each of its objects.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
         history = log.history(share)
@@ -77,12 +81,15 @@ def execute(
                     yield settled
             if not todo:
                 continue
-            lease.check()
             name = log.intend(share, lease.token, todo)
             resumed = {planned for planned in todo if planned.act in history.interrupted}
+            lease.check()
             results = quarantine.act(todo, resumed)
+            lease.check()
             at = clock.now()
-            outcomes = [Outcome(planned, result.verdict, result.error, at) for planned, result in zip(todo, results, strict=True)]
+            outcomes = [
+                Outcome(planned, result.verdict, result.error, at, lease.token) for planned, result in zip(todo, results, strict=True)
+            ]
             log.conclude(share, name, outcomes)
             yield from outcomes
 
@@ -106,7 +113,9 @@ def planned_rows(batch: pa.RecordBatch) -> Iterator[Planned]:
     return map(Planned, *(batch.column(name).to_pylist() for name in names))
 
 
-def outcome_rows(outcomes: Iterable[Outcome], plan_id: str, quarantine: str, run_id: str | None = None) -> pa.RecordBatch:
+def outcome_rows(
+    outcomes: Iterable[Outcome], plan_id: str, quarantine: str, run_id: str | None = None, *, rehearsal: bool = False
+) -> pa.RecordBatch:
     """Returns outcomes as a batch with the columns of `deletion_log`. Without `run_id` no run has
     done it yet: the outcome comes from a write-ahead log.
     """
@@ -125,6 +134,8 @@ def outcome_rows(outcomes: Iterable[Outcome], plan_id: str, quarantine: str, run
             "source_plan_id": o.planned.source_plan_id,
             "quarantine": quarantine,
             "kind": o.planned.kind,
+            "token": o.token,
+            "rehearsal": rehearsal,
         }
         for o in outcomes
     ]

@@ -96,12 +96,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row of `deletion_log`, without plan id and run id."""
+    """A row of `deletion_log`, without plan id and run id. `token` is that of the lease under which
+    it was done.
+    """
 
     planned: Planned
     verdict: Verdict
     error: str | None
     at: datetime
+    token: int | None = None
 
 
 class Quarantine(Protocol):
@@ -414,9 +417,9 @@ class Store(Protocol):
         """How the plan `plan_id` acts here. Raises `UsageError` for a mode the store lacks."""
         ...
 
-    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> Lease:
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
         """Takes the storage's lease. It is held until it is released, or has expired and was taken
-        over.
+        over. Its token is higher than `after`.
 
         Raises `GateRefused` naming the holder while another lease is live, and `StoreError` where
         the storage or its lease cannot be read.
@@ -433,6 +436,12 @@ class Store(Protocol):
         """Returns the store's own time, by which it dates objects (UTC)."""
         ...
 
+    def modified(self, etags: pa.Array) -> pa.Array:
+        """Returns the times of last modification that identities tell (UTC, µs), null for one that
+        tells none.
+        """
+        ...
+
     def probe(self) -> Traits:
         """Returns what canary objects prove. It writes below the reserved prefix and removes what
         it wrote.
@@ -446,6 +455,18 @@ class Store(Protocol):
         stop them, and the way out. Changes nothing in a storage of mode `plan`.
         """
         ...
+
+
+_YEAR_10000_US: Final = 253_402_300_800_000_000
+
+
+def times_of(etags: pa.Array, modified_us: Callable[[str], int | None]) -> pa.Array:
+    """Returns what `Store.modified` does, where `modified_us` reads one identity. Times outside the
+    years 1 to 9999 are none.
+    """
+    told = (None if etag is None else modified_us(etag) for etag in etags.to_pylist())
+    usable = [None if time is None or abs(time) >= _YEAR_10000_US else time for time in told]
+    return pa.array(usable, pa.timestamp("us", "UTC"))
 
 
 @dataclass(frozen=True, slots=True)

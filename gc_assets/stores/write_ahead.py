@@ -81,9 +81,9 @@ class WriteAheadLog:
         """Returns how many batches are on record with their outcome."""
         return sum(stat.name.endswith(_OUTCOME) for stat in self.files.list(self.directory, recursive=True))
 
-    def quarantined(self, share: int) -> Iterator[tuple[Planned, datetime | None]]:
-        """Returns what this log moved to quarantine, or may have moved. The time of a move is null
-        where it is not known.
+    def quarantined(self, share: int) -> Iterator[tuple[Planned, Outcome | None]]:
+        """Returns what this log moved to quarantine, with the outcome of the move, and what it may
+        have moved, with null.
         """
         names = [stat.name for stat in self.files.list(self._share(share)) if stat.name.endswith(_INTENT)]
         history = self.history(share)
@@ -93,7 +93,7 @@ class WriteAheadLog:
             if settled is None or (settled.verdict == DENIED and act in history.interrupted):
                 yield planned, None
             elif settled.verdict == DONE:
-                yield planned, settled.at
+                yield planned, settled
 
     def intend(self, share: int, token: int, batch: Sequence[Planned]) -> str:
         """Writes the intent of a batch to disk and returns the batch's name. `token` is the fencing
@@ -104,7 +104,7 @@ class WriteAheadLog:
         return name
 
     def conclude(self, share: int, name: str, outcomes: Sequence[Outcome]) -> None:
-        rows = (_row(o.planned) | {"outcome": o.verdict, "error": o.error, "at": o.at.isoformat()} for o in outcomes)
+        rows = (_row(o.planned) | {"outcome": o.verdict, "error": o.error, "at": o.at.isoformat(), "token": o.token} for o in outcomes)
         self._write(share, name + _OUTCOME, rows)
 
     def _share(self, share: int) -> str:
@@ -155,6 +155,7 @@ def _planned(row: dict[str, Any]) -> Planned:
 
 def _outcome(row: dict[str, Any]) -> Outcome:
     verdict, error, at = row.pop("outcome"), row.pop("error"), datetime.fromisoformat(row.pop("at"))
+    token = row.pop("token", None)  # releases before 0.4 wrote none, here and in their logs alike
     if verdict not in VERDICTS:
         raise ValueError(f"expected one of {', '.join(VERDICTS)}, found {verdict!r}")
-    return Outcome(Planned(**row), verdict, error, at)
+    return Outcome(Planned(**row), verdict, error, at, token)

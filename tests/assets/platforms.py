@@ -26,7 +26,7 @@ def platform(root: Path, *, mode: str = "plan", now: datetime | None = NOW, **st
     """Two lakes, `sales` (Iceberg) and `weather` (Icechunk), on the storage `warehouse`. Nothing exists below `root` yet."""
     document = {
         "state": f"{root}/state",
-        "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/", "mode": mode, **storage}],
+        "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/", "mode": mode, "rehearsals": "allowed", **storage}],
         "lakes": [
             {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": f"sqlite:///{root}/catalog.db"}},
             {"name": "weather", "kind": "icechunk", "location": f"file://{root}/warehouse/weather/"},
@@ -61,6 +61,7 @@ def stored_plan(
     written = write_rows(pa.Table.from_pylist(rows, schema=DELETION_PLAN.schema), DELETION_PLAN, run, state.files)
     amount = Amount(files=files, bytes=100 * files)
     header = sealed(
+        at.config.plan_secret(),
         storage="warehouse",
         location=at.config.storage("warehouse").location,
         quarantine="trash",

@@ -49,7 +49,7 @@ def sales(root: Path) -> Lake:
     leftovers = table.leftovers(ago(20), 4)
     document = {
         "state": f"{root}/state",
-        "storages": [{"name": "warehouse", "location": f"file://{lake.warehouse}/", "mode": "apply"}],
+        "storages": [{"name": "warehouse", "location": f"file://{lake.warehouse}/", "mode": "apply", "rehearsals": "allowed"}],
         "lakes": [{"name": "sales", "kind": "iceberg", "catalog": lake.properties}],
         "spark": {"master": "local[2]", "conf": {"spark.sql.shuffle.partitions": "4"}},
     }

@@ -42,7 +42,9 @@ def toys(root: Path) -> Platform:
     (lake / "manifests" / "gone.json").unlink()
     document = {
         "state": f"{root}/state",
-        "storages": [{"name": "warehouse", "location": f"file://{root}/warehouse/", "mode": "apply", "quarantine_days": 1}],
+        "storages": [
+            {"name": "warehouse", "location": f"file://{root}/warehouse/", "mode": "apply", "rehearsals": "allowed", "quarantine_days": 1}
+        ],
         "lakes": [{"name": "toys", "kind": "toy", "location": f"file://{lake}"}],
     }
     return Platform(config_of(document), Clock(NOW), (), root / "lakes.yaml")

@@ -47,7 +47,7 @@ def settings_of(house: BucketHouse) -> dict[str, Any]:
         described.append(plain)
     s3 = house.s3.model_dump(mode="json", exclude_none=True)
     where = {"name": "warehouse", "location": house.bench.store.location, "quarantine": "trash"}
-    storage = {**where, "mode": "apply", "quarantine_days": 0}
+    storage = {**where, "mode": "apply", "rehearsals": "allowed", "quarantine_days": 0}
     return {"state": house.state, "s3": s3, "storages": [storage], "lakes": described}
 
 

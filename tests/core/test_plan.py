@@ -39,6 +39,7 @@ SUBSTANCE: dict[str, Any] = {
     "gates": (live_set(7, 3), delete_bytes(Amount(files=2, bytes=200), 10**12)),
     "rows": 2,
     "rows_digest": "c" * 16,
+    "repeats": 0,
 }
 OTHER: dict[str, Any] = {
     "storage": "archive",
@@ -67,6 +68,7 @@ OTHER: dict[str, Any] = {
     "gates": (live_set(7, 3),),
     "rows": 3,
     "rows_digest": "d" * 16,
+    "repeats": 1,
 }
 
 
@@ -75,7 +77,11 @@ def plan(created_at: datetime = NOW, **changes: Any) -> PlanHeader:
 
 
 def test_every_part_of_a_plans_substance_has_another_value_to_try() -> None:
-    assert set(OTHER) == set(SUBSTANCE) == set(PlanHeader.model_fields) - {"plan_id", "created_at", "approve_before", "apply_before"}
+    assert (
+        set(OTHER)
+        == set(SUBSTANCE)
+        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "created_at", "approve_before", "apply_before")}
+    )
 
 
 @pytest.mark.parametrize("name", OTHER)

@@ -69,7 +69,7 @@ class Lakehouse:
 
     @property
     def config(self) -> Config:
-        settings = {"mode": "apply", "quarantine_days": 0, **self.settings}
+        settings = {"mode": "apply", "rehearsals": "allowed", "quarantine_days": 0, **self.settings}
         storage = StorageConfig.model_validate({"name": self.storage, "location": f"file://{self.warehouse}/", **settings})
         return Config(state=self.state or str(self.root / "state"), storages=(storage,), lakes=tuple(self.lakes), s3=self.s3)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.refs import head_document
@@ -114,7 +115,7 @@ def test_a_lake_that_cannot_be_read_at_apply_stops_it_before_anything_moves(unto
 
 def test_a_live_lease_of_another_apply_is_refused_by_name(untouched: Planned) -> None:
     house = untouched.house
-    lease = acquire(f"file://{house.warehouse}/", "another plan", "somebody else", house.clock)
+    lease = acquire(f"file://{house.warehouse}/", "another plan", "somebody else", Clock())
     with pytest.raises(GateRefused, match="somebody else"):
         house.apply(untouched.header)
     lease.release()

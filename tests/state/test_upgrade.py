@@ -98,6 +98,8 @@ def upgraded(spark: SparkSession) -> Iterator[Upgraded]:
         shutil.rmtree(ROOT, ignore_errors=True)
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(ROOT.parent, filter="data")
+        config = ROOT / "lakes.yaml"  # the tests go on by a clock of their own
+        config.write_text(config.read_text().replace("mode: apply", "mode: apply, rehearsals: allowed"))
         for receipt in sorted(ROOT.glob("state/lake/deletion_log/*/*/_receipt.json")):
             name_inodes(receipt.parent)
         yield Upgraded(contents(trash_of(APPLIED)))

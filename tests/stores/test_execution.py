@@ -127,7 +127,7 @@ def test_the_intent_is_on_disk_before_the_first_action_and_the_outcome_after(roo
     assert intent == {"key": "a", "action": "quarantine", "size_bytes": 7, "etag": rows[0].etag} | dict.fromkeys(
         ("version_id", "source_plan_id", "kind")
     )
-    assert outcome == intent | {"outcome": "done", "error": None, "at": "2026-11-21T12:00:00+00:00"}
+    assert outcome == intent | {"outcome": "done", "error": None, "at": "2026-11-21T12:00:00+00:00", "token": 1}
 
 
 def test_what_a_log_moved_or_may_have_moved_is_told_with_the_time_of_each_known_move(root, lease, log, tmp_path):
@@ -136,7 +136,8 @@ def test_what_a_log_moved_or_may_have_moved_is_told_with_the_time_of_each_known_
     list(execute(rows[:2], Counting(root), log, lease, CLOCK))
     list(execute(rows[2:3], Counting(root, answers=[Result("failed", "a broken disk")]), log, lease, CLOCK))
     log.intend(0, lease.token, rows[3:])
-    assert dict(log.quarantined(0)) == {rows[0]: NOW, rows[2]: None, rows[3]: None}
+    known = {row: outcome and (outcome.at, outcome.token) for row, outcome in log.quarantined(0)}
+    assert known == {rows[0]: (NOW, lease.token), rows[2]: None, rows[3]: None}
 
 
 def test_what_may_have_moved_is_told_also_where_it_was_given_up(root, lease, log):
@@ -171,6 +172,41 @@ def test_the_lease_is_looked_at_before_each_batch(root, log):
     assert [o.verdict for o in done] == ["done", "done"]
     assert (root / "2").exists()
     assert (root / "3").exists()
+
+
+def test_a_holder_that_slept_between_intent_and_moves_undoes_no_later_restore(root, tmp_path, log):
+    """Its lease ended meanwhile; the next one restored and is gone again."""
+
+    class Slept:
+        shares = log.shares
+        history, conclude = log.history, log.conclude
+
+        def intend(self, share, token, batch):
+            name = log.intend(share, token, batch)
+            acquire(str(root), "restore", "fast", Clock(NOW + LEASE_DURATION)).release()
+            return name
+
+    rows = [plan(root, write(root, f"{n}").name) for n in range(2)]
+    with pytest.raises(GateRefused, match="lost: expected token 1, found no lease"):
+        list(execute(rows, Counting(root), Slept(), acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
+    assert contents(root).keys() >= {"0", "1"}
+    assert not (root / ".gc-assets/trash").exists()
+
+
+def test_what_was_moved_under_a_lost_lease_has_no_outcome_and_is_looked_at_by_the_next(root, log):
+    class Slept(Counting):
+        def act(self, batch, resumed=()):
+            results = super().act(batch, resumed)
+            acquire(str(root), "restore", "fast", Clock(NOW + LEASE_DURATION)).release()
+            return results
+
+    rows = [plan(root, write(root, "a").name)]
+    with pytest.raises(GateRefused, match="lost"):
+        list(execute(rows, Slept(root), log, acquire(str(root), PLAN, "slow", CLOCK), CLOCK))
+    assert log.history(0).settled == {}
+    assert dict(log.quarantined(0)) == {rows[0]: None}
+    (outcome,) = execute(rows, Counting(root), log, acquire(str(root), PLAN, "next", CLOCK), CLOCK)
+    assert (outcome.verdict, outcome.token) == ("done", 3)
 
 
 def test_actions_of_one_key_are_told_apart(root, lease, log):
@@ -335,6 +371,8 @@ def test_the_log_rows_have_the_published_columns(root, lease, log):
             "source_plan_id": None,
             "quarantine": "trash",
             "kind": None,
+            "token": lease.token,
+            "rehearsal": False,
         }
     ]
     assert outcome_rows([], PLAN, "trash").num_rows == 0

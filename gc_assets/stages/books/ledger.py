@@ -3,8 +3,15 @@ everything that was ever done.
 
 One rule (`held`), read by Arrow for people and by Spark for stages. A *word* is a row of
 `deletion_log`. A word settles something if it is `done`, or if it is a purge of an absent object. A
-copy is named by its key and the plan that quarantined it. Its newest settled word counts. Words of
-one moment are in the order of their runs' ids.
+copy is named by its key and the plan that quarantined it. Its newest settled word counts.
+
+Words are in the order of the leases under which they were said: fencing tokens only grow, clocks do
+not. Words of releases that wrote no token come first, in the order of their times and their runs'
+ids.
+
+A copy that a rehearsal quarantined is a rehearsal's, whatever is done to it later. Nights by the
+real clock know nothing of it, and rehearsals nothing of any other. Releases before 0.4 did not say
+whose a word is: such a copy is everybody's.
 """
 
 from __future__ import annotations
@@ -32,10 +39,18 @@ from gc_assets.state.schemas import DELETION_LOG, STRING, TIMESTAMP
 # What is known of an object in quarantine. `source_plan_id` is the plan that quarantined it.
 COPY: Final = ("size_bytes", "etag", "version_id", "quarantine", "kind")
 WORDS: Final = pa.schema(
-    [DELETION_LOG.schema.field(name) for name in ("key", "phase", "outcome", "at", "plan_id", "run_id", "source_plan_id", *COPY)]
+    [
+        DELETION_LOG.schema.field(name)
+        for name in ("key", "phase", "outcome", "at", "plan_id", "run_id", "source_plan_id", "token", "rehearsal", *COPY)
+    ]
 )
 HELD: Final = pa.schema(
-    [("key", STRING), ("source_plan_id", STRING), ("quarantined_at", TIMESTAMP), *(DELETION_LOG.schema.field(name) for name in COPY)]
+    [
+        ("key", STRING),
+        ("source_plan_id", STRING),
+        ("quarantined_at", TIMESTAMP),
+        *(DELETION_LOG.schema.field(name) for name in ("rehearsal", *COPY)),
+    ]
 )
 
 LEFT_DDL: Final = "key string, etag string"
@@ -53,8 +68,11 @@ def settled(words: pa.Table) -> pa.Table:
 def newest(words: pa.Table, of: Sequence[str]) -> pa.Table:
     """Returns the last settled word for each combination of the columns `of`, oldest first."""
     mine = settled(words)
-    run = pc.fill_null(mine.column("run_id"), "")
-    ordered = mine.set_column(mine.schema.get_field_index("run_id"), "run_id", run).sort_by([("at", "ascending"), ("run_id", "ascending")])
+    run, token = pc.fill_null(mine.column("run_id"), ""), pc.fill_null(mine.column("token"), 0)
+    told = mine.set_column(mine.schema.get_field_index("run_id"), "run_id", run)
+    ordered = told.set_column(told.schema.get_field_index("token"), "token", token).sort_by(
+        [("token", "ascending"), ("at", "ascending"), ("run_id", "ascending")]
+    )
     last = ordered.append_column("row", pa.array(np.arange(ordered.num_rows))).group_by(list(of)).aggregate([("row", "max")])
     return ordered.take(last.sort_by("row_max").column("row_max"))
 
@@ -78,21 +96,31 @@ def words_of(state: State, logs: Sequence[PastRun]) -> pa.Table:
     return pa.concat_tables(tables) if tables else WORDS.empty_table()
 
 
-def quarantined(state: State, storage_name: str) -> pa.Table:
-    """Returns what is in quarantine in a storage (columns `HELD`), in memory."""
-    return held(words_of(state, state.history(storage_name, DELETION_LOG.name)))
+def quarantined(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
+    """Returns what is in quarantine in a storage (columns `HELD`), in memory.
+
+    `rehearsal` says whose copies, as for `quarantine_ledger`.
+    """
+    copies = held(words_of(state, state.history(storage_name, DELETION_LOG.name)))
+    if rehearsal is None:
+        return copies
+    return copies.filter(pc.fill_null(pc.equal(copies.column("rehearsal"), rehearsal), True))
 
 
-def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, unpublished: Sequence[DataFrame] = ()) -> DataFrame:
+def quarantine_ledger(
+    spark: SparkSession, state: State, storage_name: str, unpublished: Sequence[DataFrame] = (), *, rehearsal: bool | None = None
+) -> DataFrame:
     """Returns what is in quarantine in a storage, columns `HELD`, one row per copy. Lazy: no job
     runs here.
 
-    `unpublished` are rows of `deletion_log` that no log holds yet.
+    `unpublished` are rows of `deletion_log` that no log holds yet. `rehearsal` says whose copies:
+    those of rehearsals, those of the real clock, or all where it is null.
     """
     words = _words_of(spark, state, storage_name)
     for rows in unpublished:
         words = words.unionByName(rows.select(*WORDS.names))
-    return words.repartition("key").mapInArrow(_held, spark_schema(HELD))
+    copies = words.repartition("key").mapInArrow(_held, spark_schema(HELD))
+    return copies if rehearsal is None else copies.filter(F.coalesce(F.col("rehearsal") == F.lit(rehearsal), F.lit(True)))
 
 
 def _words_of(spark: SparkSession, state: State, storage_name: str) -> DataFrame:
@@ -138,11 +166,14 @@ class _Left:
 def left(words: pa.Table, since: datetime) -> pa.Table:
     """Returns the objects that are not in their places by the newest words, if these are of
     `since` or later (columns key, etag).
+
+    The time of a rehearsal's word tells nothing about the moment, so each such word counts.
     """
     last = newest(words, ("key", "by"))
     hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))
     gone = pc.or_(hidden, pc.equal(last.column("phase"), PURGE))
-    return last.filter(pc.and_(gone, pc.greater_equal(last.column("at"), pa.scalar(since, TIMESTAMP)))).select(["key", "etag"])
+    late = pc.or_(pc.fill_null(last.column("rehearsal"), False), pc.greater_equal(last.column("at"), pa.scalar(since, TIMESTAMP)))
+    return last.filter(pc.and_(gone, late)).select(["key", "etag"])
 
 
 @dataclass(frozen=True)

@@ -124,11 +124,14 @@ def plans(config: Config, storage_name: str | None = None, *, empty: bool = Fals
                     yield ListedPlan(plan, run, records.get(plan_id, PlanRecord()))
 
 
-def load(state: State, published: Published) -> StoredPlan:
+def load(config: Config, published: Published) -> StoredPlan:
     """Reads a plan with its approval and the record of its execution.
 
-    Raises `StateError` where one of them is not what was written.
+    Raises `StateError` where one of them is not what was written. Of a plan that was made with a
+    `plan_key` only approval and apply check the id (`refuse_other_key`): after the key was changed
+    or lost it is still shown and put back.
     """
+    state = State.of(config)
     header = _header(state, published)
     restored = _read(state, f"{execution_directory(header)}/{_RESTORED}", _Restored)
     finished = _read(state, f"{execution_directory(header)}/{_FINISHED}", _Record)
@@ -149,7 +152,8 @@ def _header(state: State, published: Published) -> PlanHeader:
         what = "; ".join(str(error).splitlines())
         raise StateError(f"the plan in {where} is damaged ({what}); make a new one with `gc-assets run`") from error
     header, named = facts.header, facts.plan_id
-    if not is_intact(header) or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
+    intact = header.keyed or is_intact(header)
+    if not intact or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
         raise StateError(f"plan {header.plan_id} in {where} was changed after it was made; make a new one with `gc-assets run`")
     _refuse_copy(state, header.summary, receipt.group, published.path)
     return header
@@ -185,7 +189,7 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
         what = "no plan" if not found else f"{len(found)} plans"
         raise UsageError(f"{what} with the id {plan_id}; `gc-assets plans` lists those there are")
     state = State.of(config)
-    plan = load(state, state.open(found[0].run))
+    plan = load(config, state.open(found[0].run))
     # A bit that flipped in a key would delete another file. So what is approved or applied is read
     # in full first.
     state.verify(plan.published)
@@ -205,6 +209,8 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
     if plan.finished is not None or plan.restored_at is not None:
         raise GateRefused(f"plan {header.plan_id} is {plan.status_at(now)}; a plan is used once. Make a new one with `gc-assets run`.")
     refuse_historical(header)
+    refuse_other_clock(header, clock)
+    refuse_other_key(header, config)
     if not header.has_work:
         raise UsageError(f"plan {header.plan_id} has nothing to do, so there is nothing to approve")
     if now >= header.approve_before:
@@ -224,6 +230,37 @@ def refuse_historical(header: PlanHeader) -> None:
             f"plan {header.plan_id} is an analysis of {header.run_date}, a date that was never frozen on its day: "
             "it can be shown and never applied. Run today's date for a plan that can."
         )
+
+
+def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
+    """Raises `GateRefused` where a plan of a rehearsal meets the real clock, or a real one meets a
+    rehearsal's.
+    """
+    if header.rehearsal != clock.is_rehearsal:
+        made = "a rehearsal (GC_ASSETS_UNSAFE_NOW)" if header.rehearsal else "the real clock"
+        raise GateRefused(f"plan {header.plan_id} was made under {made}, and now the clock is another; make a new plan")
+
+
+def refuse_other_key(header: PlanHeader, config: Config) -> None:
+    """Raises `GateRefused` for a plan whose id is a plain digest where the configuration has a
+    `plan_key`, for one whose id is an HMAC where it has none, and for one whose HMAC is another.
+    """
+    if header.keyed != (config.plan_key is not None):
+        made, now = ("with a plan_key", "has none") if header.keyed else ("without a plan_key", "has one")
+        raise GateRefused(
+            f"plan {header.plan_id} was made {made}, and the configuration now {now}, so nobody can say that it is the plan that was made. "
+            "Make a new one with `gc-assets run`; a plan that was begun is ended under the key that it began with."
+        )
+    if not is_intact(header, config.plan_secret()):
+        raise GateRefused(
+            f"plan {header.plan_id} was changed after it was made, or made with another plan_key; make a new one with `gc-assets run`"
+        )
+
+
+def used_up(config: Config, storage_name: str) -> set[str]:
+    """Returns the ids of the storage's plans that were applied in full or put back."""
+    records = _records(State.of(config), storage_name)
+    return {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
 
 
 def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:

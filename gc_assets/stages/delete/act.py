@@ -27,7 +27,8 @@ from gc_assets.stores.protocol import Lease, Planned, Quarantine, QuarantineMode
 from gc_assets.stores.write_ahead import WriteAheadLog
 
 # `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's
-# own expiry, which is not done yet.
+# own expiry, which is not done yet. `refused` says why the row must not be executed though nobody
+# needs the key (null: it may).
 ACT_COLUMNS: Final = (
     "key",
     "action",
@@ -40,6 +41,7 @@ ACT_COLUMNS: Final = (
     "needed",
     "retry",
     "in_quarantine",
+    "refused",
 )
 # What `Act` yields in executors: rows of `deletion_log`, and what was sent for them.
 ACTED: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
@@ -91,13 +93,15 @@ class _PutBack:
     """Puts back what an earlier run of the plan may have moved of keys that a lake needs, and
     leaves all others alone.
 
-    A key of `retried` fails instead of being settled: it may go once the plan's expiry is done.
+    A key of `retried` fails instead of being settled: it may go once the plan's expiry is done. A
+    key of `refused` is `denied`: it should not have been in the plan.
     """
 
     inner: Quarantine
     plan_id: str
     why: Mapping[str, str]
     retried: Collection[str]
+    refused: Collection[str]
 
     def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
         moved = [row for row in batch if row in resumed and row.action == QUARANTINE]
@@ -108,7 +112,8 @@ class _PutBack:
     def _result(self, row: Planned, restored: Result | None) -> Result:
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
             return Result(FAILED, f"{self.why[row.key]}, and putting it back failed: {restored.error}")
-        return Result(FAILED if row.key in self.retried else CHANGED, self.why[row.key])
+        verdict = FAILED if row.key in self.retried else DENIED if row.key in self.refused else CHANGED
+        return Result(verdict, self.why[row.key])
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,9 @@ class Act:
     """Executes the rows of a partition (columns `ACT_COLUMNS`) through the write-ahead log.
 
     A row that the fresh mark needs is never quarantined or purged. A row that is no longer in
-    quarantine is not purged. Both get the outcome `changed`, or `failed` where `retry` is set, and
-    what a killed run may have moved of them is put back. What an earlier run settled stays on
-    record.
+    quarantine is not purged. Both get the outcome `changed`, or `failed` where `retry` is set. A row
+    that is `refused` is `denied`. What a killed run may have moved of all these is put back. What an
+    earlier run settled stays on record.
 
     Within a batch of rows the ranks are kept in order. Across batches the caller sorts them. Runs
     in executors.
@@ -134,7 +139,8 @@ class Act:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            spared = dict(self._spared(batch))
+            told = list(self._spared(batch))
+            spared, refused = {key: why for key, why, _ in told}, {key for key, _, is_refused in told if is_refused}
             retried = {key for key, again in zip(*(batch.column(name).to_pylist() for name in ("key", "retry")), strict=True) if again}
             rows = sorted(zip(planned_rows(batch), batch.column("quarantine").to_pylist(), strict=True), key=_turn)
             for (_, mode), members in groupby(rows, key=_turn):
@@ -142,14 +148,17 @@ class Act:
                 mine = [row for row, _ in members]
                 doing = _OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
                 wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
-                back = _PutBack(quarantine, self.plan_id, spared, retried)
+                back = _PutBack(quarantine, self.plan_id, spared, retried, refused)
                 kept = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
-                yield outcome_rows([*wanted, *kept], self.plan_id, mode, self.run_id)
+                yield outcome_rows([*wanted, *kept], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 
-    def _spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-        columns = ("key", "action", "needed", "in_quarantine")
-        for key, action, why, in_quarantine in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+    def _spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
+        """Yields the keys that are left alone, why, and whether the row is refused."""
+        columns = ("key", "action", "needed", "in_quarantine", "refused")
+        for key, action, why, in_quarantine, refused in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
             if action != RESTORE and why is not None:
-                yield key, why
+                yield key, why, False
             elif action == PURGE and not in_quarantine:
-                yield key, "no longer in quarantine"
+                yield key, "no longer in quarantine", False
+            elif action != RESTORE and refused is not None:
+                yield key, refused, True

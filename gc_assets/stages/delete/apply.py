@@ -1,7 +1,8 @@
 """Executes one approved plan: lease, fresh mark, then restore, expire, quarantine and purge, with
 intents and outcomes on record.
 
-Acts and never decides: the rows are the plan's, less what the fresh mark shows to be live again.
+Acts and never decides: the rows are the plan's, less what the fresh mark shows to be live again and
+what should not have been in a plan at all.
 """
 
 from __future__ import annotations
@@ -9,37 +10,54 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import and_, attrgetter
+from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.core.phases import EXPIRE, FAILED, PHASES, QUARANTINE, RESTORE
+from gc_assets.core.phases import EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import RANKS
 from gc_assets.stages.books.accepted import Earlier
+from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.ledger import quarantine_ledger
-from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_finished, refuse_gates, refuse_historical
+from gc_assets.stages.books.plans import (
+    StoredPlan,
+    execution_directory,
+    record_finished,
+    refuse_gates,
+    refuse_historical,
+    refuse_other_clock,
+    refuse_other_key,
+)
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
+from gc_assets.stages.delete.judge import REFUSED, Judge
 from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import RECHECK, Night
 from gc_assets.stages.progress import begin, doing, logged, reached
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
-from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, write_frame
-from gc_assets.state.facts import DeletionLogFacts
+from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
+from gc_assets.state.facts import DeletionLogFacts, LakeRefsFacts
 from gc_assets.state.journal import Published, State
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
 from gc_assets.stores.execution import balance, releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
+
+# What tells one quarantined object from another, in the plan and in the ledger.
+_NAMES_A_COPY: Final = ("etag", "version_id", "quarantine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +98,12 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
     stale = stale or night.storage(header.storage).quarantine != header.quarantine
     owner = plan.approval.by if plan.approval is not None else user_name()
-    lease = night.store(header.storage).acquire(header.plan_id, owner, night.clock)
+    lease = take_lease(night, header.storage, night.store(header.storage), header.plan_id, owner)
     recheck = f"{header.plan_id}-{lease.token}"
     with releasing(lease), ExitStack() as afterwards:
         afterwards.callback(_forget, state, recheck)
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
-        needed = _needed(spark, night, plan, recheck, only_ending=stale)
+        fresh = _marked(spark, night, plan, recheck, only_ending=stale)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
@@ -94,13 +112,13 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         for phase in chosen:
             if phase == EXPIRE:
                 if execution.expire(recheck):
-                    needed = _needed(spark, night, plan, recheck, only_ending=stale)
+                    fresh = _marked(spark, night, plan, recheck, only_ending=stale)
                 execution.remember(recheck)
                 lease.renew()
                 continue
-            execution.act(phase, needed)
+            execution.act(phase, fresh)
             if phase == RESTORE and len(chosen) > 1:  # what came back may name files that nobody knew to be needed
-                needed = _needed(spark, night, plan, recheck, only_ending=stale)
+                fresh = _marked(spark, night, plan, recheck, only_ending=stale)
                 lease.renew()
         return execution.publish(chosen)
 
@@ -128,9 +146,8 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
             f"storage {storage.name} is in mode plan, so nothing in it is changed. "
             "Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this once."
         )
-    if header.rehearsal != night.clock.is_rehearsal:
-        made = "a rehearsal (GC_ASSETS_UNSAFE_NOW)" if header.rehearsal else "the real clock"
-        raise GateRefused(f"plan {header.plan_id} was made under {made}, and now the clock is another; make a new plan")
+    refuse_other_clock(header, night.clock)
+    refuse_rehearsal(night, header.storage)
     if storage.location != header.location or (storage.quarantine != header.quarantine and not begun):
         raise GateRefused(
             f"plan {header.plan_id} was made for {header.location} with quarantine {header.quarantine}; "
@@ -141,6 +158,7 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
     if plan.approval is None:
         raise GateRefused(f"plan {header.plan_id} is not approved; approve it with `gc-assets approve {header.plan_id[:12]} --by WHO`")
     refuse_gates(header, plan.approval.overrides)
+    refuse_other_key(header, night.config)
     if header.policy_digest != night.config.policy_digest() and not begun:
         raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
     if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_over(night, plan):
@@ -182,10 +200,22 @@ def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
     return replace(night, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
 
 
-def _needed(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> DataFrame:
-    """Returns the keys of the storage that a lake needs as of now (columns key, needed, is_live).
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """What a mark under the lease says of the storage.
 
-    The refs are read under the lease. `is_live` is false for a key that only expired history needs.
+    `needed` are the keys that a lake needs (columns key, needed, is_live); `is_live` is false for a
+    key that only expired history needs. `judge` judges the plan's rows. `frozen_at` is when the
+    first ref was read.
+    """
+
+    needed: DataFrame
+    judge: Judge
+    frozen_at: datetime
+
+
+def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> _Fresh:
+    """Marks the lakes afresh. The refs are read under the lease.
 
     Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
     where one fails. A plan that is only brought to its end passes them.
@@ -210,7 +240,10 @@ def _needed(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     once = live.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
     live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
     in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
-    return once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
+    needed = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
+    refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
+    frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
+    return _Fresh(needed, Judge.of(again, header, refs, tables), frozen_at)
 
 
 @dataclass
@@ -233,7 +266,7 @@ class _Execution:
         header = self.plan.header
         self.run = begin(self.night, header.storage, DELETION_LOG, header.run_date)
 
-    def act(self, phase: str, needed: DataFrame) -> None:
+    def act(self, phase: str, fresh: _Fresh) -> None:
         """Executes the plan's rows of a phase, in executors.
 
         Metadata is one task, in the order of reference; of a hundred files one or two are metadata.
@@ -248,7 +281,7 @@ class _Execution:
         there = {kind in RANKS for kind in header.by_kind.get(phase, [*RANKS, UNNAMED])}
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         reached(lambda: f"{phase}: {self.log.batches():,} batches on record, of {header.totals[phase].files:,} files")
-        judged = self._judged(phase, needed)
+        judged = self._judged(phase, fresh)
         if len(there) > 1:
             judged.persist()  # the joins are made once
         try:
@@ -267,20 +300,35 @@ class _Execution:
             judged.unpersist()
         balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
-    def _judged(self, phase: str, needed: DataFrame) -> DataFrame:
-        """Returns the plan's rows of a phase, each with who needs it by now (columns
-        `ACT_COLUMNS`).
+    def _judged(self, phase: str, fresh: _Fresh) -> DataFrame:
+        """Returns the plan's rows of a phase, each with who needs it by now and whether it may go
+        (columns `ACT_COLUMNS`).
+
+        A copy is in quarantine if the ledger holds the very object that the plan names.
         """
         header, state = self.plan.header, self.night.state
-        waiting = quarantine_ledger(self.spark, state, header.storage).select("key", "source_plan_id", F.lit(True).alias("in_quarantine"))
+        days = self.night.storage(header.storage).quarantine_days
+        waiting = quarantine_ledger(self.spark, state, header.storage, rehearsal=self.night.clock.is_rehearsal).select(
+            "key",
+            "source_plan_id",
+            "quarantined_at",
+            *[F.col(name).alias(f"held_{name}") for name in _NAMES_A_COPY],
+        )
+        is_held = reduce(and_, [F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in _NAMES_A_COPY])
+        early = F.col("quarantined_at") > F.lit(fresh.frozen_at - timedelta(days=days))
+        too_early = F.concat(F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", not for {days} days yet"))
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
+        judged_schema = spark_schema(DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string())))
         gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
         unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
         return (
             self.rows.filter(F.col("action") == phase)
-            .join(needed, "key", "left")
+            .mapInArrow(fresh.judge, judged_schema)
+            .join(fresh.needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
+            .withColumn("in_quarantine", F.col("quarantined_at").isNotNull() & is_held)
+            .withColumn(REFUSED, F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)))
             .withColumn("retry", failed & ~F.coalesce("is_live", F.lit(False)))
             .withColumn("needed", F.coalesce("needed", F.when(failed | not_made, uncertain), unheard))
             .select(*ACT_COLUMNS)
@@ -304,10 +352,11 @@ class _Execution:
                 snapshot_history(self.spark, _again(self.night, self.plan, recheck), lake.name)
 
     def publish(self, chosen: Sequence[str]) -> Applied:
-        """Publishes the log, with balanced books.
+        """Publishes the log, with balanced books. Raises `GateRefused` where the lease was lost.
 
         The plan is finished where this run executed every phase of it and nothing failed.
         """
+        self.lease.check()
         header, state, approval = self.plan.header, self.night.state, self.plan.approval
         of_files = [phase for phase in chosen if phase != EXPIRE]
         facts = DeletionLogFacts(

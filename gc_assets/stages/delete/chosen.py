@@ -42,9 +42,11 @@ def chosen(night: Night, storage_name: str, plan_id: str = "") -> Chosen:
         return Chosen(plan, PHASES)
     if night.storage(storage_name).mode != "apply":
         return Chosen(None, why_not="no approved plan id was given and the storage is in mode plan: nothing was changed")
+    if night.clock.is_rehearsal and night.storage(storage_name).rehearsals != "allowed":
+        return Chosen(None, why_not="the clock is a rehearsal's, which may change nothing here: nothing was changed")
     if night.run_date != night.clock.today():
         return Chosen(None, why_not=f"no approved plan id was given and {night.run_date} is past: nothing was changed")
-    plan = load(night.state, night.table(DELETION_PLAN, storage_name))
+    plan = load(night.config, night.table(DELETION_PLAN, storage_name))
     if RESTORE not in plan.header.totals:
         return Chosen(None, why_not="no approved plan id was given and no quarantined file is needed again: nothing was changed")
     return Chosen(plan, (RESTORE,))

@@ -25,6 +25,7 @@ from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED, UNDONE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
+from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_spoilt
 from gc_assets.stages.delete.plan import EXPIRY_SIDE, planned_actions
 from gc_assets.stages.mark.snapshot_history import remember
@@ -270,7 +271,9 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
         lost = [kind.edits_lose for kind in KINDS.values() if kind.edits_lose is not None]
         rules = "; ".join([f"Edits of {undoing_titles()} histories can", *lost])
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
-    lease = open_store(plan.header.location, night.config.places()).acquire(plan.header.plan_id, user_name(), night.clock)
+    refuse_rehearsal(night, plan.header.storage)
+    store = open_store(plan.header.location, night.config.places())
+    lease = take_lease(night, plan.header.storage, store, plan.header.plan_id, user_name())
     counts: Counter[str] = Counter()
     with releasing(lease):
         for lake, items in done:

@@ -20,10 +20,10 @@ from gc_assets.core import gates
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, sealed
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, repeated, sealed
 from gc_assets.stages.books.accepted import Earlier, last_accepted
 from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
-from gc_assets.stages.books.plans import spoilt, unfinished
+from gc_assets.stages.books.plans import spoilt, unfinished, used_up
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
@@ -65,7 +65,7 @@ from gc_assets.state.schemas import (
 
 HEADER: Final = "_header.json"
 WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"
-OWNED: Final = pa.schema([*HELD, ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
+OWNED: Final = pa.schema([*(field for field in HELD if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
 
 
 @logged(DELETION_PLAN)
@@ -192,7 +192,7 @@ def _rows(
     )
     if not state.history(storage_name, DELETION_LOG.name):
         return fresh
-    ledger = quarantine_ledger(spark, state, storage_name)
+    ledger = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal).drop("rehearsal")
     # Deferred quarantine moves nothing, so the sweep sees what waits there again each night.
     # Another object of the same name is new garbage.
     deferred = F.col("quarantine") == "deferred"
@@ -302,6 +302,7 @@ def _header(
         planned = reasons.get("expired", Totals())
         held = sum(expired, Totals(-planned.rows, -planned.size_bytes))
     return sealed(
+        night.config.plan_secret(),
         storage=storage_name,
         location=storage.location,
         quarantine=storage.quarantine,
@@ -366,9 +367,12 @@ def _gates(
 def _earlier_or(night: Night, storage_name: str, header: PlanHeader) -> PlanHeader:
     """Returns the header of the same plan made before, else this one.
 
-    The earlier time of creation stays, so making a plan again never prolongs it.
+    The earlier time of creation stays, so making a plan again never prolongs it. A plan that was
+    applied or put back is used up and never comes back as itself: the same is then another plan.
     """
-    for run in night.state.history(storage_name, DELETION_PLAN.name):
-        if run.headline(Planned).plan.plan_id == header.plan_id:
-            return header_of(night.state.open(run))
-    return header
+    made = {run.headline(Planned).plan.plan_id: run for run in night.state.history(storage_name, DELETION_PLAN.name)}
+    if header.plan_id in made:
+        used = used_up(night.config, storage_name)
+        while header.plan_id in used:
+            header = repeated(header, night.config.plan_secret())
+    return header_of(night.state.open(made[header.plan_id])) if header.plan_id in made else header

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, RESTORE
+from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.ledger import first_of_each_key, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
@@ -37,24 +38,29 @@ def restore(
 ) -> tuple[Published, dict[str, Totals]]:
     """Puts quarantined files back, and returns the log and the books (outcome to rows and bytes).
 
-    Of several copies of one name the newest goes back. The others stay, and `--plan` names each.
+    Of several copies of one name the newest goes back. The others stay, and `--plan` names each. By
+    the real clock the copies that rehearsals quarantined come back too; a rehearsal has only its
+    own.
 
     A finished plan is used up once a file of it came back. A plan that is half applied stays half
     applied, and what its write-ahead log moved comes back too.
 
     Raises `UsageError` where nothing is named, `GateRefused` while another run holds the storage's
-    lease.
+    lease, where it is lost, and for a rehearsal that the storage does not allow. What was put back
+    under a lost lease counts for nothing: restore it again.
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
+    refuse_rehearsal(night, storage_name)
     state, store = night.state, night.store(storage_name)
     run = begin(night, storage_name, DELETION_LOG)
     restore_id = f"restore-{run.run_id}"
-    lease = store.acquire(restore_id, user_name(), night.clock)
+    lease = take_lease(night, storage_name, store, restore_id, user_name())
     with releasing(lease):
         begun = unfinished(state, storage_name)
         named = [plan_id] if plan_id is not None else []
-        chosen = quarantine_ledger(spark, state, storage_name, _moved_by(spark, night, storage_name, {*begun, *named}))
+        moved = _moved_by(spark, night, storage_name, {*begun, *named}, lease.token)
+        chosen = quarantine_ledger(spark, state, storage_name, moved, rehearsal=True if night.clock.is_rehearsal else None)
         if plan_id is not None:
             chosen = chosen.filter(F.col("source_plan_id") == plan_id)
         if prefix is not None:
@@ -75,27 +81,30 @@ def restore(
             F.lit(None).cast("string").alias("needed"),
             F.lit(False).alias("retry"),
             F.lit(True).alias("in_quarantine"),
+            F.lit(None).cast("string").alias("refused"),
         ).select(*ACT_COLUMNS)
         doing("putting files back")
         ordered = in_one_task(rows, RESTORE, F.col("key"))
         act = Act(store, log, lease, night.clock, restore_id, run.run_id)
         totals = ["phase", "outcome", "source_plan_id"]
         written = write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, totals, counted=True)
-    books: dict[str, Totals] = {}
-    for (_, outcome, _), total in written.totals.items():
-        books[outcome] = books.get(outcome, Totals()) + total
-    for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(begun)):
-        record_restored(state, storage_name, source, night.clock.now(), restore_id)
-    facts = DeletionLogFacts(
-        plan_id=restore_id,
-        books={f"{RESTORE}/{name}": total.amount for name, total in sorted(books.items())},
-    )
-    balances = [Balance(name="keys with an outcome", expected=sum(total.rows for total in books.values()), found=written.rows)]
-    published = publish(state, run, written, night.clock, balances=balances, facts=facts, unsafe=night.unsafe)
+        books: dict[str, Totals] = {}
+        for (_, outcome, _), total in written.totals.items():
+            books[outcome] = books.get(outcome, Totals()) + total
+        lease.check()  # whoever took it over may have moved the same files since
+        for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(begun)):
+            record_restored(state, storage_name, source, night.clock.now(), restore_id)
+        facts = DeletionLogFacts(
+            plan_id=restore_id,
+            books={f"{RESTORE}/{name}": total.amount for name, total in sorted(books.items())},
+        )
+        balances = [Balance(name="keys with an outcome", expected=sum(total.rows for total in books.values()), found=written.rows)]
+        # On record before the lease is free: the next holder must know what is back in its place.
+        published = publish(state, run, written, night.clock, balances=balances, facts=facts, unsafe=night.unsafe)
     return published, books
 
 
-def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Collection[str]) -> list[DataFrame]:
+def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Collection[str], token: int) -> list[DataFrame]:
     """Returns rows of `deletion_log` for what these plans' write-ahead logs moved to quarantine, or
     may have moved.
 
@@ -111,7 +120,7 @@ def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Co
             raise StateError(f"{files.root}/{directory} is the log of a plan that the state does not hold; restore the state from a backup")
         log = open_log(files, directory, plan_id, known[plan_id].rows)
         shares = spark.range(0, log.shares, 1, min(log.shares, parallelism(spark)))
-        moved = _Moved(log, known[plan_id].quarantine, night.clock.now())
+        moved = _Moved(log, known[plan_id].quarantine, night.clock.now(), token, known[plan_id].rehearsal)
         found.append(shares.mapInArrow(moved, spark_schema(DELETION_LOG.schema)))
     return found
 
@@ -120,15 +129,18 @@ def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Co
 class _Moved:
     """Reads the quarantined files of each share of a log.
 
-    What may have moved counts as moved just now. Runs in executors.
+    What may have moved counts as moved just now, under the lease `token`. Runs in executors.
     """
 
     log: WriteAheadLog
     quarantine: str
     now: datetime
+    token: int
+    rehearsal: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column("id").to_pylist():
-                moved = (Outcome(planned, DONE, None, at or self.now) for planned, at in self.log.quarantined(share))
-                yield outcome_rows(moved, self.log.plan_id, self.quarantine)
+                unknown = {"verdict": DONE, "error": None, "at": self.now, "token": self.token}
+                moved = (outcome or Outcome(planned, **unknown) for planned, outcome in self.log.quarantined(share))
+                yield outcome_rows(moved, self.log.plan_id, self.quarantine, rehearsal=self.rehearsal)

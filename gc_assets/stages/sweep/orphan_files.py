@@ -129,7 +129,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
         gone = purged_by_rule(spark, night, storage_name)
-        lacking, lacking_samples = unlisted(keys, listed, quarantine_ledger(spark, state, storage_name), gone, lister)
+        waiting = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal)
+        lacking, lacking_samples = unlisted(keys, listed, waiting, gone, lister)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
     if inventory.facts(StorageInventoryFacts).report is not None:
         frame = _once(frame)

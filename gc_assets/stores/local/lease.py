@@ -2,7 +2,8 @@
 
 `.gc-assets/lease.json` says who holds it. `.gc-assets/fencing_token` counts leases and survives
 their release. Both change only under `flock` on a third file, which the kernel frees when a process
-dies. Time comes in as a `Clock`.
+dies. All three are for their owner alone: who may open the third could lock it for ever. Time comes
+in as a `Clock`.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ import fcntl
 import json
 import os
 import socket
+import time
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Holder
+
+# Who holds the lock reads and writes a few small files. A disk that takes longer is hung.
+LOCK_SECONDS: Final = 30.0
+_OWNER_ONLY: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,9 @@ class LocalLease:
         return holder
 
 
-def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> LocalLease:
-    """Takes the storage's lease. It is ours until it is released, lost, or expired and taken over.
+def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> LocalLease:
+    """Takes the storage's lease, with a token higher than `after`. It is ours until it is released,
+    lost, or expired and taken over.
 
     Raises `GateRefused` naming the holder while another lease is live, and `StoreError` where the
     storage or the lease cannot be read.
@@ -89,7 +97,7 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
                 f"storage {location} is being changed by {current}. Wait for it to finish, or until {current.expires_at}; "
                 f"if that process is surely gone, remove {control / 'lease.json'} and apply again."
             )
-        token = _next_token(control, current)
+        token = max(_next_token(control, current), after + 1)
         holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
         _put(control / "fencing_token", f"{token}\n", replace=True)
         # Where a network file system does not honour flock, creating the file is still for one
@@ -119,6 +127,8 @@ def _read(control: Path) -> Holder | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
+    except PermissionError as error:
+        raise StoreError(f"{path} is another user's ({_owner(path)}); run as the user who applies plans here") from error
     try:
         holder = Holder(**json.loads(content))
         datetime.fromisoformat(holder.expires_at)
@@ -129,12 +139,40 @@ def _read(control: Path) -> Holder | None:
 
 @contextmanager
 def _exclusive(control: Path) -> Generator[None]:
-    descriptor = os.open(control / "lease.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    path = control / "lease.lock"
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, _OWNER_ONLY)
+    except PermissionError as error:
+        raise StoreError(f"{path} is another user's ({_owner(path)}); run as the user who applies plans here") from error
+    try:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            os.fchmod(descriptor, _OWNER_ONLY)  # an older release made it readable to all
+        _lock(descriptor, path)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Locks an open file. Raises `GateRefused` where another process keeps it locked."""
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                raise GateRefused(
+                    f"{path} has been locked by another process for {LOCK_SECONDS:.0f} s, which takes milliseconds: it hangs. "
+                    f"`fuser {path}` names it; end it, then apply again."
+                ) from error
+            time.sleep(0.01)
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.owner()
+    except (KeyError, OSError):  # no name, or not to be looked at either
+        return "unknown"
 
 
 def _put(path: Path, content: str, *, replace: bool) -> None:
@@ -142,7 +180,7 @@ def _put(path: Path, content: str, *, replace: bool) -> None:
     not be replaced.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    with temporary.open("x") as sink:
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _OWNER_ONLY), "w") as sink:
         sink.write(content)
         sink.flush()
         os.fsync(sink.fileno())

@@ -7,6 +7,7 @@ inside this package: keys are UTF-8 whatever the locale of the process.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from gc_assets.core.errors import StoreError
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 
@@ -44,6 +46,12 @@ def etag_of(status: os.stat_result) -> str:
     rewrite does not.
     """
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+def modified_us(etag: str) -> int | None:
+    """Returns the time of modification in an identity, in microseconds, or null where it has none."""
+    found = _IDENTITY.fullmatch(etag)
+    return int(found[1]) // 1000 if found else None
 
 
 def is_utf8(name: bytes) -> bool:

@@ -17,7 +17,7 @@ from gc_assets.stores.local import lease, listing
 from gc_assets.stores.local.delivery import LocalDelivery
 from gc_assets.stores.local.editing import EditableLocalObjects
 from gc_assets.stores.local.examination import examine
-from gc_assets.stores.local.objects import LocalObjects
+from gc_assets.stores.local.objects import LocalObjects, modified_us
 from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import QUARANTINES, open_quarantine
 from gc_assets.stores.protocol import (
@@ -30,6 +30,7 @@ from gc_assets.stores.protocol import (
     QuarantineMode,
     StoreKind,
     Traits,
+    times_of,
 )
 
 
@@ -75,8 +76,8 @@ class LocalStore:
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.location, plan_id)
 
-    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> Lease:
-        return lease.acquire(self.location, plan_id, owner, clock, duration)
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
+        return lease.acquire(self.location, plan_id, owner, clock, duration, after)
 
     def holder(self) -> Holder | None:
         return lease.holder_of(self.location)
@@ -86,6 +87,9 @@ class LocalStore:
         only a write can tell.
         """
         return datetime.now(UTC)
+
+    def modified(self, etags: pa.Array) -> pa.Array:
+        return times_of(etags, modified_us)
 
     def probe(self) -> Traits:
         return probe(self.location)

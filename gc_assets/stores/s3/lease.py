@@ -80,15 +80,16 @@ class S3Lease:
         )
 
 
-def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> S3Lease:
-    """Takes the storage's lease. It is ours until it is released, lost, or expired and taken over.
+def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> S3Lease:
+    """Takes the storage's lease, with a token higher than `after`. It is ours until it is released,
+    lost, or expired and taken over.
 
     Raises `GateRefused` naming the holder while another lease is live, and `StoreError` where the
     storage or a lease cannot be read or written.
     """
     try:
         for _ in range(_RACES):
-            lease = _won(bucket, plan_id, owner, clock, duration)
+            lease = _won(bucket, plan_id, owner, clock, duration, after)
             if lease is not None:
                 _clear_away(bucket, lease.token)
                 return lease
@@ -101,7 +102,7 @@ def acquire(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: ti
     )
 
 
-def _won(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta) -> S3Lease | None:
+def _won(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timedelta, after: int) -> S3Lease | None:
     """Returns the lease, or null where another process tried for it at the same time."""
     latest = _latest(bucket, "change")
     now = _now(bucket, clock)
@@ -110,7 +111,7 @@ def _won(bucket: Bucket, plan_id: str, owner: str, clock: Clock, duration: timed
             f"storage {bucket.location} is being changed by {_holder(*latest)}. Wait for it to finish, or until "
             f"{latest[1]['expires_at']}; if that process is surely gone, this is also the time from which the next apply takes it over."
         )
-    token, nonce = (latest[0] if latest is not None else 0) + 1, uuid.uuid4().hex
+    token, nonce = max(latest[0] if latest is not None else 0, after) + 1, uuid.uuid4().hex
     holder = Holder(owner, socket.gethostname(), os.getpid(), plan_id, token, now.isoformat(), (now + duration).isoformat())
     content = json.dumps(asdict(holder) | {"nonce": nonce, "released": False}, indent=1).encode()
     if not _create(bucket, _key(token), content):

@@ -39,6 +39,12 @@ def identities(etags: pa.Array, sizes: pa.Array, modified: pa.Array) -> pa.Array
     return pc.call_function("binary_join_element_wise", [etags, sizes.cast(pa.string()), seconds.cast(pa.string()), pa.scalar("-")])
 
 
+def modified_us(known: str) -> int | None:
+    """Returns the time of modification in an identity, in microseconds, or null where it has none."""
+    seconds = known.rpartition("-")[2]
+    return int(seconds) * 1_000_000 if seconds.isascii() and seconds.isdecimal() else None
+
+
 def identity_of(answer: Any) -> str:
     """Returns the identity of the object that a GET or a HEAD answered with."""
     return identity(answer["ETag"], answer["ContentLength"], answer["LastModified"])

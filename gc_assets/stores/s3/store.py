@@ -25,12 +25,13 @@ from gc_assets.stores.protocol import (
     StoreKind,
     Traits,
     Unfinished,
+    times_of,
 )
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.delivery import S3Delivery
 from gc_assets.stores.s3.examination import examine
-from gc_assets.stores.s3.objects import S3Objects
+from gc_assets.stores.s3.objects import S3Objects, modified_us
 from gc_assets.stores.s3.probe import probe
 from gc_assets.stores.s3.quarantine import QUARANTINES, open_quarantine
 from gc_assets.stores.s3.reported import ReportedBucket
@@ -84,8 +85,8 @@ class S3Store:
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self._bucket, plan_id)
 
-    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION) -> Lease:
-        return lease.acquire(self._bucket, plan_id, owner, clock, duration)
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
+        return lease.acquire(self._bucket, plan_id, owner, clock, duration, after)
 
     def holder(self) -> Holder | None:
         return lease.holder_of(self._bucket)
@@ -93,6 +94,9 @@ class S3Store:
     def now(self) -> datetime:
         """Returns the server's time, in whole seconds."""
         return self._bucket.now()
+
+    def modified(self, etags: pa.Array) -> pa.Array:
+        return times_of(etags, modified_us)
 
     def probe(self) -> Traits:
         return probe(self._bucket)

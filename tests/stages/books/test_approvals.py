@@ -7,11 +7,13 @@ import hashlib
 import json
 import os
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
@@ -28,6 +30,7 @@ from gc_assets.stages.books.plans import (
     record_restored,
     unfinished,
 )
+from gc_assets.stages.delete.apply import refuse_apply
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, State
@@ -48,7 +51,7 @@ def changed(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
     """Another plan over the same rows, sealed and published beside the first."""
     published = find_plan(at.config, header.plan_id).published
     kept = {name: getattr(header, name) for name in PlanHeader.model_fields if name not in {"plan_id", "approve_before", "apply_before"}}
-    other = sealed(**{**kept, **changes})
+    other = sealed(at.config.plan_secret(), **{**kept, **changes})
     state = State.at(at.config.state)
     run = state.start("warehouse", DELETION_PLAN.name, header.run_date, at.clock)
     for path in published.paths():
@@ -158,6 +161,60 @@ def test_an_analysis_of_a_past_date_is_never_approved(at: Platform) -> None:
     header = stored(at, run_date="2026-03-10", historical=True)
     with pytest.raises(GateRefused, match="analysis of 2026-03-10, a date that was never frozen on its day"):
         approve(at.config, at.clock, header.plan_id, "ada")
+
+
+def test_a_plan_by_the_real_clock_is_not_approved_in_a_rehearsal_nor_the_other_way_round(at: Platform) -> None:
+    """Under a clock that is set back a plan could be approved that is long out of date."""
+    real = changed(at, stored(at), rehearsal=False)
+    with pytest.raises(GateRefused, match="was made under the real clock, and now the clock is another"):
+        approve(at.config, at.clock, real.plan_id, "ada")
+    with pytest.raises(GateRefused, match="was made under a rehearsal"):
+        approve(at.config, Clock(), stored(at).plan_id, "ada")
+
+
+KEY = "correct horse battery staple"
+
+
+def keyed(at: Platform, key: str | None = KEY) -> Platform:
+    return replace(at, config=at.config.model_copy(update={"plan_key": SecretStr(key) if key else None}))
+
+
+def test_with_a_key_nobody_else_can_seal_a_plan(at: Platform) -> None:
+    """Who may write the state can change a plan and make its digest again; the HMAC they cannot make."""
+    owner = keyed(at)
+    header = stored(owner)
+    assert header.keyed
+    assert approve(owner.config, at.clock, header.plan_id, "ada").plan_id == header.plan_id
+    forger = changed(keyed(at, "a key of the forger's own"), header, live_files=8)
+    with pytest.raises(GateRefused, match="changed after it was made, or made with another plan_key"):
+        approve(owner.config, at.clock, forger.plan_id, "ada")
+
+
+def test_a_plan_without_a_key_is_refused_where_one_is_configured_and_says_the_way_out(at: Platform) -> None:
+    header = stored(at)
+    assert not header.keyed
+    approve(at.config, at.clock, header.plan_id, "ada")
+    with pytest.raises(GateRefused, match=r"made without a plan_key.*now has one.*`gc-assets run`"):
+        approve(keyed(at).config, at.clock, header.plan_id, "ada")
+    night = keyed(platform(Path(at.config.state).parent, mode="apply")).night(NOW.date())
+    with pytest.raises(GateRefused, match="made without a plan_key"):
+        refuse_apply(night, find_plan(night.config, header.plan_id))
+
+
+def test_a_plan_whose_key_is_lost_or_changed_is_still_found_to_be_put_back_and_not_approved(at: Platform) -> None:
+    header = stored(keyed(at))
+    for later in (at, keyed(at, "the key of the year after")):
+        assert find_plan(later.config, header.plan_id).header == header
+    with pytest.raises(GateRefused, match=r"made with a plan_key.*now has none"):
+        approve(at.config, at.clock, header.plan_id, "ada")
+
+
+def test_the_key_is_no_part_of_the_policy_and_nowhere_in_the_state(at: Platform) -> None:
+    owner = keyed(at)
+    assert owner.config.policy_digest() == at.config.policy_digest()
+    approve(owner.config, at.clock, stored(owner).plan_id, "ada")
+    assert not any(KEY.encode() in path.read_bytes() for path in Path(at.config.state).rglob("*") if path.is_file())
+    assert KEY not in repr(owner.config) + owner.config.model_dump_json()
 
 
 def test_a_failed_gate_refuses_until_it_is_named(at: Platform) -> None:

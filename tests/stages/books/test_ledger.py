@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.phases import PHASES, VERDICTS
 from gc_assets.report.load import load_report
-from gc_assets.stages.books.ledger import HELD, WORDS, held, quarantine_ledger, quarantined
+from gc_assets.stages.books.ledger import HELD, WORDS, held, left, quarantine_ledger, quarantined
 from gc_assets.stages.night import Night
 from gc_assets.state.schemas import ORPHAN_FILES
-from tests.records import NOTHING_SWEPT, STORAGE, night_at, put, put_log, word
+from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, word
 
 
 @pytest.fixture
@@ -62,10 +63,60 @@ def test_a_log_of_an_older_release_is_read_by_its_receipts_run(night: Night) -> 
     assert quarantined(night.state, STORAGE).num_rows == 0
 
 
+def test_words_are_in_the_order_of_their_leases_whatever_a_clock_said(night: Night) -> None:
+    """A restore by a clock that was behind is still the last word, and so is the quarantine after it."""
+    put_log(night, word("a", "quarantine", "p1", minutes=60, token=4))
+    put_log(night, word("a", "restore", "r1", minutes=-60, source="p1", token=5))
+    assert quarantined(night.state, STORAGE).num_rows == 0
+    put_log(night, word("a", "quarantine", "p1", minutes=-90, token=6))
+    assert quarantined(night.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
+
+
+def test_words_of_a_release_without_tokens_come_before_all_others(night: Night) -> None:
+    put_log(night, word("a", "restore", "r1", source="p1", token=1))
+    put_log(night, word("a", "quarantine", "p1", minutes=60))
+    put_log(night, word("b", "quarantine", "p1"))
+    put_log(night, word("b", "restore", "r1", minutes=5, source="p1"))
+    assert quarantined(night.state, STORAGE).num_rows == 0
+
+
+def of_whom(night: Night, *, rehearsal: bool) -> list[str]:
+    return sorted(quarantined(night.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
+
+
+def test_a_rehearsals_copy_is_nothing_to_a_real_night_and_a_real_one_nothing_to_a_rehearsal(night: Night) -> None:
+    put_log(night, word("real", "quarantine", "p1", token=1, rehearsal=False))
+    put_log(night, word("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
+    put_log(night, word("older", "quarantine", "p3"))
+    assert of_whom(night, rehearsal=False) == ["older", "real"]
+    assert of_whom(night, rehearsal=True) == ["older", "rehearsed"]
+    assert quarantined(night.state, STORAGE).num_rows == 3
+
+
+def test_a_file_that_a_person_put_back_stays_so_when_a_rehearsal_quarantines_it_later(night: Night) -> None:
+    """In a deferred quarantine the next real night would purge it at once: its days of waiting were over long ago."""
+    put_log(night, word("a", "quarantine", "p1", token=1, rehearsal=False, quarantine="deferred"))
+    put_log(night, word("a", "restore", "r1", minutes=9, source="p1", token=2, rehearsal=False, quarantine="deferred"))
+    put_log(night, word("a", "quarantine", "p2", minutes=-9000, token=3, rehearsal=True, quarantine="deferred"))
+    assert of_whom(night, rehearsal=False) == []
+
+
+def test_what_a_rehearsal_moved_is_put_back_for_both_by_a_real_restore(night: Night) -> None:
+    put_log(night, word("a", "quarantine", "p2", token=1, rehearsal=True))
+    put_log(night, word("a", "restore", "r1", source="p2", token=2, rehearsal=False))
+    assert of_whom(night, rehearsal=True) == of_whom(night, rehearsal=False) == []
+
+
+def test_a_rehearsed_move_counts_for_an_inventory_of_any_moment() -> None:
+    words = [word("real", "quarantine", "p1", token=1, rehearsal=False), word("rehearsed", "quarantine", "p2", token=2, rehearsal=True)]
+    later = left(pa.Table.from_pylist(words, WORDS), NOW + timedelta(days=1))
+    assert later.column("key").to_pylist() == ["rehearsed"]
+
+
 def by_hand(words: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     """The copies in quarantine, with the etag of the word that put them there: a walk over all words in their order."""
     waiting: dict[tuple[str, str], str] = {}
-    for said in sorted(words, key=lambda row: (row["at"], row["run_id"] or "")):
+    for said in sorted(words, key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")):
         if said["outcome"] == "done" or (said["phase"], said["outcome"]) == ("purge", "absent"):
             copy = said["key"], said["plan_id"] if said["phase"] == "quarantine" else said["source_plan_id"]
             waiting.pop(copy, None)
@@ -87,6 +138,7 @@ def some_words(choose: random.Random, keys: str, words: int) -> list[dict[str, A
             source=choose.choice("pqr"),
             run_id=f"{choose.randrange(2)}-{next(number):04d}",
             etag=f"e{next(number)}",
+            token=choose.choice([None, 1, 2, 3]),
         )
         for _ in range(words)
     ]

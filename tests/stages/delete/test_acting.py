@@ -97,6 +97,7 @@ def rows_of(root: Path, keys: list[str], action: Action, held: Path | None = Non
             "needed": None,
             "retry": False,
             "in_quarantine": action != "quarantine",
+            "refused": None,
         }
         for key in keys
     ]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.phases import PHASES, PURGE, QUARANTINE, RESTORE
+from gc_assets.stages.books.plans import approve, find_plan
+from gc_assets.stages.delete.apply import refuse_apply
 from gc_assets.stages.delete.chosen import chosen, in_mode
 from gc_assets.stages.delete.plan import header_of
 from tests.assets.platforms import NOW, TODAY, platform, stored_plan
@@ -55,6 +57,25 @@ def test_without_a_plan_id_nothing_is_put_back_of_a_past_run_date(tmp_path: Path
     choice = chosen(at.night(date.fromisoformat(YESTERDAY)), "warehouse")
     assert choice.plan is None
     assert "is past" in choice.why_not
+
+
+def test_nothing_is_put_back_by_a_rehearsals_clock_where_rehearsals_may_change_nothing(tmp_path: Path) -> None:
+    at = platform(tmp_path, mode="apply", rehearsals="refused")
+    stored_plan(at, action=RESTORE)
+    choice = chosen(at.night(NOW.date()), "warehouse")
+    assert choice.plan is None
+    assert "the clock is a rehearsal's" in choice.why_not
+
+
+@pytest.mark.parametrize("phases", [PHASES, (RESTORE,)])
+def test_an_approved_plan_of_a_rehearsal_is_applied_only_where_rehearsals_are_allowed(tmp_path: Path, phases: tuple[str, ...]) -> None:
+    allowed, refused = (platform(tmp_path, mode="apply", rehearsals=word) for word in ("allowed", "refused"))
+    header = header_of(stored_plan(allowed))
+    approve(allowed.config, allowed.clock, header.plan_id, "ada")
+    plan = find_plan(allowed.config, header.plan_id)
+    refuse_apply(allowed.night(NOW.date()), plan, phases)
+    with pytest.raises(GateRefused, match="by which no age is true"):
+        refuse_apply(refused.night(NOW.date()), plan, phases)
 
 
 def test_a_plan_of_another_run_date_is_wrong_usage(tmp_path: Path) -> None:

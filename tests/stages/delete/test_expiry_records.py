@@ -53,7 +53,7 @@ def night(tmp_path: Path) -> Night:
 
 @pytest.fixture
 def plan(night: Night, tmp_path: Path) -> StoredPlan:
-    return load(night.state, stored_plan(platform(tmp_path, mode="apply")))
+    return load(night.config, stored_plan(platform(tmp_path, mode="apply")))
 
 
 def leased(plan: StoredPlan, clock: Clock) -> LocalLease:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -52,6 +53,28 @@ def test_a_live_lease_refuses_and_names_its_owner_its_times_and_the_way_out(tmp_
     for words in ("night run", "plan-a", "2026-11-21T12:00:00+00:00", "2026-11-21T12:10:00+00:00", "lease.json"):
         assert words in str(refusal.value)
     assert on_disk(tmp_path)["owner"] == "night run"
+
+
+def test_no_other_user_can_read_the_lease_or_lock_it(tmp_path):
+    (tmp_path / ".gc-assets").mkdir()
+    (tmp_path / ".gc-assets/lease.lock").touch(0o644)  # as an older release made it
+    take(tmp_path).renew()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / ".gc-assets").iterdir()}
+    assert modes == dict.fromkeys(("lease.json", "lease.lock", "fencing_token"), 0o600)
+
+
+def test_a_lock_that_nobody_lets_go_ends_the_wait_with_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("gc_assets.stores.local.lease.LOCK_SECONDS", 0.2)
+    take(tmp_path).release()
+    with (tmp_path / ".gc-assets/lease.lock").open("rb+") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(GateRefused, match=r"lease\.lock has been locked by another process.*fuser"):
+            take(tmp_path)
+    assert take(tmp_path).token == 2
+
+
+def test_the_token_is_higher_than_the_one_that_the_record_has(tmp_path):
+    assert acquire(f"file://{tmp_path}/", "plan-a", "night run", CLOCK, after=41).token == 42
 
 
 def test_the_token_grows_though_the_counter_was_lost(tmp_path):

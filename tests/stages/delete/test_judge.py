@@ -1,0 +1,102 @@
+"""What a row of a plan must be, whoever wrote it: in a place that its lake claims, and older than grace by its own identity."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.claims import Claims, Owner
+from gc_assets.stages.delete.judge import REFUSED, Judge
+from gc_assets.stages.sweep.ages import Ages, LakeAge
+from gc_assets.stores.store import open_store
+
+CUTOFF = datetime(2026, 11, 17, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+CLAIMS = Claims.of(
+    [
+        ("db/t/", Owner("sales", None), True),
+        ("db/t/kept/", Owner("sales", None), False),
+        ("weather/", Owner("weather", None), True),
+    ]
+)
+
+
+def named(_: pa.Array) -> pa.Array:
+    return pa.array([CUTOFF], pa.timestamp("us", "UTC"))
+
+
+JUDGES = {
+    location: Judge(CLAIMS, Ages(CUTOFF, {"weather": LakeAge(CUTOFF, named)}), open_store(location))
+    for location in ("file:///data/", "s3://bucket/data/")
+}
+
+
+def identity(location: str, modified: datetime) -> str:
+    seconds = int((modified - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
+    micro = modified.microsecond
+    return f"7-{seconds * 10**9 + micro * 1000}-4711" if location.startswith("file") else f"d41d8cd9-2-7-{seconds}"
+
+
+def refusal(location: str = "file:///data/", **row: Any) -> str | None:
+    etag = identity(location, CUTOFF - timedelta(days=1))
+    planned = {"key": "db/t/data/a", "action": "quarantine", "etag": etag, "lake": "sales", **row}
+    judge = pickle.loads(pickle.dumps(JUDGES[location]))  # noqa: S301  (made on this line)
+    (batch,) = judge(iter([pa.RecordBatch.from_pylist([planned])]))
+    return batch.column(REFUSED)[0].as_py()
+
+
+@pytest.mark.parametrize("location", JUDGES)
+@pytest.mark.parametrize("action", ["quarantine", "purge", "restore"])
+def test_an_old_file_that_its_lake_claims_may_go(location: str, action: str) -> None:
+    assert refusal(location, action=action) is None
+
+
+@pytest.mark.parametrize("location", JUDGES)
+@pytest.mark.parametrize("action", ["quarantine", "purge"])
+def test_a_file_is_too_young_to_the_tick_whatever_the_plan_says(location: str, action: str) -> None:
+    young = refusal(location, action=action, etag=identity(location, CUTOFF))
+    assert young is not None
+    assert "too young" in young
+    assert (
+        refusal(location, action=action, etag=identity(location, CUTOFF - (TICK if location.startswith("file") else 10**6 * TICK))) is None
+    )
+
+
+@pytest.mark.parametrize("key", ["README.md", "db/other/data/a", "db/t/kept/a", "lakes.yaml"])
+@pytest.mark.parametrize("action", ["quarantine", "purge"])
+def test_what_no_lake_claims_is_refused(key: str, action: str) -> None:
+    assert "no lake claims this place" in (refusal(key=key, action=action) or "")
+
+
+@pytest.mark.parametrize("lake", ["weather", None])
+def test_what_another_lake_claims_than_the_plan_says_is_refused(lake: str | None) -> None:
+    assert f"lake sales claims this place, and the plan says {lake}" in (refusal(lake=lake) or "")
+
+
+@pytest.mark.parametrize("etag", [None, "", "x", "7-99-", "7-x-1", "7-\u0661-1", f"7-{10**40}-1"])
+def test_an_identity_that_tells_no_time_is_refused(etag: str | None) -> None:
+    assert "does not tell when it was modified" in (refusal(etag=etag) or "")
+
+
+def test_the_time_in_an_objects_name_counts_too() -> None:
+    assert "too young" in (refusal(key="weather/chunks/a", lake="weather") or "")
+
+
+def test_of_many_rows_each_has_its_own_answer() -> None:
+    etag = identity("file:///data/", CUTOFF - timedelta(days=1))
+    rows = [
+        {"key": key, "action": action, "etag": etag, "lake": "sales"}
+        for key, action in [("db/t/a", "quarantine"), ("x", "quarantine"), ("x", "restore"), ("x", "purge")]
+    ]
+    (batch,) = JUDGES["file:///data/"](iter([pa.RecordBatch.from_pylist(rows)]))
+    assert [said is None for said in batch.column(REFUSED).to_pylist()] == [True, False, True, False]
+
+
+def test_no_rows_are_judged_to_no_rows() -> None:
+    nothing = pa.RecordBatch.from_pylist([], pa.schema([(name, pa.string()) for name in ("key", "action", "etag", "lake")]))
+    (batch,) = JUDGES["file:///data/"](iter([nothing]))
+    assert batch.num_rows == 0

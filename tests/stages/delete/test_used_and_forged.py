@@ -1,0 +1,78 @@
+"""A plan is used once and comes back as another; what somebody writes into a plan and seals again is refused row by row."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import Amount, PlanHeader, sealed
+from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.tables import publish, read_rows, write_rows
+from gc_assets.state.facts import DeletionPlanFacts
+from gc_assets.state.schemas import DELETION_PLAN
+from gc_assets.stores.local.objects import etag_of
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, counts, days_ago
+
+pytestmark = pytest.mark.spark
+
+TIMES = {"plan_id", "keyed", "approve_before", "apply_before"}
+
+
+def forged(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanHeader:
+    """The plan with these rows more, sealed and published as somebody can who may write the state."""
+    state = house.tonight().state
+    before = read_rows(state, DELETION_PLAN, find_plan(house.config, header.plan_id).published)
+    like = before.to_pylist()[0]
+    added = pa.Table.from_pylist([{**like, **row} for row in rows], DELETION_PLAN.schema)
+    run = state.start(STORAGE, DELETION_PLAN.name, header.run_date, house.clock)
+    written = write_rows(pa.concat_tables([before.cast(DELETION_PLAN.schema), added]), DELETION_PLAN, run, state.files)
+    kept = {name: getattr(header, name) for name in PlanHeader.model_fields if name not in TIMES}
+    totals = {"quarantine": Amount(files=written.rows, bytes=header.totals["quarantine"].bytes)}
+    other = sealed(**{**kept, "rows": written.rows, "rows_digest": f"{written.digest:016x}", "totals": totals, "by_kind": {}})
+    publish(state, run, written, house.clock, facts=DeletionPlanFacts(plan_id=other.plan_id, header=other))
+    return other
+
+
+def file(path: Path, days: float) -> dict[str, Any]:
+    """Writes a file, so many days ago; a row of a plan that would take it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"precious")
+    os.utime(path, (days_ago(days).timestamp(),) * 2)
+    return {"size_bytes": 8, "etag": etag_of(path.stat()), "kind": None}
+
+
+def test_a_used_plan_comes_back_as_another_and_rows_that_were_added_to_it_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [lake.config("sales")]
+    lost = {house.key(path) for path in table.leftovers(days_ago(20), 3)}
+    before = house.files()
+
+    first = house.plan()
+    assert counts(house.carry_out(first).books) == {("quarantine", "done"): len(lost)}
+    house.restore(first.plan_id)
+    second = house.plan()  # the same night, the same files
+    assert (second.rows_digest, second.repeats) == (first.rows_digest, 1)
+    assert second.plan_id != first.plan_id
+    assert house.plan().plan_id == second.plan_id
+    assert counts(house.carry_out(second).books) == {("quarantine", "done"): len(lost)}
+    house.restore(second.plan_id)
+    assert house.files() == before
+
+    unowned, young = house.warehouse / "people" / "payroll.parquet", house.warehouse / "db" / "t" / "data" / "being-written.parquet"
+    rows = {house.key(unowned): file(unowned, 30), house.key(young): file(young, 1)}
+    header = forged(house, house.plan(), *({"key": key, **row} for key, row in rows.items()))
+    assert counts(house.carry_out(header).books) == {("quarantine", "done"): len(lost), ("quarantine", "denied"): 2}
+    said = {row["key"]: row["error"] for row in house.rows("deletion_log") if row["outcome"] == "denied"}
+    assert said.keys() == rows.keys()
+    assert "no lake claims this place" in said[house.key(unowned)]
+    assert "too young" in said[house.key(young)]
+    assert unowned.read_bytes() == young.read_bytes() == b"precious"
+    assert find_plan(house.config, header.plan_id).status_at(NOW) == "applied"
