@@ -176,8 +176,10 @@ def sealed(key: bytes | None = None, **substance: Any) -> PlanHeader:
     from it: the same plan made twice is one plan.
     """
     created_at: datetime = substance.pop("created_at")
+    substance["keyed"] = key is not None
+    substance.setdefault("repeats", 0)
     draft = PlanHeader(
-        **{"repeats": 0, **substance, "keyed": key is not None},
+        **substance,
         plan_id="",
         created_at=created_at,
         approve_before=created_at + APPROVE_WITHIN,

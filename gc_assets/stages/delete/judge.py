@@ -61,8 +61,10 @@ class Judge:
         fits = pc.and_(pc.fill_null(pc.equal(lake, planned), False), pc.fill_null(old, False))
         if pc.all(pc.or_(fits, pc.invert(takes)), min_count=0).as_py():
             return pa.nulls(batch.num_rows, pa.string())
-        rows = zip(*(column.to_pylist() for column in (takes, fits, lake, planned, batch.column("etag"), modified)), strict=True)
-        return pa.array([_why(*row, self.ages) if taken and not fit else None for taken, fit, *row in rows], pa.string())
+        may_go = pc.or_(fits, pc.invert(takes)).to_pylist()
+        rows = zip(may_go, *(column.to_pylist() for column in (lake, planned, batch.column("etag"), modified)), strict=True)
+        why = [None if may else _why(owner, said, etag, at, self.ages) for may, owner, said, etag, at in rows]
+        return pa.array(why, pa.string())
 
 
 def _why(lake: str | None, planned: str | None, etag: str | None, modified: object, ages: Ages) -> str:

@@ -141,6 +141,6 @@ class _Moved:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column("id").to_pylist():
-                unknown = {"verdict": DONE, "error": None, "at": self.now, "token": self.token}
-                moved = (outcome or Outcome(planned, **unknown) for planned, outcome in self.log.quarantined(share))
+                told = self.log.quarantined(share)
+                moved = (outcome or Outcome(planned, DONE, None, self.now, self.token) for planned, outcome in told)
                 yield outcome_rows(moved, self.log.plan_id, self.quarantine, rehearsal=self.rehearsal)
