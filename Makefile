@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test lint ui bench constraints clean
+.PHONY: help env demo test lint ui fuzz bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ ui: env .dagster_home/dagster.yaml ## Dagster's web page on the lakes of lakes.y
 
 .dagster_home/dagster.yaml: deploy/dagster.dev.yaml
 	@mkdir -p $(@D) && cp $< $@
+
+fuzz: ARGS ?= --seconds 3600
+fuzz: env ## damage real objects for an hour and read them (ARGS="--seconds 60 --seed 7")
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 bench: ARGS ?= iceberg --size s
 bench: env ## the benchmarks (ARGS="icechunk --size m --peer")

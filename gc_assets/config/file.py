@@ -49,7 +49,10 @@ def load_config(
                 "a shorter grace deletes files of writers that have not committed yet. "
                 "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR, and every plan will say so."
             )
-    config = config.anchored(Anchor(path.resolve().parent))
+    try:
+        config = config.anchored(Anchor(path.resolve().parent))
+    except UsageError as error:
+        raise UsageError(f"{path} is not valid:\n  {error}") from None
     _refuse_state(config, path)
     wrong = [f"  storages[{index}].{key}: {why}" for index, storage in enumerate(config.storages) for key, why in unsupported(storage)]
     if wrong:

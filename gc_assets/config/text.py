@@ -56,6 +56,8 @@ def read_config_text(path: Path, environment: Mapping[str, str]) -> ConfigText:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         raise UsageError(f"{path} is not YAML: {error}") from None
+    except RecursionError:
+        raise UsageError(f"{path} is nested more deeply than any configuration; expected the keys state, storages and lakes") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} must hold a mapping with the keys state, storages and lakes")
     secrets: dict[str, str] = {}
@@ -63,8 +65,8 @@ def read_config_text(path: Path, environment: Mapping[str, str]) -> ConfigText:
 
 
 def _refuse_repeated_keys(root: yaml.Node | None, path: Path) -> None:
-    """Raises `UsageError` for a key that one mapping has twice. YAML readers keep the last of two
-    equal keys: a second `lakes:` would silently drop the first one's live files.
+    """Raises `UsageError` for a key that one mapping has twice, or that is no plain text. YAML readers
+    keep the last of two equal keys: a second `lakes:` would silently drop the first one's live files.
     """
     pending, seen = [root], set[int]()
     while pending:
@@ -77,10 +79,11 @@ def _refuse_repeated_keys(root: yaml.Node | None, path: Path) -> None:
         elif isinstance(node, yaml.MappingNode):
             keys = set[str]()
             for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise UsageError(f"{path}, line {key.start_mark.line + 1}: a key must be plain text")
                 if key.value in keys:
                     raise UsageError(f"{path}, line {key.start_mark.line + 1}: the key {key.value!r} stands twice; keep one of them")
-                if isinstance(key, yaml.ScalarNode):
-                    keys.add(key.value)
+                keys.add(key.value)
                 pending.append(value)
 
 

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
 from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts, ManifestEntriesFacts
 from gc_assets.state.files import Files
@@ -335,7 +336,7 @@ def _read(files: Files, base: str) -> Folds:
 def _parsed(content: bytes | None) -> Folds | None:
     """Returns a list, or null where it is missing, damaged or of another version."""
     try:
-        document: Any = json.loads(content or b"")
+        document: Any = parsed_json(content or b"")
         listed = document["list"]
         return Folds.model_validate(listed) if document["sha256"] == _digest(listed) and document["version"] == VERSION else None
     except (ValueError, KeyError, TypeError):

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
 from gc_assets.state.facts import HEADLINES, MANY_RUNS, Headline
 from gc_assets.state.files import Files
@@ -180,7 +181,7 @@ class Index:
     def _parsed(self, content: bytes) -> Entries:
         where = f"{self.files.root}/{self.path}"
         try:
-            document = json.loads(content)
+            document = parsed_json(content)
             version, digest, runs = int(document["index_version"]), document["sha256"], document["runs"]
             entries = _Runs.model_validate({"runs": runs}).runs if version == INDEX_VERSION else ()
             damage = None if version != INDEX_VERSION or digest == _digest(runs) else "its sum does not agree"

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
 from gc_assets.state import folds
 from gc_assets.state.facts import Facts
@@ -379,7 +380,7 @@ class State:
         nothing was ever published.
         """
         try:
-            pointer = json.loads(self.files.read(f"{partition}/{CURRENT}"))
+            pointer = parsed_json(self.files.read(f"{partition}/{CURRENT}"))
             return pointer["run_id"], pointer["receipt_sha256"]
         except FileNotFoundError:
             return None
@@ -404,7 +405,7 @@ class State:
     def _parsed(self, path: str, content: bytes) -> Receipt:
         where = f"{self.files.root}/{path}/{RECEIPT}"
         try:
-            document = json.loads(content)
+            document = parsed_json(content)
             version = int(document["schema_version"])
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(f"{where} is damaged ({error}); run its asset again") from error

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import SPARK_SEED
 from gc_assets.core.phases import DENIED, DONE, FAILED, QUARANTINE, VERDICTS, Action
@@ -116,7 +117,7 @@ class WriteAheadLog:
     def _read(self, share: int, name: str, parse: Callable[[dict[str, Any]], _Row]) -> list[_Row]:
         path = f"{self._share(share)}/{name}"
         try:
-            return [parse(json.loads(line)) for line in self.files.read(path).splitlines()]
+            return [parse(parsed_json(line)) for line in self.files.read(path).splitlines()]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
                 f"{path} in the state is no log of a batch ({error!r}); restore it from a backup before applying the plan"
@@ -131,7 +132,7 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     """
     path = f"{directory}/log.json"
     try:
-        header: dict[str, Any] = json.loads(files.read(path))
+        header: dict[str, Any] = parsed_json(files.read(path))
     except FileNotFoundError:
         header = {"plan_id": plan_id, "shares": max(1, -(-planned // KEYS_PER_SHARE))}
         files.replace(path, json.dumps(header).encode())

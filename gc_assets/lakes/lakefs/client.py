@@ -8,7 +8,6 @@ server's status and message only.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from lakefs_sdk.exceptions import ApiException, NotFoundException
 from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
 from pydantic.v1 import ValidationError  # the SDK's models are of pydantic's first generation
 
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import LakeUnreadable
 
 _Answer = TypeVar("_Answer")
@@ -159,7 +159,7 @@ class RepositoryClient:
                 )
             except NotFoundException as error:
                 raise RefGone(f"{self._where(what)}: not found: {_message(error)}; run again") from None
-            return _Page.of(json.loads(answer.raw_data))
+            return _Page.of(parsed_json(answer.raw_data))
 
         for page in self._pages(what, ask, key="path"):
             yield from page
@@ -184,7 +184,7 @@ class RepositoryClient:
         if body is None:
             return None
         try:
-            document = json.loads(body)
+            document = parsed_json(body)
             named = [(item["branch_id"], item["retention_days"]) for item in document["branches"] or ()]
             default = document["default_retention_days"]
         except (ValueError, KeyError, TypeError) as error:
@@ -324,7 +324,7 @@ def _message(error: ApiException) -> str:
     """Returns the server's own sentence, without headers."""
     body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
     try:
-        document = json.loads(body)
+        document = parsed_json(body)
     except ValueError:
         return body[:200] or str(error.reason)
     return str(document["message"]) if isinstance(document, dict) and "message" in document else body[:200]

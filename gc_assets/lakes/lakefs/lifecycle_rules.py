@@ -8,7 +8,6 @@ branches it names. Text in, rows out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import LONGEST
 
@@ -65,7 +65,7 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_repeated(text: str) -> None:
     try:
-        json.loads(text, object_pairs_hook=_unrepeated)
+        parsed_json(text, _unrepeated)
     except ValueError:
         return  # no JSON at all: pydantic says where
 

@@ -7,12 +7,12 @@ list: it never changes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import pyarrow as pa
 
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.iceberg.metadata import MAIN, Snapshot, TableMetadata, parse_metadata
 from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
@@ -35,7 +35,7 @@ def view_rows(container: Container, raw: bytes) -> pa.RecordBatch:
     `FormatError` naming the file.
     """
     try:
-        document = json.loads(raw)
+        document = parsed_json(raw)
         location, uuid = document["location"], document["view-uuid"]
     except (ValueError, KeyError, TypeError) as error:
         raise FormatError(

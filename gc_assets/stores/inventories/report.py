@@ -6,7 +6,6 @@ Pure values. Manifests and rows of each vendor become these in a module of their
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -82,7 +82,7 @@ Normalised = Callable[[pa.RecordBatch, str], pa.RecordBatch]
 def document(content: bytes, name: str) -> Mapping[str, Any]:
     """Reads a manifest. Raises `FormatError` where it is no JSON object."""
     try:
-        found = json.loads(content)
+        found = parsed_json(content)
     except ValueError as error:
         raise FormatError(f"{name} is no JSON ({error}); the report is not used") from None
     if not isinstance(found, dict):

@@ -25,6 +25,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import GateRefused, StoreError
 from gc_assets.s3 import pages
 from gc_assets.s3.client import PRECONDITION, Role, code_of, told
@@ -183,7 +184,7 @@ def _record(bucket: Bucket, token: int, content: bytes) -> dict[str, Any]:
 
 
 def _parsed(token: int, content: bytes) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(content)
+    record: dict[str, Any] = parsed_json(content)
     missing = sorted({"nonce", "released"} - record.keys())
     if missing:
         raise ValueError(f"it lacks {', '.join(missing)}")

@@ -1,0 +1,122 @@
+"""The readers of bytes that others wrote, with real bytes to begin from."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+
+from gc_assets.config.file import load_config
+from gc_assets.config.models import Config
+from gc_assets.lakes.iceberg.metadata import parse_metadata
+from gc_assets.lakes.icechunk.refs import parse_head
+from gc_assets.lakes.kinds import config_models
+from gc_assets.lakes.lakefs.lifecycle_rules import parse_rules
+from gc_assets.lakes.protocol import Container
+from gc_assets.s3 import pages
+from gc_assets.state.files import Files
+from gc_assets.state.index import Entry, Index
+from tests.lakes.contract import Read
+from tests.lakes.test_contract import SAMPLES
+
+# Kinds whose samples need no server of their own program. Nessie's containers are Iceberg's.
+KINDS = ("iceberg", "icechunk", "lakefs")
+PLACE = "of-this-object"
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Real bytes of an object, and how they are read: to a number of things, or to an error of ours that names the object."""
+
+    reader: str
+    raw: bytes
+    read: Callable[[bytes], int]
+    # Formats in which damage cannot hide: whatever is read is all that was there.
+    is_promised: bool = False
+    place: str = PLACE
+
+
+def seeds(root: Path) -> list[Seed]:
+    return [*_containers(root), *_documents(root)]
+
+
+def _containers(root: Path) -> Iterator[Seed]:
+    for kind in KINDS:
+        with SAMPLES[kind](root / kind, cast(pytest.FixtureRequest, None)) as sample:
+            read = Read.of(sample)
+        for container, raw, _ in read.containers.values():
+            name, is_promised = f"{kind} {container.kind}", container.expected_entries is not None or sample.checksums
+            yield Seed(name, raw, _decoder(read, container), is_promised, container.address)
+
+
+def _decoder(read: Read, container: Container) -> Callable[[bytes], int]:
+    """Reads without the length that the parent tells, which would find most damage at once."""
+    open_ended = replace(container, size_bytes=None)
+    return lambda raw: read.lake.decode(open_ended, raw).num_rows
+
+
+def _documents(root: Path) -> Iterator[Seed]:
+    for path in sorted(root.rglob("*.metadata.json"))[-2:]:
+        yield Seed("iceberg metadata", path.read_bytes(), lambda raw: len(parse_metadata(PLACE, raw).snapshots))
+        yield Seed("iceberg metadata", gzip.compress(path.read_bytes()), lambda raw: len(parse_metadata(PLACE, raw).snapshots))
+    for path in sorted(root.rglob("ref.json"))[:1]:
+        yield Seed("icechunk ref", path.read_bytes(), lambda raw: len(parse_head(PLACE, raw)))
+    yield Seed("lakeFS rules", _RULES, lambda raw: len(parse_rules(PLACE, raw.decode("utf-8", "replace"))))
+    yield Seed("lakes.yaml", _CONFIG, lambda raw: len(_config(root, raw).lakes))
+    state = Files(str(root / "state"))
+    index = Index(state, "index")
+    index.replace({f"{number}": _entry(number) for number in range(4)})
+    yield Seed("index of the state", state.read("index"), lambda raw: _index(state, index, raw), True, "index")
+    page = b"".join(_CONTENTS % (b"key%d" % number) for number in range(5))
+    for name in (b"ListBucketResult", b"ListVersionsResult"):
+        yield Seed("page of an S3 listing", _PAGE % (name, page, name), _page)
+
+
+_RULES: Final = b"""{
+  "short": {"enabled": true, "prefix": "logs/", "days": 3},
+  "long": {"enabled": true, "prefix": "", "branch_days": {"main": 9}}
+}"""
+_CONFIG: Final = b"""
+state: file:///lakes/state/
+storages:
+  - {name: lake, location: "file:///lakes/lake/", grace: 72h, quarantine_days: 7, gates: {max_live_drop: 0.2}}
+lakes:
+  - {name: sales, kind: iceberg, catalog: {type: sql, uri: "sqlite:////lakes/catalog.db"}}
+  - {name: weather, kind: icechunk, location: "file:///lakes/lake/weather/", retention: {default: 30d}}
+"""
+_CONTENTS: Final = (
+    b"<Contents><Key>%s</Key><LastModified>2026-11-22T03:00:00.000Z</LastModified><ETag>&quot;e&quot;</ETag><Size>4</Size>"
+    b"<StorageClass>STANDARD</StorageClass></Contents>"
+)
+_PAGE: Final = (
+    b'<?xml version="1.0" encoding="UTF-8"?><%s xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><Prefix></Prefix>'
+    b"<MaxKeys>1000</MaxKeys><EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>%s</%s>"
+)
+
+
+def _config(root: Path, raw: bytes) -> Config:
+    path = root / PLACE
+    path.write_bytes(raw)
+    return load_config(path, {}, config_models())
+
+
+def _entry(number: int) -> Entry:
+    day = datetime(2026, 11, 1 + number, tzinfo=UTC)
+    return Entry(run_date=day.date(), run_id=str(number), created_at=day, rows=number, receipt_sha256="0" * 64, is_there=True)
+
+
+def _index(state: Files, index: Index, raw: bytes) -> int:
+    state.replace("index", raw)
+    return len(index.read() or {})
+
+
+def _page(raw: bytes) -> int:
+    understood = pages._understood(200, raw, PLACE)
+    if isinstance(understood, OSError):
+        raise understood
+    return len(pages._parsed(*understood, PLACE).keys)
