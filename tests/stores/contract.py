@@ -570,6 +570,14 @@ def test_a_mode_that_the_store_does_not_have_is_refused_by_name(bench: Bench) ->
             bench.store.quarantine(mode, PLAN)
 
 
+def test_an_identity_tells_when_its_object_was_last_modified(bench: Bench) -> None:
+    bench.put("t/a", b"x")
+    listed = inventory(bench.store)["t/a"]
+    (told,) = bench.store.modified(pa.array([listed["etag"]])).to_pylist()
+    assert timedelta(0) <= listed["last_modified"] - told < timedelta(seconds=1)
+    assert bench.store.modified(pa.array([None, "nothing"], pa.string())).null_count == 2
+
+
 # Lease
 
 

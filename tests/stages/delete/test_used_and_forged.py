@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import Amount, PlanHeader, sealed
 from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.tables import publish, read_rows, write_rows
 from gc_assets.state.facts import DeletionPlanFacts
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.stores.local.objects import etag_of
 from tests.lakes.iceberg.builder import LakeBuilder
+from tests.records import put_log, word
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, counts, days_ago
 
 pytestmark = pytest.mark.spark
@@ -33,7 +36,10 @@ def forged(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanH
     run = state.start(STORAGE, DELETION_PLAN.name, header.run_date, house.clock)
     written = write_rows(pa.concat_tables([before.cast(DELETION_PLAN.schema), added]), DELETION_PLAN, run, state.files)
     kept = {name: getattr(header, name) for name in PlanHeader.model_fields if name not in TIMES}
-    totals = {"quarantine": Amount(files=written.rows, bytes=header.totals["quarantine"].bytes)}
+    totals = {
+        action: Amount(files=files)
+        for action, files in Counter([*before.column("action").to_pylist(), *added.column("action").to_pylist()]).items()
+    }
     other = sealed(**{**kept, "rows": written.rows, "rows_digest": f"{written.digest:016x}", "totals": totals, "by_kind": {}})
     publish(state, run, written, house.clock, facts=DeletionPlanFacts(plan_id=other.plan_id, header=other))
     return other
@@ -48,30 +54,39 @@ def file(path: Path, days: float) -> dict[str, Any]:
 
 
 def test_a_used_plan_comes_back_as_another_and_rows_that_were_added_to_it_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    house, lake = Lakehouse(spark, tmp_path, settings={"quarantine_days": 30}), LakeBuilder(tmp_path)
     table = lake.table("db.t", days_ago(40))
     table.append(days_ago(30))
     house.lakes = [lake.config("sales")]
-    lost = {house.key(path) for path in table.leftovers(days_ago(20), 3)}
+    lost = {house.key(path) for path in table.leftovers(days_ago(20), 1)}
     before = house.files()
 
     first = house.plan()
     assert counts(house.carry_out(first).books) == {("quarantine", "done"): len(lost)}
     house.restore(first.plan_id)
+    assert house.files() == before
     second = house.plan()  # the same night, the same files
     assert (second.rows_digest, second.repeats) == (first.rows_digest, 1)
     assert second.plan_id != first.plan_id
-    assert house.plan().plan_id == second.plan_id
-    assert counts(house.carry_out(second).books) == {("quarantine", "done"): len(lost)}
-    house.restore(second.plan_id)
-    assert house.files() == before
+    assert header_of(deletion_plan(spark, house.tonight(), STORAGE)).plan_id == second.plan_id
 
     unowned, young = house.warehouse / "people" / "payroll.parquet", house.warehouse / "db" / "t" / "data" / "being-written.parquet"
     rows = {house.key(unowned): file(unowned, 30), house.key(young): file(young, 1)}
-    header = forged(house, house.plan(), *({"key": key, **row} for key, row in rows.items()))
-    assert counts(house.carry_out(header).books) == {("quarantine", "done"): len(lost), ("quarantine", "denied"): 2}
+    etag = f"8-{int(days_ago(20).timestamp())}000000000-1"
+    held = [f"db/t/data/{name}.parquet" for name in ("waiting", "another")]
+    put_log(house.tonight(), *(word(key, "quarantine", "p0", etag=etag, size_bytes=8) for key in held))
+    early = {"key": held[0], "action": "purge", "source_plan_id": "p0", "etag": etag, "kind": None}
+    another = {**early, "key": held[1], "etag": etag.replace("8-", "9-", 1)}
+    header = forged(house, second, *({"key": key, **row} for key, row in rows.items()), early, another)
+    assert counts(house.carry_out(header).books) == {
+        ("quarantine", "done"): len(lost),
+        ("quarantine", "denied"): 2,
+        ("purge", "denied"): 1,
+        ("purge", "changed"): 1,
+    }
     said = {row["key"]: row["error"] for row in house.rows("deletion_log") if row["outcome"] == "denied"}
-    assert said.keys() == rows.keys()
+    assert said.keys() == rows.keys() | {early["key"]}
+    assert "not for 30 days yet" in said[early["key"]]
     assert "no lake claims this place" in said[house.key(unowned)]
     assert "too young" in said[house.key(young)]
     assert unowned.read_bytes() == young.read_bytes() == b"precious"
