@@ -120,8 +120,9 @@ def _visible(night: Night, name: str) -> Iterator[Finding]:
 def _overlaps(night: Night) -> Finding:
     pairs = night.overlapping_storages()
     if pairs:
-        return Finding("storages", "overlaps", FAIL, ", ".join(f"{a} contains {b}" for a, b in pairs), "Make one storage of them.")
-    return Finding("storages", "overlaps", OK, "no storage contains another")
+        found = "these are one place, or one holds the other: " + ", ".join(f"{a} and {b}" for a, b in pairs)
+        return Finding("storages", "overlaps", FAIL, found, "Make one storage of them; leave a directory that is mounted twice one name.")
+    return Finding("storages", "overlaps", OK, "no storage contains another, and no directory of one has a second name by a mount")
 
 
 def _interrupted(storage: StorageConfig, night: Night) -> Iterator[Finding]:

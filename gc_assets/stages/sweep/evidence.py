@@ -120,9 +120,17 @@ def _named_by_commits(spark: SparkSession, night: Night, storage_name: str) -> D
 
 def behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:
     """Returns the live keys at or below a symbolic link of the storage, `MAX_NAMED` at most."""
+    found = at_links(spark, night, keys, inventory)
+    return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
+
+
+def at_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> DataFrame | None:
+    """Returns those of `keys` at or below a symbolic link that a listing met (column key). Null
+    where it met none.
+    """
     if not inventory.facts(StorageInventoryFacts).problems.get("symlink"):
-        return []
+        return None
     problems = read_paths(spark, night.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
     at = problems.filter("kind = 'symlink'").select(F.col("key").alias("link"))
     below = F.col("key").startswith(F.concat("link", F.lit("/"))) | (F.col("key") == F.col("link"))
-    return sorted(row["key"] for row in collect(keys.join(F.broadcast(at), below).select("key").limit(MAX_NAMED)))
+    return keys.join(F.broadcast(at), below).select("key")

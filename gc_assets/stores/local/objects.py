@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gc_assets.core.errors import StoreError
+from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,6 +53,22 @@ def modified_us(etag: str) -> int | None:
     """Returns the time of modification in an identity, in microseconds, or null where it has none."""
     found = _IDENTITY.fullmatch(etag)
     return int(found[1]) // 1000 if found else None
+
+
+def identity(address: str) -> str | None:
+    """Returns the identity of the file that an address leads to, as `Store.identity` says."""
+    if scheme_of(address) != FILE:
+        return None
+    try:
+        status = Path(os.fsdecode(_raw(address))).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"live file {address}: {error.strerror}, so nobody can tell whether it is a file of a storage under another name; "
+            "make it readable for this process, or mend the link"
+        ) from error
+    return etag_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
 def is_utf8(name: bytes) -> bool:

@@ -79,6 +79,13 @@ class S3Store:
         del carried
         return objects.slice(0, 0)
 
+    @property
+    def has_aliases(self) -> bool:
+        return False
+
+    def identity(self, address: str) -> None:
+        del address
+
     def unfinished(self, before: datetime) -> Unfinished:
         return uploads.unfinished(self._bucket, before)
 
