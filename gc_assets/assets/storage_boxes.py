@@ -86,7 +86,8 @@ def _orphans(published: Published) -> Figures:
 
 def _waterfall(_: Night, published: Published) -> str:
     facts = published.facts(OrphanFilesFacts)
-    return f"{waterfall_markdown(facts)}\n\nGrace cut-off: {facts.grace_cutoff.isoformat()}."
+    lines = [waterfall_markdown(facts), f"Grace cut-off: {facts.grace_cutoff.isoformat()}."]
+    return "\n\n".join(lines + [f"- {note}" for note in facts.notes])
 
 
 def _planned(published: Published) -> Figures:

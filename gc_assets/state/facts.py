@@ -283,6 +283,7 @@ class OrphanFilesFacts(Facts):
     named_twice: int = 0
     stopped_samples: tuple[str, ...]
     problems: Counts = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class DeletionPlanFacts(Facts):

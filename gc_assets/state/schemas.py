@@ -364,6 +364,7 @@ CLAIMS: Final = pa.schema(
         TABLE_UUID,
         TABLE_NAME,
         column("collect", BOOL, "False: nothing below is ever a candidate, also inside another claim."),
+        column("location_of", STRING, "Table whose location it is, where `table_uuid` does not say; null for a prefix claimed outright."),
     ]
 )
 

@@ -288,7 +288,7 @@ class _Close:
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _metadata(found, lengths, leaves)
-            claims, wide = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
             sides = {
                 WITNESSES_SIDE: witnesses,
                 DIRECT_SIDE: direct,
@@ -298,7 +298,7 @@ class _Close:
                 UNKNOWN_SIDE: unknown,
             }
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
-            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted), wide))
+            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
             yield report_parts(parts, facts={**counts, "notes": notes})
 

@@ -29,7 +29,7 @@ from gc_assets.stages.mark.live_files import (
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.sweep.ages import Ages
-from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.claims import claims_of, notes_on_claims
 from gc_assets.stages.sweep.evidence import behind_links, foreign, missing_metadata, unlisted
 from gc_assets.stages.sweep.exact import any_hit, hits
 from gc_assets.stages.sweep.foreign_metadata import suspect
@@ -125,7 +125,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
     optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
-    found = probed.totals.get((LIVE,), Totals()).rows + optional - probed.facts.get("optional_found", 0)
+    found = probed.totals.get((LIVE,), Totals()).rows - probed.facts.get("side_files", 0)
+    found += optional - probed.facts.get("optional_found", 0)
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
         gone = purged_by_rule(spark, night, storage_name)
@@ -164,6 +165,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(night, run, written)),
         problems=inventory.facts(StorageInventoryFacts).problems,
+        notes=tuple(notes_on_claims(night, storage_name, [*refs, *live])),
     )
     return publish(
         state,
