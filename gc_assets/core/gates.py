@@ -70,10 +70,10 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
 
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
-    """Every live metadata object is in the inventory with the length that was decoded."""
+    """Every live metadata object is in the inventory as it was decoded."""
     message = "every live metadata object is in the inventory."
     if missing:
-        message = f"{missing:,} live metadata objects are missing from the inventory or have another length: {', '.join(samples[:5])}."
+        message = f"{missing:,} live metadata objects are missing from the inventory or not those that were read: {', '.join(samples[:5])}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
 
 

@@ -364,7 +364,12 @@ CLAIMS: Final = pa.schema(
         TABLE_UUID,
         TABLE_NAME,
         column("collect", BOOL, "False: nothing below is ever a candidate, also inside another claim."),
-        column("location_of", STRING, "Table whose location it is, where `table_uuid` does not say; null for a prefix claimed outright."),
+        column(
+            "location_of",
+            STRING,
+            "Table whose location it is, where `table_uuid` does not say it.",
+            since="0.4",
+        ),
     ]
 )
 
@@ -386,6 +391,15 @@ CONTAINERS: Final = pa.schema(
         column("kind", STRING, "File kind of the container."),
         column("container_size_bytes", LONG, "Its length."),
         column("entries", LONG, "Number of rows it gave."),
+        column("etag", STRING, "Identity of the object that was decoded.", since="0.4"),
+        column("digest", STRING, "XXH64 of its bytes in hexadecimal.", since="0.4"),
+    ]
+)
+
+REWRITTEN: Final = pa.schema(
+    [
+        column("address", STRING, "Address of a container whose object is another one than was decoded."),
+        column("etag", STRING, "Identity of the object that the inventory shows."),
     ]
 )
 

@@ -150,6 +150,12 @@ class ObjectsByScheme:
     def read(self, address: str) -> bytes:
         return self._of(address).read(address)
 
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        return self._of(address).read_identified(address)
+
+    def identity_at_hand(self, address: str) -> str | None:
+        return self._of(address).identity_at_hand(address)
+
     def size(self, address: str) -> int:
         return self._of(address).size(address)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import xxhash64
-from gc_assets.stages.mark.live_files import METADATA
+from gc_assets.stages.mark.live_files import METADATA, SEVERAL
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.live_filter import ProbeFilter
 from gc_assets.stages.tables import Totals, report_parts
@@ -126,13 +126,18 @@ class ListedFiles:
     def found(self, objects: pa.RecordBatch) -> int:
         """Counts how many of the files are among these objects.
 
-        A file whose length was decoded counts only with that length.
+        A file whose length was decoded counts only with that length, and only as the object that
+        was decoded.
         """
         needed = _sought(self.files, self.paths, self.storage)
         at = pc.index_in(objects.column("key"), value_set=needed.column("key"))
-        listed = objects.column("size_bytes").filter(pc.is_valid(at))
-        lengths = needed.column("container_size_bytes").take(at.filter(pc.is_valid(at)))
-        return pc.sum(pc.fill_null(pc.equal(listed, lengths), True)).as_py() or 0
+        listed, needed = objects.filter(pc.is_valid(at)), needed.take(at.filter(pc.is_valid(at)))
+        as_long = pc.fill_null(pc.equal(listed.column("size_bytes"), needed.column("container_size_bytes")), True)
+        same = [
+            etag is None or known is None or etag in known.split(SEVERAL)
+            for etag, known in zip(listed.column("etag").to_pylist(), needed.column("etag").to_pylist(), strict=True)
+        ]
+        return pc.sum(pc.and_(as_long, pa.array(same, pa.bool_()))).as_py() or 0
 
 
 @lru_cache(maxsize=2)

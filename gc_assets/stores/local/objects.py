@@ -86,7 +86,18 @@ class LocalObjects:
     """`Objects` on local disks."""
 
     def read(self, address: str) -> bytes:
-        return Path(os.fsdecode(_raw(address))).read_bytes()
+        return self.read_identified(address)[0]
+
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        with Path(os.fsdecode(_raw(address))).open("rb") as source:
+            etag = etag_of(os.fstat(source.fileno()))
+            return source.read(), etag
+
+    def identity_at_hand(self, address: str) -> str | None:
+        try:
+            return identity(address)
+        except StoreError:
+            return None
 
     def size(self, address: str) -> int:
         status = Path(os.fsdecode(_raw(address))).stat()
