@@ -325,7 +325,7 @@ DELETION_LOG = table(
     column("run_id", STRING, "The run of `apply` or `restore` that did it; null in logs of 0.2.", since="0.3"),
     column("phase", STRING, "`quarantine`, `purge` or `restore`."),
     column("outcome", STRING, "`done`, `absent`, `changed`, `denied` or `failed`."),
-    column("error", STRING, "What the store said, where the outcome is not `done`."),
+    column("error", STRING, "What the store said, where the outcome is not `done`; of a purge, the older versions that went too."),
     column("at", TIMESTAMP, "When the outcome was known."),
     column("plan_id", STRING, "Plan that was executed."),
     column("size_bytes", LONG, "Planned size."),

@@ -84,7 +84,8 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a store did about one key. `error` says why wherever the verdict is not `done`.
+    """What a store did about one key. `error` says why wherever the verdict is not `done`, and of a
+    purge which older versions of the key went with it.
 
     `changed` means another object stands there, `denied` that trying again will not help, `failed`
     that it may.
