@@ -504,7 +504,8 @@ class StoreKind:
     `reported` makes what reports about a location are compared with, null where reports cannot take
     the place of a listing. `settings` is the key of a storage that says how places of the scheme
     are reached, null where nothing needs to be said. `two_names` finds places that have two names
-    in storages (name, location).
+    in storages (name, location). `examine_state` returns findings about what the store itself
+    deletes at the location of a state.
     """
 
     scheme: str
@@ -516,3 +517,4 @@ class StoreKind:
     reported: Callable[[str, Places], Subject] | None = None
     settings: str | None = None
     two_names: Callable[[Sequence[tuple[str, str]]], list[TwoNames]] = lambda _: []
+    examine_state: Callable[[str, Places], Iterable[Finding]] = lambda _, __: ()

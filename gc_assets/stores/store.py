@@ -35,6 +35,12 @@ def open_store(location: str, places: Places = EVERYWHERE) -> Store:
     return kind.open(location, places)
 
 
+def examine_state(location: str, places: Places) -> Iterator[Finding]:
+    """Returns findings about what the store of a state itself deletes there."""
+    kind = SCHEMES.get(scheme_of(location))
+    yield from kind.examine_state(location, places) if kind is not None else ()
+
+
 def may_lead_to(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
     """Returns the other storages where links may lead into this one."""
     if not open_store(storage.location).has_aliases:
