@@ -184,7 +184,9 @@ def _lifecycle(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
 
 
 def examine_state(bucket: Bucket) -> Iterator[Finding]:
-    """As `StoreKind.examine_state` says: what deletes plans, approvals and the record of quarantine."""
+    """As `StoreKind.examine_state` says. What lies there are plans, approvals and the record of
+    quarantine.
+    """
     for answer in _setting(bucket, "state", "lifecycle", "get_bucket_lifecycle_configuration", "its bucket has no lifecycle rules"):
         if isinstance(answer, Finding):
             yield answer
