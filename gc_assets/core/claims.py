@@ -70,16 +70,18 @@ def too_wide(locations: Iterable[tuple[str, str]]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The prefixes of one storage with their owners, and single keys that nobody owns.
+    """The prefixes of one storage with their owners, and single keys that nobody owns. `wide` are the
+    claims that were too wide.
 
     A prefix without an owner shields all that lies below it, from claims above and inside.
     """
 
     owners: dict[str, Owner | None]
     shielded: frozenset[str] = frozenset()
+    wide: tuple[Claim, ...] = ()
 
     @classmethod
-    def of(cls, claims: Iterable[Claim], shielded: Collection[str] = ()) -> Claims:
+    def of(cls, claims: Iterable[Claim], shielded: Collection[str] = (), wide: Sequence[Claim] = ()) -> Claims:
         """Builds the claims. If equal prefixes differ in `collect`, the one that must not be
         collected shields them all.
         """
@@ -88,7 +90,7 @@ class Claims:
             if claim.prefix and not claim.prefix.endswith("/"):
                 raise ValueError(f"a claim ends in '/', found {claim.prefix!r}")
             owners.setdefault(claim.prefix, claim.owner if claim.collect else None)
-        return cls(owners, frozenset(shielded))
+        return cls(owners, frozenset(shielded), tuple(wide))
 
     def owner_of(self, key: str) -> Owner | None:
         """Returns the owner of a key, null where nobody claims it or something shields it."""

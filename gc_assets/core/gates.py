@@ -128,7 +128,7 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     message = "no live file is reached through a link or a second mount."
     if count:
         message = (
-            f"{count:,} live files are reached through links or second mounts: {', '.join(samples[:5])}. "
+            f"{count:,} live files are reached through symbolic links or second mounts: {', '.join(samples[:5])}. "
             "Replace the link by its files, or let the lake name them where they are."
         )
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})

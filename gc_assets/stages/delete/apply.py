@@ -231,8 +231,7 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
         gates.lakes_present(earlier.gone(count)),
         gates.storages_apart(night.overlapping_storages(header.storage)),
     ]
-    rows = read_table(spark, night.state, DELETION_PLAN, plan.published)
-    aliases = planned_by_alias(spark, again, header.storage, tables, rows)
+    aliases = planned_by_alias(spark, again, header.storage, tables, lambda: read_table(spark, night.state, DELETION_PLAN, plan.published))
     checks.append(gates.links(len(aliases), aliases))
     overrides = plan.approval.overrides if plan.approval is not None else ()
     failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]

@@ -88,8 +88,8 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, run)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
-    planned = read_paths(spark, state.files, DELETION_PLAN.schema, [f"{run.path}/{part.name}" for part in written.parts])
-    aliases = planned_by_alias(spark, night, storage_name, live, planned)
+    parts = [f"{run.path}/{part.name}" for part in written.parts]
+    aliases = planned_by_alias(spark, night, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
     header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, aliases)
     written = replace(written, side={**written.side, **expiry.side})
     header = _earlier_or(night, storage_name, header)

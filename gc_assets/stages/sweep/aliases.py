@@ -8,7 +8,7 @@ storages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -32,7 +32,9 @@ from gc_assets.stores.store import may_lead_to
 _IDENTITIES_DDL: Final = "address string, etag string"
 
 
-def planned_by_alias(spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published], rows: DataFrame) -> list[str]:
+def planned_by_alias(
+    spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published], rows: Callable[[], DataFrame]
+) -> list[str]:
     """Returns the rows of a plan (columns action, key, etag) that would take an object which some
     lake needs by another address, as sentences. At most `MAX_NAMED` are returned.
 
@@ -45,7 +47,7 @@ def planned_by_alias(spark: SparkSession, night: Night, storage_name: str, live:
     if not frames:
         return []
     addresses = reduce(DataFrame.unionByName, frames).distinct()
-    taken = rows.filter(F.col("action") != RESTORE).select("key", "etag")
+    taken = rows().filter(F.col("action") != RESTORE).select("key", "etag")
     found = addresses.mapInArrow(_Identify(store), _IDENTITIES_DDL).join(taken, "etag").select("key", "address").limit(MAX_NAMED)
     return sorted(f"{row['key']}, which is {row['address']}" for row in collect(found))
 

@@ -23,17 +23,16 @@ def claims_of(night: Night, storage_name: str, tables: Iterable[Published]) -> C
     The collector's own tables, its configuration and the files of configured catalogs are no lake's
     garbage, wherever somebody put them.
     """
-    claims, _ = own_claims(_claims(night, storage_name, tables))
+    claims, wide = own_claims(_claims(night, storage_name, tables))
     state = Location.parse(night.config.state)
     own_tables = [Claim(key, COLLECTOR, collect=False) for key in _keys(night, storage_name, str(state), str(state.without_links()))]
     files = [key for path in night.config.own_files() for key in _keys(night, storage_name, os.path.normpath(path), os.path.realpath(path))]
-    return Claims.of([*claims, *own_tables], files)
+    return Claims.of([*claims, *own_tables], files, wide)
 
 
-def notes_on_claims(night: Night, storage_name: str, tables: Iterable[Published]) -> list[str]:
+def notes_on_claims(night: Night, storage_name: str, claims: Claims) -> list[str]:
     """Returns sentences on the claims that are too wide, for the report."""
-    _, wide = own_claims(_claims(night, storage_name, tables))
-    places = sorted({(claim.owner.lake, night.resolver().address(storage_name, claim.prefix)) for claim in wide})
+    places = sorted({(claim.owner.lake, night.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
     return [
         f"lake {lake}: {address} is the location of a table and a whole storage, or holds what another table or lake claims: only "
         f"{' and '.join(WRITTEN_TO)} below it are swept; give each table a location of its own"

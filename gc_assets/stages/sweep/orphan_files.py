@@ -102,9 +102,10 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     lister = night.lister(storage_name)
     run = begin(night, storage_name, ORPHAN_FILES)
 
+    claims = claims_of(night, storage_name, [*refs, *live])
     probe = Probe(
         ProbeFilter(state.files, tuple(bloom.paths())),
-        claims_of(night, storage_name, [*refs, *live]),
+        claims,
         ListedFiles(state.files, _paths(live, METADATA_SIDE), storage_name),
         ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
         Ages.of(night, old_before, refs),
@@ -177,7 +178,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(night, run, written)),
         problems=inventory.facts(StorageInventoryFacts).problems,
-        notes=tuple(notes_on_claims(night, storage_name, [*refs, *live])),
+        notes=tuple(notes_on_claims(night, storage_name, claims)),
     )
     return publish(
         state,
