@@ -56,9 +56,9 @@ class CountedFileIO(PyArrowFileIO):
 
 
 class CountedObjects(LocalObjects):
-    def read(self, address: str) -> bytes:
+    def read_identified(self, address: str) -> tuple[bytes, str]:
         count("read")
-        return super().read(address)
+        return super().read_identified(address)
 
     def size(self, address: str) -> int:
         count("asked")

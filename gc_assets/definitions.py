@@ -33,7 +33,7 @@ def build_definitions(platform: Platform, as_of: datetime | None = None) -> dg.D
     """
     config, days = platform.config, run_dates(platform.clock)
     assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
-    assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, days)]
+    assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, config.storages, days)]
 
     deletions = {storage.name: key_of(storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]

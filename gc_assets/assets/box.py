@@ -47,7 +47,8 @@ class Box:
     """One step of Dagster.
 
     `made_from` are tables of the same lake or storage. A storage's box that names a table of lakes
-    is made from that table of every lake. `feeds` are tables of the common flow that are made from
+    is made from that table of every lake. `beside` are tables of the other storages where links
+    may lead into this one. `feeds` are tables of the common flow that are made from
     this box too, for a box that only some lakes have.
     """
 
@@ -57,6 +58,7 @@ class Box:
     checks: tuple[Check, ...] = (RECEIPT,)
     spark: bool = True
     feeds: tuple[Table, ...] = ()
+    beside: tuple[Table, ...] = ()
 
 
 def on_driver(stage: Callable[[Night, str], object]) -> Stage:

@@ -26,10 +26,18 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.facts import LiveFilterFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.stores.store import may_lead_to
 
 
-def storage_assets(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates: RunDates) -> list[dg.AssetsDefinition]:
-    boxes = [asset_of(box, storage, keys_of(storage, box.made_from, lakes), run_dates) for box in STORAGE_BOXES]
+def storage_assets(
+    storage: StorageConfig, lakes: Sequence[LakeConfig], storages: Sequence[StorageConfig], run_dates: RunDates
+) -> list[dg.AssetsDefinition]:
+    others = may_lead_to(storage, storages)
+
+    def made_from(box: Box) -> list[dg.AssetKey]:
+        return [*keys_of(storage, box.made_from, lakes), *(key for other in others for key in keys_of(other, box.beside))]
+
+    boxes = [asset_of(box, storage, made_from(box), run_dates) for box in STORAGE_BOXES]
     return [*boxes, deletion_log(storage, lakes, run_dates)]
 
 
@@ -78,7 +86,8 @@ def _orphans(published: Published) -> Figures:
 
 def _waterfall(_: Night, published: Published) -> str:
     facts = published.facts(OrphanFilesFacts)
-    return f"{waterfall_markdown(facts)}\n\nGrace cut-off: {facts.grace_cutoff.isoformat()}."
+    lines = [waterfall_markdown(facts), f"Grace cut-off: {facts.grace_cutoff.isoformat()}."]
+    return "\n\n".join(lines + [f"- {note}" for note in facts.notes])
 
 
 def _planned(published: Published) -> Figures:
@@ -154,10 +163,11 @@ STORAGE_BOXES: Final = (
         stage=orphan_files,
         checks=(RECEIPT, COMPLETE, NO_LIVE_CANDIDATE),
     ),
-    # This box decides, and changes nothing.
+    # This box decides, and changes nothing. A link in another storage may lead here.
     Box(
         shown=(Shown(DELETION_PLAN, _planned, _plan),),
         made_from=(ORPHAN_FILES, EXPIRY_PLAN),
+        beside=(STORAGE_INVENTORY,),
         stage=deletion_plan,
         checks=(RECEIPT, PLAN_INTACT, GATES),
     ),

@@ -27,7 +27,8 @@ from gc_assets.lakes.kinds import all_tables, kind_of
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.state.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE
+from gc_assets.state.schemas import CURRENT_RULES, DELETION_LOG, DELETION_PLAN, LAKE_REFS, POLICY_TABLE, STORAGE_INVENTORY
+from gc_assets.stores.store import may_lead_to
 
 ROWS_METADATA: Final = "dagster/row_count"
 LOGGER: Final = "command_line"
@@ -114,6 +115,9 @@ def selection(platform: Platform, lakes: Collection[str], storages: Collection[s
     kinds = {lake.name: kind_of(lake) for lake in config.lakes}
     of_lakes = [table for table in map(tables.__getitem__, until) if table.scope == "lake" and not table.by_apply]
     keys = [(lake, table.name) for lake in chosen_lakes for table in of_lakes if kinds[lake].has(table)]
+    beside = {other.name for storage in chosen_storages for other in may_lead_to(storage, config.storages)}
+    if DELETION_PLAN.name in until:
+        keys += [(name, STORAGE_INVENTORY.name) for name in sorted(beside - {storage.name for storage in chosen_storages})]
     return keys + [
         (storage.name, name)
         for storage in chosen_storages

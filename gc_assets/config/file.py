@@ -50,7 +50,7 @@ def load_config(
                 "For a trial set GC_ASSETS_UNSAFE_GRACE_FLOOR, and every plan will say so."
             )
     try:
-        config = config.anchored(Anchor(path.resolve().parent))
+        config = config.anchored(Anchor(path.resolve().parent)).read_from(str(path.absolute()))
     except UsageError as error:
         raise UsageError(f"{path} is not valid:\n  {error}") from None
     _refuse_state(config, path)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gc_assets.config.anchor import Anchor
@@ -102,6 +102,12 @@ class LakeConfig(Model):
         """
         return None
 
+    def own_files(self) -> tuple[str, ...]:
+        """Returns the absolute paths of files that the lake is configured by, or that are its catalog.
+        No lake's claim reaches them.
+        """
+        return ()
+
     def anchored(self, anchor: Anchor) -> Self:
         """Returns the same lake with its relative paths made absolute."""
         del anchor
@@ -179,6 +185,7 @@ class Config(Model):
         default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
     )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="How places on S3 are reached: storages, lakes and the state.")
+    _path: str | None = PrivateAttr(default=None)
 
     @classmethod
     def of(cls, document: Any, kinds: Mapping[str, type[LakeConfig]]) -> Config:
@@ -196,6 +203,17 @@ class Config(Model):
         if twice:
             raise ValueError(f"every lake and storage needs a name of its own; used twice: {', '.join(twice)}")
         return self
+
+    def read_from(self, path: str) -> Config:
+        """Returns the same configuration, of the file at an absolute path."""
+        config = self.model_copy()
+        config._path = path
+        return config
+
+    def own_files(self) -> tuple[str, ...]:
+        """Returns the absolute paths of the configuration's own file, and of those of its lakes."""
+        own = () if self._path is None else (self._path,)
+        return (*own, *(path for lake in self.lakes for path in lake.own_files()))
 
     def places(self) -> Places:
         """Returns how every address on S3 is reached. Reports about a storage are reached as the

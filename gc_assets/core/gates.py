@@ -70,10 +70,10 @@ def lakes_present(gone: Sequence[str]) -> GateResult:
 
 
 def metadata_present(missing: int, samples: Sequence[str]) -> GateResult:
-    """Every live metadata object is in the inventory with the length that was decoded."""
+    """Every live metadata object is in the inventory as it was decoded."""
     message = "every live metadata object is in the inventory."
     if missing:
-        message = f"{missing:,} live metadata objects are missing from the inventory or have another length: {', '.join(samples[:5])}."
+        message = f"{missing:,} live metadata objects are missing from the inventory or not those that were read: {', '.join(samples[:5])}."
     return _result("metadata_present", missing == 0, message, overridable=False, numbers={"missing": missing})
 
 
@@ -111,20 +111,26 @@ def spelling(hits: int, samples: Sequence[str]) -> GateResult:
 
 
 def storages_apart(overlaps: Sequence[tuple[str, str]]) -> GateResult:
-    """No storage root equals or contains another: each would sweep the other's files."""
+    """No storage root equals or contains another, and no directory has two names in storages: under
+    one name live files would look unreferenced.
+    """
     message = "no storage contains another."
     if overlaps:
-        message = "storages overlap: " + ", ".join(f"{a} and {b}" for a, b in overlaps) + ". Make one storage of them."
+        pairs = ", ".join(f"{a} and {b}" for a, b in overlaps)
+        message = f"storages overlap: {pairs}. Make one storage of them; leave a directory that is mounted twice one name."
     return _result("storages_apart", not overlaps, message, overridable=False, numbers={"overlaps": len(overlaps)})
 
 
 def links(count: int, samples: Sequence[str]) -> GateResult:
-    """No live file is reached through a symbolic link below the root: its real file would look
-    unreferenced.
+    """No live file is reached through a symbolic link below the root, or from elsewhere through a
+    link or a mount: its real file would look unreferenced.
     """
-    message = "no live file lies behind a symbolic link."
+    message = "no live file is reached through a link or a second mount."
     if count:
-        message = f"{count:,} live files are reached through symbolic links: {', '.join(samples[:5])}. Replace the link by its files."
+        message = (
+            f"{count:,} live files are reached through symbolic links or second mounts: {', '.join(samples[:5])}. "
+            "Replace the link by its files, or let the lake name them where they are."
+        )
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
 
 

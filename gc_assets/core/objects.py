@@ -18,6 +18,16 @@ class Objects(Protocol):
     """
 
     def read(self, address: str) -> bytes: ...
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        """Returns the object's bytes, and its identity as a listing of its store shows it."""
+        ...
+
+    def identity_at_hand(self, address: str) -> str | None:
+        """Returns the identity of the object that stands there, where the store tells it without a
+        request. Null where it does not, and where nothing stands there that can be looked at.
+        """
+        ...
+
     def size(self, address: str) -> int: ...
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """Returns every object below a prefix that ends in `/`, recursively. Rows are (address,

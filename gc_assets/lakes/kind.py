@@ -96,6 +96,8 @@ class LakeKind:
     shows_contents: bool = False
     # Its rules release files for good while the commits that name them stay.
     releases_by_rule: bool = False
+    # Containers that the format rewrites under their names, and that name the same others afterwards.
+    rewritten_in_place: frozenset[str] = frozenset()
     boxes: tuple[KindBox, ...] = ()
     # The reason of a file that no commit ever named. A file that any commit named, even a dangling
     # one, has the reason `expired`.

@@ -82,6 +82,7 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         before=before.receipt.run_date if before is not None else None,
         changes=tuple(_changes(before, orphans)) if before is not None else (),
         problems=dict(orphans.facts(OrphanFilesFacts).problems),
+        notes=orphans.facts(OrphanFilesFacts).notes,
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
         unfinished=_unfinished(night, storage.name),
     )

@@ -95,6 +95,7 @@ class StoragePage:
     problems: dict[str, int]
     usd_per_gb_month: float | None
     unfinished: str | None = None
+    notes: tuple[str, ...] = ()
 
     def usd_per_month(self, size_bytes: int) -> float | None:
         """Returns the price of storing so many bytes for a month, or null where the configuration

@@ -21,7 +21,7 @@ from gc_assets.lakes.protocol import ExpiringLake, Lake, expiring
 from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
 from gc_assets.stores.protocol import Lister, Store
-from gc_assets.stores.store import open_lister, open_objects, open_store
+from gc_assets.stores.store import open_lister, open_objects, open_store, two_names
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 RECHECK = "_recheck"
@@ -87,12 +87,16 @@ class Night:
     def resolver(self) -> KeyResolver:
         return KeyResolver([(storage.name, storage.location) for storage in self.config.storages])
 
-    def overlapping_storages(self) -> list[tuple[str, str]]:
-        """Returns pairs of storages of which the first is, or contains, the second.
+    def overlapping_storages(self, concerned: str | None = None) -> list[tuple[str, str]]:
+        """Returns pairs of storages of which the first is, or contains, the second, and pairs of
+        directories of storages that are one directory by the mounts of this machine.
 
-        Symbolic links are resolved, so two names of one place are seen to be one.
+        Symbolic links are resolved, so two names of one place are seen to be one. Directories that
+        do not lie in the storage `concerned` are left out.
         """
-        return overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages])
+        pairs = overlapping([(storage.name, str(Location.parse(storage.location).without_links())) for storage in self.config.storages])
+        twice = [names for names in two_names(self.config.storages) if concerned in {None, names.storage, names.other_storage}]
+        return pairs + [(f"{names.path} ({names.storage})", f"{names.other_path} ({names.other_storage})") for names in twice]
 
     def kind(self, name: str) -> LakeKind:
         """Returns the kind of a lake."""

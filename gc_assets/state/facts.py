@@ -249,9 +249,12 @@ class StorageInventoryFacts(Facts):
 
 
 class Sweep(Headline):
-    """Whether the night looked at another day than its own."""
+    """Whether the night looked at another day than its own, and how many containers' objects are
+    others than were decoded.
+    """
 
     historical: bool
+    rewritten: int = 0
 
 
 class OrphanFilesFacts(Facts):
@@ -270,6 +273,7 @@ class OrphanFilesFacts(Facts):
     by_reason: Amounts
     unneeded_metadata: Amount = Amount()
     live_keys: int
+    rewritten: int = 0
     missing_metadata: tuple[str, ...]
     missing_metadata_count: int
     live_unlisted: tuple[str, ...]
@@ -283,6 +287,7 @@ class OrphanFilesFacts(Facts):
     named_twice: int = 0
     stopped_samples: tuple[str, ...]
     problems: Counts = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class DeletionPlanFacts(Facts):

@@ -325,7 +325,7 @@ DELETION_LOG = table(
     column("run_id", STRING, "The run of `apply` or `restore` that did it; null in logs of 0.2.", since="0.3"),
     column("phase", STRING, "`quarantine`, `purge` or `restore`."),
     column("outcome", STRING, "`done`, `absent`, `changed`, `denied` or `failed`."),
-    column("error", STRING, "What the store said, where the outcome is not `done`."),
+    column("error", STRING, "What the store said, where the outcome is not `done`; of a purge, the older versions that went too."),
     column("at", TIMESTAMP, "When the outcome was known."),
     column("plan_id", STRING, "Plan that was executed."),
     column("size_bytes", LONG, "Planned size."),
@@ -364,6 +364,12 @@ CLAIMS: Final = pa.schema(
         TABLE_UUID,
         TABLE_NAME,
         column("collect", BOOL, "False: nothing below is ever a candidate, also inside another claim."),
+        column(
+            "location_of",
+            STRING,
+            "Table whose location it is, where `table_uuid` does not say it.",
+            since="0.4",
+        ),
     ]
 )
 
@@ -385,6 +391,15 @@ CONTAINERS: Final = pa.schema(
         column("kind", STRING, "File kind of the container."),
         column("container_size_bytes", LONG, "Its length."),
         column("entries", LONG, "Number of rows it gave."),
+        column("etag", STRING, "Identity of the object that was decoded.", since="0.4"),
+        column("digest", STRING, "XXH64 of its bytes in hexadecimal.", since="0.4"),
+    ]
+)
+
+REWRITTEN: Final = pa.schema(
+    [
+        column("address", STRING, "Address of a container whose object is another one than was decoded."),
+        column("etag", STRING, "Identity of the object that the inventory shows."),
     ]
 )
 

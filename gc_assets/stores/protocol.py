@@ -84,7 +84,8 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a store did about one key. `error` says why wherever the verdict is not `done`.
+    """What a store did about one key. `error` says why wherever the verdict is not `done`, and of a
+    purge which older versions of the key went with it.
 
     `changed` means another object stands there, `denied` that trying again will not help, `failed`
     that it may.
@@ -407,6 +408,20 @@ class Store(Protocol):
         """Returns the rows of an earlier listing that lie directly in the directories `carried`."""
         ...
 
+    @property
+    def has_aliases(self) -> bool:
+        """True where one object may be reached by several addresses: through links and mounts."""
+        ...
+
+    def identity(self, address: str) -> str | None:
+        """Returns the identity (`etag`) of the object that an address leads to, whatever links and
+        mounts lie on its way. Null where nothing stands there, and always for an address of another
+        scheme and in a store without aliases.
+
+        Raises `StoreError` where nobody can tell.
+        """
+        ...
+
     def unfinished(self, before: datetime) -> Unfinished | None:
         """Returns the uploads in parts that lie unfinished here; those begun before the moment are
         `old`. Null where a store has no such thing. Never raises `OSError`: they decide nothing.
@@ -470,6 +485,16 @@ def times_of(etags: pa.Array, modified_us: Callable[[str], int | None]) -> pa.Ar
 
 
 @dataclass(frozen=True, slots=True)
+class TwoNames:
+    """One place by its name in a storage, and by another name in that or another storage."""
+
+    storage: str
+    path: str
+    other_storage: str
+    other_path: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreKind:
     """A kind of store, as its package offers it.
 
@@ -478,7 +503,9 @@ class StoreKind:
     of the scheme, in a configured storage or not, and `delivery` what reads reports there.
     `reported` makes what reports about a location are compared with, null where reports cannot take
     the place of a listing. `settings` is the key of a storage that says how places of the scheme
-    are reached, null where nothing needs to be said.
+    are reached, null where nothing needs to be said. `two_names` finds places that have two names
+    in storages (name, location). `examine_state` returns findings about what the store itself
+    deletes at the location of a state.
     """
 
     scheme: str
@@ -489,3 +516,5 @@ class StoreKind:
     delivery: Callable[[Places], Delivery]
     reported: Callable[[str, Places], Subject] | None = None
     settings: str | None = None
+    two_names: Callable[[Sequence[tuple[str, str]]], list[TwoNames]] = lambda _: []
+    examine_state: Callable[[str, Places], Iterable[Finding]] = lambda _, __: ()

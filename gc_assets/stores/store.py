@@ -19,7 +19,7 @@ from gc_assets.core.paths import Location, scheme_of
 from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.inventories.lister import ReportLister
 from gc_assets.stores.local.store import LOCAL
-from gc_assets.stores.protocol import Directory, Lister, PlannedListing, Store, StoreKind
+from gc_assets.stores.protocol import Directory, Lister, PlannedListing, Store, StoreKind, TwoNames
 from gc_assets.stores.s3.store import S3
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
@@ -33,6 +33,27 @@ def open_store(location: str, places: Places = EVERYWHERE) -> Store:
     if kind is None:
         raise UsageError(f"storage location {location!r}: {_sweeps()}")
     return kind.open(location, places)
+
+
+def examine_state(location: str, places: Places) -> Iterator[Finding]:
+    """Returns findings about what the store of a state itself deletes there."""
+    kind = SCHEMES.get(scheme_of(location))
+    yield from kind.examine_state(location, places) if kind is not None else ()
+
+
+def may_lead_to(storage: StorageConfig, storages: Iterable[StorageConfig]) -> list[StorageConfig]:
+    """Returns the other storages where links may lead into this one."""
+    if not open_store(storage.location).has_aliases:
+        return []
+    return [other for other in storages if other.name != storage.name and open_store(other.location).has_aliases]
+
+
+def two_names(storages: Iterable[StorageConfig]) -> list[TwoNames]:
+    """Returns the places that have two names in storages, in whatever store they lie."""
+    of_scheme: dict[str, list[tuple[str, str]]] = {}
+    for storage in storages:
+        of_scheme.setdefault(scheme_of(storage.location), []).append((storage.name, storage.location))
+    return [names for scheme, places in of_scheme.items() if scheme in SCHEMES for names in SCHEMES[scheme].two_names(places)]
 
 
 def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
@@ -134,6 +155,12 @@ class ObjectsByScheme:
 
     def read(self, address: str) -> bytes:
         return self._of(address).read(address)
+
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        return self._of(address).read_identified(address)
+
+    def identity_at_hand(self, address: str) -> str | None:
+        return self._of(address).identity_at_hand(address)
 
     def size(self, address: str) -> int:
         return self._of(address).size(address)

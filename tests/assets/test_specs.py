@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gc_assets.assets.partitions import run_dates
+from gc_assets.cli.night import selection
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.lakes.kinds import KINDS, all_tables
@@ -51,6 +52,20 @@ def test_a_nessie_lake_has_its_live_contents_between_the_policy_and_the_expansio
     found = specs(build_definitions(replace(at, config=at.config.model_copy(update={"lakes": (*at.config.lakes, shop)}))))
     assert "shop/commit_graph" in found["shop/live_contents"]["deps"]
     assert all("shop/live_contents" in found[f"shop/{name}"]["deps"] for name in ("manifest_entries", "live_files"))
+
+
+def test_a_plan_waits_for_the_listings_of_the_storages_whose_links_may_lead_into_its_own(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    (own,) = at.config.storages
+    disk = own.model_copy(update={"name": "disk", "location": f"file://{tmp_path}/disk/"})
+    bucket = own.model_copy(update={"name": "bucket", "location": "s3://bucket/prefix/", "quarantine": "deferred"})
+    three = replace(at, config=at.config.model_copy(update={"storages": (own, disk, bucket)}))
+    found = specs(build_definitions(three))
+    inventories = {f"{name}/storage_inventory" for name in ("warehouse", "disk", "bucket")}
+    assert inventories & set(found["warehouse/deletion_plan"]["deps"]) == {"disk/storage_inventory"}
+    assert inventories & set(found["bucket/deletion_plan"]["deps"]) == set()
+    assert [pair for pair in selection(three, [], ["warehouse"], None) if pair[0] == "disk"] == [("disk", "storage_inventory")]
+    assert not [pair for pair in selection(three, [], ["warehouse"], "orphan_files") if pair[0] == "disk"]
 
 
 def test_a_lakefs_lake_with_lifecycle_rules_has_their_two_assets_before_its_live_files(tmp_path: Path) -> None:

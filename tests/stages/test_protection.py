@@ -69,6 +69,20 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
     kept.append(days_ago(20))
     protected |= {house.key(path): "gc.enabled=false" for path in kept.leftovers(days_ago(20), 2)}
 
+    # A table whose location is the whole storage has its folders only, and not what else lies there.
+    rooted = iceberg.table("db.rooted", days_ago(40), location=f"file://{house.warehouse}")
+    rooted.append(days_ago(30))
+    garbage += rooted.leftovers(days_ago(20), 1)
+
+    # A checksum beside a file stays and goes with it.
+    live_file = next(path for path in (house.warehouse / "data").glob("*.parquet") if path not in garbage)
+    for path in (live_file, garbage[0]):
+        checksum = path.with_name(f".{path.name}.crc")
+        checksum.write_bytes(b"crc")
+        os.utime(checksum, (days_ago(20).timestamp(),) * 2)
+    protected[house.key(live_file.with_name(f".{live_file.name}.crc"))] = "checksum"
+    garbage.append(garbage[0].with_name(f".{garbage[0].name}.crc"))
+
     # One live file, many spellings. pyiceberg reads what it is given, and so must we.
     spelled = iceberg.table("db.spelled", days_ago(40))
     spelled.append(days_ago(30))
@@ -98,7 +112,7 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
     repository.commit("main", days_ago(25), refer)
 
     # The same table in a second catalog, at an older age: what that one still shows stays.
-    other = LakeBuilder(house.root, catalog_name="other", catalog_file="other.db")
+    other = LakeBuilder(house.root, catalog_name="other", catalog_file=str(home / "data" / "other.db"))
     twice = iceberg.table("db.twice", days_ago(40), properties={"history.expire.max-snapshot-age-ms": str(86_400_000)})
     twice.append(days_ago(30))
     other.catalog.create_namespace("db")
@@ -128,6 +142,10 @@ def trapped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tr
     os.utime(stray, (days_ago(30).timestamp(),) * 2)
     protected["notes.txt"] = "unowned"
 
+    # A catalog lies below the location of a table.
+    protected[house.key(home / "data" / "other.db")] = "catalog"
+    os.utime(home / "data" / "other.db", (days_ago(30).timestamp(),) * 2)
+
     house.lakes = [iceberg.config("sales"), other.config("archive"), house.weather()]
     header = house.plan()
     return Trapped(house, header, protected, {house.key(path) for path in garbage}, house.leftovers(), house.live())
@@ -153,6 +171,11 @@ def test_nothing_protected_is_an_orphan(trapped: Trapped) -> None:
     assert {key: why for key, why in trapped.protected.items() if key in orphans} == {}
 
 
+def test_a_location_that_is_a_whole_storage_is_told(trapped: Trapped) -> None:
+    notes = trapped.house.facts("orphan_files")["notes"]
+    assert next(note for note in notes if "is the location of a table and a whole storage" in note).startswith("lake sales: file:///")
+
+
 def test_every_spelling_of_a_live_file_is_one_key(trapped: Trapped) -> None:
     spelled = {key for key, why in trapped.protected.items() if why.startswith("spelled")}
     assert len(spelled) == 6
@@ -173,8 +196,9 @@ def test_after_apply_every_table_reads_in_full(trapped: Trapped) -> None:
     house = trapped.house
     house.carry_out(trapped.header)
     iceberg = LakeBuilder(house.root)
-    for name in ("db.t", "db.t_2", "db.inner", "db.kept", "db.spelled", "db.twice"):
+    for name in ("db.t", "db.t_2", "db.inner", "db.kept", "db.spelled", "db.twice", "db.rooted"):
         assert iceberg.catalog.load_table(name).scan().to_arrow().num_rows > 0
-    assert LakeBuilder(house.root, "other", "other.db").catalog.load_table("db.twice").scan().to_arrow().num_rows == 2
+    other = LakeBuilder(house.root, "other", str(house.warehouse / "db" / "t" / "data" / "other.db"))
+    assert other.catalog.load_table("db.twice").scan().to_arrow().num_rows == 2
     assert (house.warehouse / "db" / "t" / "data" / "borrowed.nc").exists()
     shutil.rmtree(house.warehouse / ".gc-assets")

@@ -88,12 +88,23 @@ class IcebergLakeConfig(LakeConfig):
     def record_kept_for(self) -> timedelta:
         return self.history.keep
 
+    def own_files(self) -> tuple[str, ...]:
+        """Returns the file of a catalog in sqlite, and those that sqlite writes beside it."""
+        local = self._sqlite()
+        if local is None:
+            return ()
+        path = local[2].partition("?")[0].removeprefix("file:")
+        return tuple(path + suffix for suffix in ("", "-journal", "-wal", "-shm")) if path.startswith("/") else ()
+
+    def _sqlite(self) -> re.Match[str] | None:
+        uri = self.catalog["uri"].get_secret_value() if "uri" in self.catalog else ""
+        return re.fullmatch(r"(sqlite(?:\+\w+)?:///)(?!:memory:)(.+)", uri)
+
     def anchored(self, anchor: Anchor) -> IcebergLakeConfig:
         """Makes the paths of a catalog in a local sqlite file absolute: the file and its warehouse.
         A server's warehouse is a name and stays.
         """
-        uri = self.catalog["uri"].get_secret_value() if "uri" in self.catalog else ""
-        local = re.fullmatch(r"(sqlite(?:\+\w+)?:///)(?!:memory:)(.+)", uri)
+        local = self._sqlite()
         if local is None:
             return self
         places = {"uri": SecretStr(local[1] + anchor.absolute(local[2], "catalog.uri"))}

@@ -8,7 +8,7 @@ from typing import Final
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kind import ForeignSign, LakeKind
-from gc_assets.lakes.protocol import Lake
+from gc_assets.lakes.protocol import Kind, Lake
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
 
@@ -32,5 +32,6 @@ KIND: Final = LakeKind(
     modules=("zstandard",),
     edits_history=True,
     undoes_edits=True,
+    rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent
     foreign_signs=(ForeignSign(r"(^|/)repo$", _repository), ForeignSign(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
 )

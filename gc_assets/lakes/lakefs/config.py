@@ -74,6 +74,10 @@ class LakeFsLakeConfig(LakeConfig):
         history = from_server if self.retention.source == "server" else self.retention.policy_rows(as_of)
         return [*history, *(rule_rows(read_rules(self.rules), as_of) if self.rules is not None else [])]
 
+    def own_files(self) -> tuple[str, ...]:
+        """Returns the file with the rules."""
+        return () if self.rules is None else (self.rules,)
+
     def anchored(self, anchor: Anchor) -> LakeFsLakeConfig:
         location = None if self.location is None else anchor.absolute(self.location, "location")
         rules = None if self.rules is None else anchor.absolute(self.rules, "rules")

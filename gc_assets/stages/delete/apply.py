@@ -46,6 +46,7 @@ from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import RECHECK, Night
 from gc_assets.stages.progress import begin, doing, logged, reached
+from gc_assets.stages.sweep.aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
 from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
 from gc_assets.state.facts import DeletionLogFacts, LakeRefsFacts
@@ -228,8 +229,10 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
         gates.live_set(count.files, 1),
         gates.live_drop(count, earlier.count(count), night.storage(header.storage).gates.max_live_drop),
         gates.lakes_present(earlier.gone(count)),
-        gates.storages_apart(night.overlapping_storages()),
+        gates.storages_apart(night.overlapping_storages(header.storage)),
     ]
+    aliases = planned_by_alias(spark, again, header.storage, tables, lambda: read_table(spark, night.state, DELETION_PLAN, plan.published))
+    checks.append(gates.links(len(aliases), aliases))
     overrides = plan.approval.overrides if plan.approval is not None else ()
     failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
     if failed and not only_ending:

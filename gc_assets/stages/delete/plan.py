@@ -29,6 +29,7 @@ from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.sweep.aliases import planned_by_alias
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.stages.tables import (
@@ -87,7 +88,9 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, run)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
-    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry)
+    parts = [f"{run.path}/{part.name}" for part in written.parts]
+    aliases = planned_by_alias(spark, night, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
+    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, aliases)
     written = replace(written, side={**written.side, **expiry.side})
     header = _earlier_or(night, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
@@ -283,6 +286,7 @@ def _header(
     refs: list[Published],
     written: Written,
     expiry: Written,
+    aliases: list[str],
 ) -> PlanHeader:
     storage, found, counted = night.storage(storage_name), orphans.facts(OrphanFilesFacts), live_count(live, storage_name)
     totals: dict[str, Totals] = {}
@@ -327,7 +331,7 @@ def _header(
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
         expiry_actions=dict(sorted(expiry.facts.items())),
         expiry_digest=f"{expiry.digest:016x}",
-        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, _amount(totals.get(QUARANTINE, Totals())))),
+        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, _amount(totals.get(QUARANTINE, Totals())), aliases)),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
     )
@@ -338,7 +342,14 @@ def _amount(total: Totals) -> Amount:
 
 
 def _gates(
-    night: Night, storage_name: str, orphans: Published, inventory: Published, live: LiveCount, refs: list[Published], planned: Amount
+    night: Night,
+    storage_name: str,
+    orphans: Published,
+    inventory: Published,
+    live: LiveCount,
+    refs: list[Published],
+    planned: Amount,
+    aliases: list[str],
 ) -> list[GateResult]:
     found, limits = orphans.facts(OrphanFilesFacts), night.storage(storage_name).gates
     accepted = last_accepted(night, storage_name)
@@ -354,8 +365,8 @@ def _gates(
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
         gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
-        gates.links(found.behind_links_count, found.behind_links),
-        gates.storages_apart(night.overlapping_storages()),
+        gates.links(found.behind_links_count + len(aliases), [*found.behind_links, *aliases]),
+        gates.storages_apart(night.overlapping_storages(storage_name)),
         gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
         gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),

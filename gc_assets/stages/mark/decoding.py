@@ -40,14 +40,21 @@ TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"contai
 class _Decoded:
     """A container that was read.
 
-    `rows` are its children as the lake decodes them (`ENTRY_SCHEMA` or more), `digest` is that of
-    its bytes and address.
+    `etag` is the identity of the object, `content_digest` that of its bytes. `rows` are its children
+    as the lake decodes them (`ENTRY_SCHEMA` or more), `digest` is that of its bytes and address.
     """
 
     task: dict[str, Any]
     length: int
+    etag: str
+    content_digest: str
     digest: int
     rows: pa.RecordBatch
+
+
+def content_digest(raw: bytes) -> str:
+    """Returns the digest by which a container's bytes are known again."""
+    return xxhash.xxh64_hexdigest(raw)
 
 
 @dataclass(frozen=True)
@@ -71,11 +78,11 @@ class Decode:
             for batch in batches:
                 tasks = read_parts(self.files, [self.tasks[number] for number in batch.column("id").to_pylist()], TASKS)
                 held, rows = list[_Decoded](), 0
-                for task, raw in _ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS):
+                for task, found in _ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS):
                     try:
-                        decoded = self._decoded(task, raw)
+                        decoded = self._decoded(task, found)
                     except FormatError as error:
-                        segment.failed(task, error, absent=isinstance(raw, FileNotFoundError))
+                        segment.failed(task, error, absent=isinstance(found, FileNotFoundError))
                         continue
                     held.append(decoded)
                     rows += decoded.rows.num_rows
@@ -85,18 +92,19 @@ class Decode:
                 self._keep(held, segment)
         yield segment.close()
 
-    def _read(self, task: dict[str, Any]) -> bytes | OSError:
+    def _read(self, task: dict[str, Any]) -> tuple[bytes, str] | OSError:
         try:
-            return self.objects.read(task["address"])
+            return self.objects.read_identified(task["address"])
         except OSError as error:
             return error
 
-    def _decoded(self, task: dict[str, Any], raw: bytes | OSError) -> _Decoded:
-        if isinstance(raw, OSError):
-            raise FormatError(f"{task['kind']} {task['address']} cannot be read: {raw}") from raw
+    def _decoded(self, task: dict[str, Any], found: tuple[bytes, str] | OSError) -> _Decoded:
+        if isinstance(found, OSError):
+            raise FormatError(f"{task['kind']} {task['address']} cannot be read: {found}") from found
+        raw, etag = found
         container = Container(task["address"], task["kind"], task["size_bytes"], task["expected_entries"], task["snapshot_id"])
         digest = xxhash.xxh64_intdigest(raw, seed=len(task["address"])) + xxhash.xxh64_intdigest(task["address"].encode())
-        return _Decoded(task, len(raw), digest, self.lake.decode(container, raw))
+        return _Decoded(task, len(raw), etag, content_digest(raw), digest, self.lake.decode(container, raw))
 
     def _keep(self, held: list[_Decoded], segment: _Segment) -> None:
         """Writes the children of many containers at once, because a call costs more than a few rows
@@ -158,6 +166,8 @@ class _Segment:
                 "kind": item.task["kind"],
                 "container_size_bytes": item.length,
                 "entries": counts.get(item.task["address"], 0),
+                "etag": item.etag,
+                "digest": item.content_digest,
             }
             for item in decoded
         ]

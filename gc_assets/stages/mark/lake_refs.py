@@ -124,7 +124,7 @@ def side_rows(night: Night, published: Published, side: str, schema: pa.Schema) 
 
 
 def _without_place(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in {"storage", "key"}}
+    return {name: value for name, value in row.items() if name not in {"storage", "key", "location_of"}}
 
 
 def _ref_row(ref: Ref) -> dict[str, Any]:

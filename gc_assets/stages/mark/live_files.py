@@ -40,7 +40,6 @@ from gc_assets.stages.tables import (
     write_frame,
 )
 from gc_assets.state.facts import LiveFilesFacts, Segment
-from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import CONTAINERS, DELETION_LOG, EDGES, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
@@ -71,7 +70,19 @@ WITNESSES: Final = pa.schema(
         ("container_must_exist", pa.bool_()),
     ]
 )
-METADATA: Final = pa.schema([("storage", pa.string()), ("key", pa.string()), ("kind", pa.string()), ("container_size_bytes", pa.int64())])
+# For what was decoded `etag` and `digest` are those of the objects, of several joined by `SEVERAL`.
+METADATA: Final = pa.schema(
+    [
+        ("storage", pa.string()),
+        ("key", pa.string()),
+        ("kind", pa.string()),
+        ("container_size_bytes", pa.int64()),
+        ("address", pa.string()),
+        ("etag", pa.string()),
+        ("digest", pa.string()),
+    ]
+)
+SEVERAL: Final = "\x1f"
 # Files that commits or containers name themselves, in the shape in which entries are counted.
 DIRECT: Final = pa.schema(
     [
@@ -283,12 +294,13 @@ class _Close:
             if len(collected):
                 roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
                 found = closure(roots, edges)
-            lengths, lost, unknown = self._lengths(files, found)
+            index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes", "etag", "digest"])
+            lengths, lost, unknown = self._lengths(index, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
-            metadata = _metadata(found, lengths, leaves)
-            claims, wide = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            metadata = _identified(_metadata(found, lengths, leaves), index)
+            claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
             sides = {
                 WITNESSES_SIDE: witnesses,
                 DIRECT_SIDE: direct,
@@ -298,14 +310,14 @@ class _Close:
                 UNKNOWN_SIDE: unknown,
             }
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
-            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted), wide))
+            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
             yield report_parts(parts, facts={**counts, "notes": notes})
 
-    def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
-        """Returns three things about the containers of `found`: the decoded length of each, the
-        rows of those that live contents show and that are gone, and those that are gone and were
-        never decoded (columns `METADATA`).
+    def _lengths(self, index: pa.Table, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
+        """Returns three things about the containers of `found`, by the decoded ones in `index`: the
+        decoded length of each, the rows of those that live contents show and that are gone, and
+        those that are gone and were never decoded (columns `METADATA`).
 
         The length is null for a container that could not be read and that only freed commits need,
         and for one that is gone and need not exist. Where the parent tells a length, only an object
@@ -317,7 +329,6 @@ class _Close:
         What could not be read tonight is undecoded, even if an earlier object of that name was once
         decoded. Raises `LakeUnreadable` for what must be kept and was not decoded.
         """
-        index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes"])
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         told = found.column("size_bytes")
         any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
@@ -333,7 +344,7 @@ class _Close:
             raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
         gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
         unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(wanted, pc.is_null(any_length)))
-        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, unknown.select(METADATA.names).cast(METADATA)
+        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, _as_metadata(unknown)
 
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
@@ -371,7 +382,7 @@ def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa
     present = leaves.filter(pc.is_null(leaves.column("commit_id")))
     rows = pa.concat_tables([containers, present.append_column("container_size_bytes", pa.nulls(present.num_rows, pa.int64()))])
     wanted = pc.and_(pc.less_equal(rows.column("rank"), SPARED), pc.and_(rows.column("must_exist"), pc.is_valid(rows.column("storage"))))
-    return rows.filter(wanted).select(METADATA.names).cast(METADATA)
+    return _as_metadata(rows.filter(wanted))
 
 
 def _optional(leaves: pa.Table) -> pa.Table:
@@ -384,7 +395,24 @@ def _optional(leaves: pa.Table) -> pa.Table:
     live = pc.and_(pc.less_equal(leaves.column("rank"), SPARED), pc.is_valid(leaves.column("storage")))
     mine = leaves.filter(pc.and_(optional, live))
     rows = mine.group_by(["storage", "key"]).aggregate([("kind", "min")]).rename_columns(["storage", "key", "kind"])
-    return rows.append_column("container_size_bytes", pa.nulls(rows.num_rows, pa.int64())).select(METADATA.names).cast(METADATA)
+    return _as_metadata(rows)
+
+
+def _as_metadata(rows: pa.Table) -> pa.Table:
+    there = {name: rows.column(name) for name in rows.column_names}
+    return pa.table({field.name: there.get(field.name, pa.nulls(rows.num_rows, field.type)) for field in METADATA}).cast(METADATA)
+
+
+def _identified(metadata: pa.Table, index: pa.Table) -> pa.Table:
+    """Returns the rows with the identities and digests of the objects of that length that were
+    decoded.
+    """
+    by = index.group_by(["container", "container_size_bytes"]).aggregate([("etag", "distinct"), ("digest", "distinct")])
+    at = pc.index_in(named_length(metadata, "address", "container_size_bytes"), named_length(by, "container", "container_size_bytes"))
+    for name in ("etag", "digest"):
+        joined = pc.binary_join(by.column(f"{name}_distinct"), SEVERAL).take(at)
+        metadata = metadata.set_column(METADATA.get_field_index(name), METADATA.field(name), joined)
+    return metadata
 
 
 def _count_by_storage(rows: pa.Table) -> dict[str, int]:

@@ -2,9 +2,12 @@
 3.4).
 
 A container's children never change. So a container is read once in the life of the platform; its
-address and length name it. A published segment is closed: every container below its containers was
-decoded too, or stands in `_unreadable` and is tried again every night. The live set decides which
-of them matter.
+address, its length and the identity of its object name it. A container whose object is another one
+by now is decoded again, and what either object named counts. A store may tell identities without a
+request. Else the sweep sees them in its inventory, and the next night is told.
+
+A published segment is closed: every container below its containers was decoded too, or stands in
+`_unreadable` and is tried again every night. The live set decides which of them matter.
 """
 
 from __future__ import annotations
@@ -32,16 +35,18 @@ from gc_assets.stages.mark.decoding import CONCURRENT_READS, CONTAINERS_SIDE, ED
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import Written, merge_written, parallelism, paths_of, publish, put, report_parts
-from gc_assets.state.facts import ManifestEntriesFacts, Segment
+from gc_assets.state.facts import ManifestEntriesFacts, Segment, Sweep
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CONTAINERS, MANIFEST_ENTRIES, UNREADABLE
+from gc_assets.state.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, ORPHAN_FILES, REWRITTEN, UNREADABLE
 
 # A listing of 1,000 keys costs as much CPU as asking for 8 objects, and by AWS's prices as 12.
 LISTED_TOGETHER: Final = 8
 KEYS_PER_LOOK: Final = 125
+# Published beside `orphan_files`: containers to decode again.
+REWRITTEN_SIDE: Final = "_rewritten"
 ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
@@ -60,7 +65,7 @@ def decoded_as(night: Night, lake_name: str) -> str:
     """Returns a digest of what a segment's rows depend on besides the containers themselves."""
     places = sorted((storage.name, storage.location) for storage in night.config.storages)
     chosen = night.config.lake(lake_name).decoding()
-    return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, places, *chosen]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, CONTAINERS.names, places, *chosen]).encode()).hexdigest()
 
 
 def segment_rows(runs: list[PastRun], side: str) -> int:
@@ -82,7 +87,8 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     metadata = sum(table.rows for table in inputs.values()) + segment_rows(cache, CONTAINERS_SIDE)
     levels: list[Written] = []
     while roots is not None or parents:
-        pending = _Pending(state.files, night.objects(), tuple(known), tuple(parents), roots, run, parallelism(spark))
+        edges, rewritten = tuple(state.paths(cache, EDGES_SIDE)), tuple(_rewritten(night))
+        pending = _Pending(state.files, night.objects(), tuple(known), tuple(parents), edges, rewritten, roots, run, parallelism(spark))
         asked = merge_written(once(spark, pending, metadata, len(known) + len(parents)))
         tasks = paths_of(run, asked, TASKS_SIDE)
         if not tasks:
@@ -101,6 +107,16 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     counted |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": decoded_as(night, lake_name)}
     facts = ManifestEntriesFacts.model_validate(counted)
     return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
+
+
+def _rewritten(night: Night) -> Iterator[str]:
+    """Yields the paths that name the containers whose objects the last sweep of a storage found to be
+    others than were decoded (columns `REWRITTEN`).
+    """
+    for storage in night.config.storages:
+        last = night.state.history(storage.name, ORPHAN_FILES.name)[-1:]
+        if last and last[0].headline(Sweep).rewritten:
+            yield from night.state.open(last[0]).paths(REWRITTEN_SIDE)
 
 
 def _together(levels: list[Written]) -> Written:
@@ -122,7 +138,8 @@ class _Pending:
 
     There are at most `width` tasks. The containers come from `parents` (edges of the level above,
     or what could not be read on earlier nights) and, where `roots` are given, from the content
-    roots.
+    roots and from `edges` to decoded containers whose object is another one by now, as the store or
+    `rewritten` says.
 
     Where the parent does not record a container's length, the store is asked for it. A container
     that is not there gets -1, so that no decoded object of that name stands in for it. A freed
@@ -136,6 +153,8 @@ class _Pending:
     objects: Objects
     known: tuple[str, ...]
     parents: tuple[str, ...]
+    edges: tuple[str, ...]
+    rewritten: tuple[str, ...]
     roots: RootTables | None
     run: Run
     width: int
@@ -143,8 +162,14 @@ class _Pending:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             wanted = read_parts(self.files, list(self.parents), TASKS)
-            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes"])
+            known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes", "etag"])
             if self.roots is not None:
+                stale = self._stale(known)
+                if len(stale):
+                    known = known.filter(pc.invert(pc.is_in(known.column("container"), stale)))
+                    edges = read_parts(self.files, list(self.edges), EDGES)
+                    again = edges.filter(pc.is_in(edges.column("address"), stale)).select(TASKS.names)
+                    wanted = pa.concat_tables([wanted, again], promote_options="default")
                 roots = content_roots(self.roots)
                 containers = roots.filter(roots.column("is_container"))
                 # For a root only tonight's word counts. The length that it had when it could not be
@@ -160,6 +185,18 @@ class _Pending:
             size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
             parts = [part for share in dealt for part in put(share, self.run, self.files, TASKS_SIDE)]
             yield report_parts(parts, facts={"size_bytes": size_bytes})
+
+    def _stale(self, known: pa.Table) -> pa.Array:
+        """Returns the addresses of decoded containers whose object is none of those that were
+        decoded.
+        """
+        decoded = defaultdict[str, set[str]](set)
+        for address, etag in zip(known.column("container").to_pylist(), known.column("etag").to_pylist(), strict=True):
+            decoded[address].add(etag)
+        told = read_parts(self.files, list(self.rewritten), REWRITTEN)
+        listed = dict(zip(told.column("address").to_pylist(), told.column("etag").to_pylist(), strict=True))
+        now = {address: self.objects.identity_at_hand(address) or listed.get(address) for address in decoded}
+        return pa.array([address for address, etag in now.items() if etag is not None and etag not in decoded[address]], pa.string())
 
     def _settled(self, roots: pa.Table, known: pa.Table) -> pa.ChunkedArray:
         """Marks the freed roots of a lake with contents that an earlier night decoded, or that were

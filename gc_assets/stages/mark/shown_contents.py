@@ -8,8 +8,7 @@ Arrow in one task. Lakes without `live_contents` need none of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,10 +19,6 @@ from gc_assets.lakes.protocol import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import CLAIMS, LIVE_CONTENTS
-
-# Iceberg's writers put a table's files into these folders below its location, unless its properties
-# say otherwise.
-WRITTEN_TO: Final = ("data/", "metadata/")
 
 
 def collected_before(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
@@ -80,64 +75,28 @@ def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table
         )
 
 
-def claims_made(places: pa.Table, unlisted: pa.Table) -> tuple[pa.Table, list[str]]:
-    """Returns the claims (columns `CLAIMS`) that containers make, and the locations that are too
-    wide for a claim.
+def claims_made(places: pa.Table, unlisted: pa.Table) -> pa.Table:
+    """Returns the claims (columns `CLAIMS`) that containers make, each once.
 
-    A container names the location of its table, and the table claims it. Each prefix is claimed
-    once. A location that is a whole storage, or holds the location of another table, is not one
-    table's own: the table claims only the folders below it that Iceberg writes to (`WRITTEN_TO`),
-    and its address is in the second result.
-
-    `unlisted` are places of contents whose files nobody here can list. They become shields: nothing
-    below them is collected.
+    A container names the location of its table, and the table claims it. `unlisted` are places of
+    contents whose files nobody here can list. They become shields: nothing below them is collected.
     """
     locations = places.filter(pc.equal(places.column("kind"), Kind.TABLE_LOCATION))
     uuids = places.filter(pc.equal(places.column("kind"), Kind.TABLE_UUID))
     tables = uuids.column("address").take(pc.index_in(locations.column("container"), uuids.column("container")))
-    named = locations.select(["address", "storage", "key"]).append_column("table", tables)
-    own = named.group_by(named.column_names, use_threads=False).aggregate([]).to_pylist()
-    shared = too_wide((row["storage"], row["key"], row["table"]) for row in own)
-    rows: dict[tuple[str, str | None, str | None, bool], None] = {}
-    wide: dict[str, None] = {}
-    for row in own:
-        folders: tuple[str, ...] = ("",)
-        if (row["storage"], row["key"]) in shared:
-            wide[row["address"]] = None
-            folders = WRITTEN_TO
-        for folder in folders:
-            rows[row["address"] + folder, row["storage"], None if row["key"] is None else row["key"] + folder, True] = None
-    for row in unlisted.select(["address", "storage", "key"]).to_pylist():
-        rows[row["address"], row["storage"], row["key"], False] = None
-    names = ("address", "storage", "key", "collect")
-    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], schema=CLAIMS), list(wide)
+    named = locations.select(["address", "storage", "key"]).append_column("location_of", tables)
+    own, shields = (
+        rows.group_by(rows.column_names, use_threads=False).aggregate([]).to_pylist()
+        for rows in (named, unlisted.select(["address", "storage", "key"]))
+    )
+    claims = [{**row, "collect": True} for row in own] + [{**row, "collect": False} for row in shields]
+    return pa.Table.from_pylist(claims, schema=CLAIMS)
 
 
-def too_wide(locations: Iterable[tuple[str | None, str | None, str]]) -> set[tuple[str, str]]:
-    """Returns the prefixes that are empty or hold another table's prefix, as (storage, prefix).
-
-    `locations` are triples of storage, prefix and table. Those outside every storage are passed
-    over.
-    """
-    tables: dict[tuple[str, str], set[str]] = {}
-    for storage, prefix, table in locations:
-        if storage is not None and prefix is not None:
-            tables.setdefault((storage, prefix), set()).add(table)
-    found = {place for place in tables if not place[1]}
-    above: list[tuple[str, str]] = []
-    for storage, prefix in sorted(tables):
-        while above and not (above[-1][0] == storage and prefix.startswith(above[-1][1])):
-            above.pop()
-        found |= {place for place in above if not tables[storage, prefix] <= tables[place]}
-        above.append((storage, prefix))
-    return found
-
-
-def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table, wide: Sequence[str]) -> Iterator[str]:
+def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
     """Yields sentences for the report.
 
-    They name live history whose metadata is gone, places that are kept whole, and locations that
-    are too wide.
+    They name live history whose metadata is gone, and places that are kept whole.
     """
     if lost.num_rows:
         example = lost.column("address")[0].as_py()
@@ -147,8 +106,3 @@ def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table, wide: Sequence[
         )
     for address in pc.unique(unlisted.column("address")).to_pylist():
         yield f"lake {lake_name}: everything below {address} is kept, because the files of a content there cannot be listed"
-    for address in wide:
-        yield (
-            f"lake {lake_name}: {address} is the location of a table and a whole storage, or holds other tables: only "
-            f"{' and '.join(WRITTEN_TO)} below it are swept; name it in `claims` if all of it is this lake's"
-        )

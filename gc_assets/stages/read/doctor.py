@@ -21,6 +21,7 @@ from gc_assets.lakes.protocol import growing
 from gc_assets.stages.books.plans import unfinished
 from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.night import Night
+from gc_assets.stores.store import examine_state
 
 
 def doctor(night: Night) -> Iterator[Finding]:
@@ -32,6 +33,7 @@ def doctor(night: Night) -> Iterator[Finding]:
     yield from looked("state", "clock", lambda: _clock(night))
     yield from looked("state", "conditions", lambda: _conditions(night))
     yield from looked("state", "index", lambda: _indexed(night))
+    yield from looked("state", "lifecycle", lambda: examine_state(f"{night.config.state.rstrip('/')}/", night.config.places()))
     for lake in night.config.lakes:
         yield from looked(lake.name, "readable", lambda name=lake.name: _lake(night, name))
         yield from looked(lake.name, "visible", lambda name=lake.name: _visible(night, name))
@@ -120,8 +122,9 @@ def _visible(night: Night, name: str) -> Iterator[Finding]:
 def _overlaps(night: Night) -> Finding:
     pairs = night.overlapping_storages()
     if pairs:
-        return Finding("storages", "overlaps", FAIL, ", ".join(f"{a} contains {b}" for a, b in pairs), "Make one storage of them.")
-    return Finding("storages", "overlaps", OK, "no storage contains another")
+        found = "these are one place, or one holds the other: " + ", ".join(f"{a} and {b}" for a, b in pairs)
+        return Finding("storages", "overlaps", FAIL, found, "Make one storage of them; leave a directory that is mounted twice one name.")
+    return Finding("storages", "overlaps", OK, "no storage contains another, and no directory of one has a second name by a mount")
 
 
 def _interrupted(storage: StorageConfig, night: Night) -> Iterator[Finding]:

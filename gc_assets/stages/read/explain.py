@@ -24,6 +24,7 @@ from gc_assets.stages.read.browse import rows_where
 from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, rows_about
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.probe import SIDE_FILE
 from gc_assets.state.facts import DeletionPlanFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY, STRING, TIMESTAMP
 
@@ -88,8 +89,20 @@ def _explain(night: Night, storage: str, key: str) -> Explanation:
                 if last is not None and last["phase"] == QUARANTINE:
                     sentence += f" But it {_done(storage, key, last)[1].removeprefix('It ')}"
                 return Explanation(storage, key, "live", sentence, links, facts, history)
-    verdict, sentence = _done(storage, key, last) if last is not None else _not_live(night, storage, facts)
+    if last is not None:
+        verdict, sentence = _done(storage, key, last)
+    elif (main := _main_file(night, storage, key)) is not None and "orphan" in facts and facts["orphan"] is None:
+        verdict, sentence = "live", f"It is a side file of {main}, which is live, and stays with it."
+    else:
+        verdict, sentence = _not_live(night, storage, facts)
     return Explanation(storage, key, verdict, sentence, last_chain(night, storage, key), facts, history)
+
+
+def _main_file(night: Night, storage: str, key: str) -> str | None:
+    """Returns the live file that the key is a side file of."""
+    main = re.sub(SIDE_FILE, r"\1\2", key)
+    rows = [row for lake in night.config.lakes for row in lake_rows(night, lake.name, "key", main)] if main != key else []
+    return main if any(row["storage"] == storage for row in rows) else None
 
 
 def _because(chain: tuple[Link, ...]) -> str:
@@ -170,7 +183,7 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
         header = plan.facts(DeletionPlanFacts).header
         facts["plan_id"] = header.plan_id
         facts["plan_refused_by"] = [gate.name for gate in header.failed_gates]
-    owner = _claims(night, storage).owner(key[: key.rfind("/") + 1])
+    owner = _claims(night, storage).owner_of(key)
     facts["claimed_by"] = owner.lake if owner is not None else None
     if owner is not None and orphans is not None and facts.get("inventory") is not None:
         facts["young_by_name"] = not _is_old(night, owner.lake, key, facts)

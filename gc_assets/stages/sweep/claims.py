@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 
-from gc_assets.core.claims import Claims, Owner
+from gc_assets.core.claims import WRITTEN_TO, Claim, Claims, Owner, own_claims
+from gc_assets.core.paths import Location
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import CLAIMS
 
-STATE = Owner("state", None)
+COLLECTOR = Owner("collector", None)
 
 
 def claims_of(night: Night, storage_name: str, tables: Iterable[Published]) -> Claims:
-    """Returns the claims on a storage.
+    """Returns the claims on a storage, as far as they may reach (`own_claims`).
 
     Of `lake_refs` these are the claims that were frozen, of `live_files` those that metadata made.
-    The collector's own tables are no lake's garbage, wherever somebody put them.
+    The collector's own tables, its configuration and the files of configured catalogs are no lake's
+    garbage, wherever somebody put them.
     """
-    rows: list[tuple[str, Owner, bool]] = []
-    for table in tables:
-        claims = read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
-        mine = [row for row in claims if row["storage"] == storage_name]
-        rows += [(row["key"], Owner(table.receipt.owner, row["table_uuid"]), row["collect"]) for row in mine]
-    own = night.resolver().resolve_one(f"{night.config.state.rstrip('/')}/")
-    if own is not None and own[0] == storage_name:
-        rows.append((own[1], STATE, False))
-    return Claims.of(rows)
+    claims, wide = own_claims(_claims(night, storage_name, tables))
+    state = Location.parse(night.config.state)
+    own_tables = [Claim(key, COLLECTOR, collect=False) for key in _keys(night, storage_name, str(state), str(state.without_links()))]
+    files = [key for path in night.config.own_files() for key in _keys(night, storage_name, os.path.normpath(path), os.path.realpath(path))]
+    return Claims.of([*claims, *own_tables], files, wide)
+
+
+def notes_on_claims(night: Night, storage_name: str, claims: Claims) -> list[str]:
+    """Returns sentences on the claims that are too wide, for the report."""
+    places = sorted({(claim.owner.lake, night.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
+    return [
+        f"lake {lake}: {address} is the location of a table and a whole storage, or holds what another table or lake claims: only "
+        f"{' and '.join(WRITTEN_TO)} below it are swept; give each table a location of its own"
+        for lake, address in places
+    ]
+
+
+def _claims(night: Night, storage_name: str, tables: Iterable[Published]) -> list[Claim]:
+    rows = [
+        (table.receipt.owner, row)
+        for table in tables
+        for row in read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
+        if row["storage"] == storage_name
+    ]
+    return [
+        Claim(row["key"], Owner(lake, row["table_uuid"]), row["collect"], row["location_of"] or row["table_uuid"]) for lake, row in rows
+    ]
+
+
+def _keys(night: Night, storage_name: str, *names: str) -> Iterator[str]:
+    """Yields the keys of a place of ours in the storage, by each of its names."""
+    places = {night.resolver().resolve_one(name) for name in names}
+    yield from (key for place in places if place is not None for storage, key in [place] if storage == storage_name)

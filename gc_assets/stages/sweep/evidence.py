@@ -6,7 +6,7 @@ nobody configured. Each function counts and names. The gates decide whether the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,19 +16,24 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.objects import Objects
+from gc_assets.lakes.kinds import KINDS
+from gc_assets.stages.mark.decoding import content_digest
+from gc_assets.stages.mark.live_files import METADATA, SEVERAL
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
 from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.stages.sweep.storage_inventory import PROBLEMS_SIDE
-from gc_assets.stages.tables import MAX_SAMPLES, collect, read_paths, read_table
+from gc_assets.stages.tables import MAX_SAMPLES, collect, read_paths, read_table, spark_schema
 from gc_assets.state.facts import StorageInventoryFacts
 from gc_assets.state.journal import Published
-from gc_assets.state.schemas import COMMIT_GRAPH, PROBLEMS
+from gc_assets.state.schemas import BOOL, COMMIT_GRAPH, PROBLEMS, STRING
 from gc_assets.stores.protocol import Lister
 
 # A gate names a few objects and counts the rest, up to this number.
 MAX_NAMED: Final = 1_000
+REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string"
 LOST_DDL: Final = "files long, keys array<string>"
 
@@ -62,6 +67,48 @@ class _Missing:
             sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
             decoded = pc.fill_null(batch.column("decoded_bytes"), sizes)
             yield batch.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False))).select(["key", "kind"])
+
+
+def rewritten_metadata(spark: SparkSession, night: Night, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
+    """Returns the live metadata objects of the parts `metadata` that are others than were decoded,
+    by what the inventory shows (columns `REREAD`).
+
+    Each is read. `same` is true where it holds the bytes that were decoded, and where its format
+    rewrites it in place.
+    """
+    needed = read_paths(spark, night.state.files, METADATA, list(metadata)).filter(
+        (F.col("storage") == storage_name) & F.col("etag").isNotNull()
+    )
+    shown = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
+    others = (
+        shown.join(F.broadcast(needed.distinct()), "key")
+        .filter(F.col("listed_bytes") == F.col("container_size_bytes"))
+        .filter(~F.array_contains(F.split("etag", SEVERAL), F.col("listed_etag")))
+        .select("address", "key", "kind", F.col("listed_etag").alias("etag"), "digest")
+    )
+    in_place = frozenset[str]().union(*(kind.rewritten_in_place for kind in KINDS.values()))
+    rows = collect(others.mapInArrow(_Reread(night.objects(), in_place), spark_schema(REREAD)))
+    return pa.Table.from_pylist([row.asDict() for row in rows], schema=REREAD)
+
+
+@dataclass(frozen=True)
+class _Reread:
+    """Reads containers again and says whether they hold what was decoded. Runs in executors."""
+
+    objects: Objects
+    in_place: frozenset[str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = zip(*(batch.column(name).to_pylist() for name in ("address", "kind", "digest")), strict=True)
+            same = [kind in self.in_place or self._holds(address, digest) for address, kind, digest in rows]
+            yield batch.select(["address", "key", "kind", "etag"]).append_column("same", pa.array(same, pa.bool_()))
+
+    def _holds(self, address: str, digest: str) -> bool:
+        try:
+            return content_digest(self.objects.read(address)) in digest.split(SEVERAL)
+        except OSError:
+            return False
 
 
 def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> tuple[int, list[str]]:
@@ -120,9 +167,17 @@ def _named_by_commits(spark: SparkSession, night: Night, storage_name: str) -> D
 
 def behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:
     """Returns the live keys at or below a symbolic link of the storage, `MAX_NAMED` at most."""
+    found = at_links(spark, night, keys, inventory)
+    return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
+
+
+def at_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> DataFrame | None:
+    """Returns those of `keys` at or below a symbolic link that a listing met (column key). Null
+    where it met none.
+    """
     if not inventory.facts(StorageInventoryFacts).problems.get("symlink"):
-        return []
+        return None
     problems = read_paths(spark, night.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
     at = problems.filter("kind = 'symlink'").select(F.col("key").alias("link"))
     below = F.col("key").startswith(F.concat("link", F.lit("/"))) | (F.col("key") == F.col("link"))
-    return sorted(row["key"] for row in collect(keys.join(F.broadcast(at), below).select("key").limit(MAX_NAMED)))
+    return keys.join(F.broadcast(at), below).select("key")

@@ -6,9 +6,11 @@ candidate that equals a live key stops the plan.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
@@ -26,11 +28,12 @@ from gc_assets.stages.mark.live_files import (
     OPTIONAL_SIDE,
     released_by_lifecycle,
 )
+from gc_assets.stages.mark.manifest_entries import REWRITTEN_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.sweep.ages import Ages
-from gc_assets.stages.sweep.claims import claims_of
-from gc_assets.stages.sweep.evidence import behind_links, foreign, missing_metadata, unlisted
+from gc_assets.stages.sweep.claims import claims_of, notes_on_claims
+from gc_assets.stages.sweep.evidence import REREAD, behind_links, foreign, missing_metadata, rewritten_metadata, unlisted
 from gc_assets.stages.sweep.exact import any_hit, hits
 from gc_assets.stages.sweep.foreign_metadata import suspect
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
@@ -45,6 +48,7 @@ from gc_assets.stages.tables import (
     merge_written,
     paths_of,
     publish,
+    put,
     read_paths,
     read_table,
     write_frame,
@@ -53,7 +57,7 @@ from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, OrphanFilesFact
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, REWRITTEN, STORAGE_INVENTORY
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a report names more than once: nobody can tell which row is the object.
@@ -98,9 +102,10 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     lister = night.lister(storage_name)
     run = begin(night, storage_name, ORPHAN_FILES)
 
+    claims = claims_of(night, storage_name, [*refs, *live])
     probe = Probe(
         ProbeFilter(state.files, tuple(bloom.paths())),
-        claims_of(night, storage_name, [*refs, *live]),
+        claims,
         ListedFiles(state.files, _paths(live, METADATA_SIDE), storage_name),
         ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
         Ages.of(night, old_before, refs),
@@ -121,11 +126,17 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
-    missing = missing_metadata(keys, listed, lister) if probed.facts.get("metadata_found", 0) < needed else []
+    missing, reread = list[str](), REREAD.empty_table()
+    if probed.facts.get("metadata_found", 0) < needed:
+        missing = missing_metadata(keys, listed, lister)
+        reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed)
+        others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
+        missing += [f"{row['kind']} {row['key']}, which was written anew in its place since it was read; run again" for row in others]
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
     optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
-    found = probed.totals.get((LIVE,), Totals()).rows + optional - probed.facts.get("optional_found", 0)
+    found = probed.totals.get((LIVE,), Totals()).rows - probed.facts.get("side_files", 0)
+    found += optional - probed.facts.get("optional_found", 0)
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
         gone = purged_by_rule(spark, night, storage_name)
@@ -136,6 +147,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         frame = _once(frame)
     doing(f"{sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ())):,} candidates against the live keys themselves")
     written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE])
+    again = tuple(put(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
+    written = replace(written, side={**written.side, REWRITTEN_SIDE: again}) if again else written
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
     waterfall = {key[0]: value for key, value in probed.totals.items()}
@@ -151,6 +164,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         # least counted.
         unneeded_metadata=Amount(files=probed.facts.get("unneeded_files", 0), bytes=probed.facts.get("unneeded_bytes", 0)),
         live_keys=live_count(live, storage_name).files,
+        rewritten=reread.num_rows,
         missing_metadata=tuple(missing[:MAX_SAMPLES]),
         missing_metadata_count=len(missing),
         live_unlisted=tuple(lacking_samples),
@@ -164,6 +178,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         named_twice=stopped[NAMED_TWICE_SIDE],
         stopped_samples=tuple(_samples(night, run, written)),
         problems=inventory.facts(StorageInventoryFacts).problems,
+        notes=tuple(notes_on_claims(night, storage_name, claims)),
     )
     return publish(
         state,

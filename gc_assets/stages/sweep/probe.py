@@ -13,9 +13,11 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
-from gc_assets.stages.mark.live_files import METADATA
+from gc_assets.core.hashing import xxhash64
+from gc_assets.stages.mark.live_files import METADATA, SEVERAL
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.live_filter import ProbeFilter
 from gc_assets.stages.tables import Totals, report_parts
@@ -26,6 +28,9 @@ from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
 
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
 CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
+# Hadoop's file systems write the checksums of `name` to `.name.crc` beside it (ChecksumFileSystem).
+# They stay with a live file, and go when it goes.
+SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
 CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 
 
@@ -56,12 +61,15 @@ class Probe:
             size = pc.sum(rows.column("size_bytes")).as_py() or 0
             totals[(name,)] = totals.get((name,), Totals()) + Totals(rows.num_rows, size)
 
-        found = optional = 0
+        found = optional = side_files = 0
         unneeded = Totals()
         for batch in batches:
             found += self.metadata.found(batch)
             optional += self.optional.found(batch)
             hits = self.live.contains(batch.column("key_hash").to_numpy())
+            beside = self._beside_live(batch, hits)
+            side_files += np.count_nonzero(beside)
+            hits = hits | beside
             count(LIVE, batch.filter(pa.array(hits)))
             rest = batch.filter(pa.array(np.logical_not(hits)))
             lake, table_uuid = self.claims.resolve(rest.column("key"))
@@ -83,10 +91,24 @@ class Probe:
             facts={
                 "metadata_found": found,
                 "optional_found": optional,
+                "side_files": int(side_files),
                 "unneeded_files": unneeded.rows,
                 "unneeded_bytes": unneeded.size_bytes,
             },
         )
+
+    def _beside_live(self, batch: pa.RecordBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Marks the side files of live files."""
+        found = np.zeros(batch.num_rows, bool)
+        at = np.flatnonzero(~hits & pc.match_substring_regex(batch.column("key"), SIDE_FILE).to_numpy(zero_copy_only=False))
+        if len(at):
+            found[at] = self.live.contains(xxhash64(main_files(batch.column("key").take(pa.array(at)))))
+        return found
+
+
+def main_files(keys: pa.Array) -> pa.Array:
+    """Returns the keys of the files that side files stand beside."""
+    return pc.replace_substring_regex(keys, SIDE_FILE, r"\1\2")
 
 
 @dataclass(frozen=True)
@@ -104,13 +126,18 @@ class ListedFiles:
     def found(self, objects: pa.RecordBatch) -> int:
         """Counts how many of the files are among these objects.
 
-        A file whose length was decoded counts only with that length.
+        A file whose length was decoded counts only with that length, and only as the object that
+        was decoded.
         """
         needed = _sought(self.files, self.paths, self.storage)
         at = pc.index_in(objects.column("key"), value_set=needed.column("key"))
-        listed = objects.column("size_bytes").filter(pc.is_valid(at))
-        lengths = needed.column("container_size_bytes").take(at.filter(pc.is_valid(at)))
-        return pc.sum(pc.fill_null(pc.equal(listed, lengths), True)).as_py() or 0
+        listed, needed = objects.filter(pc.is_valid(at)), needed.take(at.filter(pc.is_valid(at)))
+        as_long = pc.fill_null(pc.equal(listed.column("size_bytes"), needed.column("container_size_bytes")), True)
+        same = [
+            etag is None or known is None or etag in known.split(SEVERAL)
+            for etag, known in zip(listed.column("etag").to_pylist(), needed.column("etag").to_pylist(), strict=True)
+        ]
+        return pc.sum(pc.and_(as_long, pa.array(same, pa.bool_()))).as_py() or 0
 
 
 @lru_cache(maxsize=2)

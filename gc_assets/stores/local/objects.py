@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gc_assets.core.errors import StoreError
+from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,6 +55,22 @@ def modified_us(etag: str) -> int | None:
     return int(found[1]) // 1000 if found else None
 
 
+def identity(address: str) -> str | None:
+    """Returns the identity of the file that an address leads to, as `Store.identity` says."""
+    if scheme_of(address) != FILE:
+        return None
+    try:
+        status = Path(os.fsdecode(_raw(address))).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StoreError(
+            f"live file {address}: {error.strerror}, so nobody can tell whether it is a file of a storage under another name; "
+            "make it readable for this process, or mend the link"
+        ) from error
+    return etag_of(status) if stat.S_ISREG(status.st_mode) else None
+
+
 def is_utf8(name: bytes) -> bool:
     if name.isascii():
         return True
@@ -69,7 +86,18 @@ class LocalObjects:
     """`Objects` on local disks."""
 
     def read(self, address: str) -> bytes:
-        return Path(os.fsdecode(_raw(address))).read_bytes()
+        return self.read_identified(address)[0]
+
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        with Path(os.fsdecode(_raw(address))).open("rb") as source:
+            etag = etag_of(os.fstat(source.fileno()))
+            return source.read(), etag
+
+    def identity_at_hand(self, address: str) -> str | None:
+        try:
+            return identity(address)
+        except StoreError:
+            return None
 
     def size(self, address: str) -> int:
         status = Path(os.fsdecode(_raw(address))).stat()

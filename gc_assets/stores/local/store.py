@@ -17,7 +17,8 @@ from gc_assets.stores.local import lease, listing
 from gc_assets.stores.local.delivery import LocalDelivery
 from gc_assets.stores.local.editing import EditableLocalObjects
 from gc_assets.stores.local.examination import examine
-from gc_assets.stores.local.objects import LocalObjects, modified_us
+from gc_assets.stores.local.mounts import find_two_names
+from gc_assets.stores.local.objects import LocalObjects, identity, modified_us
 from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import QUARANTINES, open_quarantine
 from gc_assets.stores.protocol import (
@@ -69,6 +70,13 @@ class LocalStore:
     def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
         return listing.carried_objects(objects, carried)
 
+    @property
+    def has_aliases(self) -> bool:
+        return True
+
+    def identity(self, address: str) -> str | None:
+        return identity(address)
+
     def unfinished(self, before: datetime) -> None:
         """A file is written whole or not there."""
         del before
@@ -99,5 +107,11 @@ class LocalStore:
 
 
 LOCAL: Final = StoreKind(
-    FILE, "file:///data/warehouse/", QUARANTINES, lambda location, _: LocalStore(location), lambda _: EditableLocalObjects(), LocalDelivery
+    FILE,
+    "file:///data/warehouse/",
+    QUARANTINES,
+    lambda location, _: LocalStore(location),
+    lambda _: EditableLocalObjects(),
+    LocalDelivery,
+    two_names=find_two_names,
 )

@@ -33,6 +33,7 @@ _PREFIXES: Final = 50
 _UNSET: Final = frozenset(
     {"NoSuchLifecycleConfiguration", "ObjectLockConfigurationNotFoundError", "ObjectLockConfigurationNotFound", "NotImplemented"}
 )
+_ENDS: Final = ("Expiration", "NoncurrentVersionExpiration")
 _COSTS: Final = {
     "versioned": "a delete marker hides each object; its version bills until it is purged",
     "trash": "each object is copied below .gc-assets/ and deleted; one COPY a file, the copy bills, and early-delete minimums apply twice",
@@ -150,7 +151,7 @@ def _quarantine(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
         yield Finding(storage.name, "quarantine", OK, found)
 
 
-def _setting(bucket: Bucket, storage: StorageConfig, check: str, ask: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
+def _setting(bucket: Bucket, subject: str, check: str, ask: str, unset: str) -> Iterator[Finding | dict[str, Any]]:
     """Yields what a bucket says of one setting, or the finding that it has none or does not tell."""
     try:
         with told(f"s3://{bucket.name}"):
@@ -158,32 +159,53 @@ def _setting(bucket: Bucket, storage: StorageConfig, check: str, ask: str, unset
     except OSError as error:
         code = code_of(error.__cause__) if isinstance(error.__cause__, ClientError) else ""
         if code in _UNSET:
-            yield Finding(storage.name, check, OK, unset)
+            yield Finding(subject, check, OK, unset)
         else:
             found = f"{ask} of bucket {bucket.name} was refused: {error.strerror or error}"
-            yield Finding(storage.name, check, WARN, found, "Allow it to the reading role, or look at the bucket by hand.")
+            yield Finding(subject, check, WARN, found, "Allow it to the reading role, or look at the bucket by hand.")
 
 
 def _lifecycle(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
-    """Warns of the bucket's own rules that may delete what lies in quarantine."""
-    for answer in _setting(bucket, storage, "lifecycle", "get_bucket_lifecycle_configuration", "the bucket has no lifecycle rules"):
+    """Warns of the bucket's own rules that may delete what lies in quarantine. One that does so
+    before a purge is due fails a storage where plans are applied.
+    """
+    for answer in _setting(bucket, storage.name, "lifecycle", "get_bucket_lifecycle_configuration", "the bucket has no lifecycle rules"):
         if isinstance(answer, Finding):
             yield answer
             continue
-        warned = False
-        for rule in answer.get("Rules", []):
-            below = _prefix_of(rule)
-            ends = [name for name in ("Expiration", "NoncurrentVersionExpiration") if _days(rule, name)]
-            if rule.get("Status") == "Enabled" and ends and (below.startswith(bucket.prefix) or bucket.prefix.startswith(below)):
-                said = " and ".join(f"{name} after {_days(rule, name)}" for name in ends)
-                found = (
-                    f"the rule {rule.get('ID', '')!r} of bucket {bucket.name} deletes below {below!r} by {said}, quarantined objects too"
-                )
-                todo = f"Keep it longer than {storage.quarantine_days} days, or leave {bucket.prefix}{RESERVED_PREFIX} and the lakes out."
-                warned = True
-                yield Finding(storage.name, "lifecycle", WARN, found, todo)
-        if not warned:
+        rules = list(_deleting(bucket, answer))
+        for rule, words in rules:
+            soonest = min((days for name in _ENDS if (days := _days_of(rule, name)) is not None), default=0)
+            verdict = FAIL if storage.mode == "apply" and soonest < storage.quarantine_days else WARN
+            todo = f"Keep it longer than {storage.quarantine_days} days, or leave {bucket.prefix}{RESERVED_PREFIX} and the lakes out."
+            yield Finding(storage.name, "lifecycle", verdict, f"{words}, quarantined objects too", todo)
+        if not rules:
             yield Finding(storage.name, "lifecycle", OK, "no lifecycle rule of the bucket deletes here")
+
+
+def examine_state(bucket: Bucket) -> Iterator[Finding]:
+    """As `StoreKind.examine_state` says. What lies there are plans, approvals and the record of
+    quarantine.
+    """
+    for answer in _setting(bucket, "state", "lifecycle", "get_bucket_lifecycle_configuration", "its bucket has no lifecycle rules"):
+        if isinstance(answer, Finding):
+            yield answer
+            continue
+        rules = list(_deleting(bucket, answer))
+        for _, words in rules:
+            yield Finding("state", "lifecycle", FAIL, f"{words}, the state too", f"Leave {bucket.prefix} out of the rule.")
+        if not rules:
+            yield Finding("state", "lifecycle", OK, "no lifecycle rule of its bucket deletes here")
+
+
+def _deleting(bucket: Bucket, answer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yields the enabled rules that delete something below the bucket's prefix, each in words."""
+    for rule in answer.get("Rules", []):
+        below = _prefix_of(rule)
+        ends = [name for name in _ENDS if _days(rule, name)]
+        if rule.get("Status") == "Enabled" and ends and (below.startswith(bucket.prefix) or bucket.prefix.startswith(below)):
+            said = " and ".join(f"{name} after {_days(rule, name)}" for name in ends)
+            yield rule, f"the rule {rule.get('ID', '')!r} of bucket {bucket.name} deletes below {below!r} by {said}"
 
 
 def _prefix_of(rule: dict[str, Any]) -> str:
@@ -195,14 +217,19 @@ def _days(rule: dict[str, Any], name: str) -> str:
     """Returns when a rule ends an object, or nothing where it only removes markers that hide
     nothing.
     """
+    days = _days_of(rule, name)
     said = rule.get(name, {})
-    days = said.get("Days", said.get("NoncurrentDays"))
     return f"{days} days" if days is not None else f"{said['Date']:%F}" if "Date" in said else ""
+
+
+def _days_of(rule: dict[str, Any], name: str) -> int | None:
+    said = rule.get(name, {})
+    return said.get("Days", said.get("NoncurrentDays"))
 
 
 def _lock(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warns of Object Lock: what it holds cannot be purged."""
-    for answer in _setting(bucket, storage, "lock", "get_object_lock_configuration", "the bucket locks no objects"):
+    for answer in _setting(bucket, storage.name, "lock", "get_object_lock_configuration", "the bucket locks no objects"):
         if isinstance(answer, Finding):
             yield answer
             continue

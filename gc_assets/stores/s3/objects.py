@@ -67,7 +67,13 @@ class S3Objects:
         return cls(Places(default=settings))
 
     def read(self, address: str) -> bytes:
-        return self.read_with_etag(address, "read")[0]
+        return self.read_identified(address)[0]
+
+    def read_identified(self, address: str) -> tuple[bytes, str]:
+        return self.read_with_etag(address, "read")
+
+    def identity_at_hand(self, address: str) -> None:
+        del address
 
     def size(self, address: str) -> int:
         with told(address):

@@ -127,10 +127,12 @@ class Versioned:
             return Result(DONE) if resumed else _absent(planned)
         if _is_other(version, planned):
             return _changed(planned, version)
-        markers, below = _under_markers(self.bucket.newest_versions(planned.key, _VERSIONS))
+        versions = self.bucket.newest_versions(planned.key, _VERSIONS)
+        markers, below = _under_markers(versions)
         if not markers and below == planned.version_id:
             return Result(CHANGED, f"purge {planned.key!r}: somebody removed its delete marker, so it is no longer quarantined; left alone")
-        return Deletion(planned, ((planned.key, planned.version_id),))
+        older = [item.version_id for item in _below(versions, planned.version_id)]
+        return Deletion(planned, tuple((planned.key, version_id) for version_id in (planned.version_id, *older)))
 
     def _settled(self, planned: Planned, deleted: Deleted) -> Result:
         """Looks at what a delete has done."""
@@ -287,7 +289,9 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What is left to do for a row: delete these keys and versions, with those of other rows."""
+    """What is left to do for a row: delete these keys and versions, with those of other rows. A
+    purge has the planned version first, and then those below it, which go if they can.
+    """
 
     planned: Planned
     objects: tuple[tuple[str, str | None], ...]
@@ -331,12 +335,32 @@ def _deleted_and_settled(
         if isinstance(step, Result):
             return step
         said = [answers[item] for item in step.objects]
-        refusal = next((deleted for deleted in said if deleted.error is not None), None)
+        needed = said[:1] if step.planned.action == "purge" else said
+        refusal = next((deleted for deleted in needed if deleted.error is not None), None)
         if refusal is not None:
             return _said(step.planned, refusal)
-        return _answer(step.planned, lambda: settle(step.planned, said[0]))
+        result = _answer(step.planned, lambda: settle(step.planned, said[0]))
+        return replace(result, error=_what_lay_below(step, said)) if result.verdict == DONE and len(said) > len(needed) else result
 
     return each([step for _, step in sorted(steps.items())], settled)
+
+
+def _what_lay_below(step: Deletion, said: Sequence[Deleted]) -> str:
+    """Returns what became of the versions below a purged one, by their names."""
+    rows = list(zip((version_id for _, version_id in step.objects[1:]), said[1:], strict=True))
+    gone = [f"version {version_id}" for version_id, deleted in rows if deleted.error is None]
+    kept = [f"version {version_id} ({deleted.error})" for version_id, deleted in rows if deleted.error is not None]
+    went = [f"with it went what lay below it: {', '.join(gone)}"] if gone else []
+    stays = [f"what lay below it stays, under a delete marker: {', '.join(kept)}"] if kept else []
+    return "; ".join(went + stays)
+
+
+def _below(versions: Sequence[Version], version_id: str | None) -> list[Version]:
+    """Returns what lies below a version, none of it newer. Nothing where the version is not among
+    those that were looked at.
+    """
+    at = next((number for number, version in enumerate(versions) if version.version_id == version_id), len(versions))
+    return [version for version in versions[at + 1 :] if version.modified <= versions[at].modified]
 
 
 def _removed(bucket: Bucket, planned: Planned) -> Result:

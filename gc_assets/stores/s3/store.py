@@ -30,7 +30,7 @@ from gc_assets.stores.protocol import (
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.delivery import S3Delivery
-from gc_assets.stores.s3.examination import examine
+from gc_assets.stores.s3.examination import examine, examine_state
 from gc_assets.stores.s3.objects import S3Objects, modified_us
 from gc_assets.stores.s3.probe import probe
 from gc_assets.stores.s3.quarantine import QUARANTINES, open_quarantine
@@ -79,6 +79,13 @@ class S3Store:
         del carried
         return objects.slice(0, 0)
 
+    @property
+    def has_aliases(self) -> bool:
+        return False
+
+    def identity(self, address: str) -> None:
+        del address
+
     def unfinished(self, before: datetime) -> Unfinished:
         return uploads.unfinished(self._bucket, before)
 
@@ -105,4 +112,18 @@ class S3Store:
         return examine(self._bucket, storage, now)
 
 
-S3: Final = StoreKind(SCHEME, "s3://bucket/prefix/", QUARANTINES, S3Store, S3Objects, S3Delivery, ReportedBucket.at, settings="s3")
+def _examine_state(location: str, places: Places) -> Iterator[Finding]:
+    return examine_state(Bucket.of(location, places.s3_of(location)))
+
+
+S3: Final = StoreKind(
+    SCHEME,
+    "s3://bucket/prefix/",
+    QUARANTINES,
+    S3Store,
+    S3Objects,
+    S3Delivery,
+    ReportedBucket.at,
+    settings="s3",
+    examine_state=_examine_state,
+)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import StoreError
-from gc_assets.stores.local.objects import LocalObjects, local_path
+from gc_assets.stores.local.objects import LocalObjects, etag_of, identity, local_path
 from tests.stores.builders import write
 
 OBJECTS = LocalObjects()
@@ -100,3 +100,16 @@ def test_list_fails_on_an_unreadable_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(PermissionError, match="closed"):
         list(OBJECTS.list(f"{tmp_path}/"))
+
+
+def test_the_identity_of_an_address_is_that_of_the_file_it_leads_to(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "broken").symlink_to("nothing")
+    (tmp_path / "loop").symlink_to("loop")
+    assert identity(f"file://{tmp_path}/link") == identity(f"{file}") == etag_of(file.stat())
+    for nothing in (f"{tmp_path}/broken", f"{tmp_path}", f"{file}/below", "s3://bucket/file", "wasbs://c@a/file"):
+        assert identity(nothing) is None
+    with pytest.raises(StoreError, match=r"loop: Too many levels of symbolic links.*mend the link"):
+        identity(f"file://{tmp_path}/loop")

@@ -1,0 +1,79 @@
+"""Finds planned objects that live files name by another address: through a symbolic link, a bind
+mount, or a file system that is mounted twice.
+
+Their own keys are in no live set. They are known by their identity, which the store tells for each
+address that may lead to them: addresses in no storage, and live keys at or below links of other
+storages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.phases import RESTORE
+from gc_assets.stages.mark.live_files import EXTERNAL_SIDE
+from gc_assets.stages.night import Night
+from gc_assets.stages.sweep.evidence import MAX_NAMED, at_links
+from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
+from gc_assets.stages.tables import collect, read_table
+from gc_assets.state.facts import LiveFilesFacts
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
+from gc_assets.stores.protocol import Store
+from gc_assets.stores.store import may_lead_to
+
+_IDENTITIES_DDL: Final = "address string, etag string"
+
+
+def planned_by_alias(
+    spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published], rows: Callable[[], DataFrame]
+) -> list[str]:
+    """Returns the rows of a plan (columns action, key, etag) that would take an object which some
+    lake needs by another address, as sentences. At most `MAX_NAMED` are returned.
+
+    Raises `StoreError` for a live file of which nobody can tell whether it is such an object.
+    """
+    store = night.store(storage_name)
+    if not store.has_aliases:
+        return []
+    frames = [*_outside(spark, night, live), *_behind_links(spark, night, storage_name, live)]
+    if not frames:
+        return []
+    addresses = reduce(DataFrame.unionByName, frames).distinct()
+    taken = rows().filter(F.col("action") != RESTORE).select("key", "etag")
+    found = addresses.mapInArrow(_Identify(store), _IDENTITIES_DDL).join(taken, "etag").select("key", "address").limit(MAX_NAMED)
+    return sorted(f"{row['key']}, which is {row['address']}" for row in collect(found))
+
+
+def _outside(spark: SparkSession, night: Night, live: Sequence[Published]) -> Iterator[DataFrame]:
+    for table in live:
+        if table.facts(LiveFilesFacts).external_files:
+            yield read_table(spark, night.state, LIVE_FILES, table, EXTERNAL_SIDE, columns=["key"]).select(F.col("key").alias("address"))
+
+
+def _behind_links(spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published]) -> Iterator[DataFrame]:
+    """Yields the addresses of the files of other storages that a link stands for or is above of."""
+    for other in may_lead_to(night.storage(storage_name), night.config.storages):
+        needed = [read(spark, night, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]
+        keys = at_links(spark, night, reduce(DataFrame.unionByName, needed), night.table(STORAGE_INVENTORY, other.name))
+        if keys is not None:
+            yield keys.select(F.concat(F.lit(night.resolver().address(other.name, "")), "key").alias("address"))
+
+
+@dataclass(frozen=True)
+class _Identify:
+    """Says which object each address leads to. Runs in executors."""
+
+    store: Store
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            etags = [self.store.identity(address) for address in batch.column("address").to_pylist()]
+            yield batch.append_column("etag", pa.array(etags, pa.string()))

@@ -1,0 +1,95 @@
+"""A container whose bytes are written anew under its name, at equal length: it is read again, or the plan stops."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core.plan import PlanHeader
+from gc_assets.lakes.kinds import KINDS
+from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.stores.local.objects import LocalObjects
+from tests.lakes import toy
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+class Rewritten(Lakehouse):
+    """A lake of one commit that names one of the files `a` and `b`."""
+
+    @property
+    def lake(self) -> Path:
+        return self.warehouse / "toys"
+
+    def name(self, file: str, at: datetime) -> None:
+        """Writes the commit at `at`. Its length is the same whatever file it names."""
+        toy.write(self.lake, "c1", None, days_ago(40), {file: b"bytes"}, "main")
+        os.utime(self.lake / "manifests" / "c1.json", (at.timestamp(),) * 2)
+
+    def sweep(self) -> PlanHeader:
+        night = self.tonight()
+        live_filter(self.spark, night, self.storage)
+        storage_inventory(self.spark, night, self.storage)
+        orphan_files(self.spark, night, self.storage)
+        return header_of(deletion_plan(self.spark, night, self.storage))
+
+
+@pytest.fixture
+def house(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rewritten:
+    monkeypatch.setitem(KINDS, "toy", toy.KIND)
+    house = Rewritten(spark, tmp_path)
+    house.lakes = [toy.ToyConfig(name="toys", kind="toy", location=f"file://{house.lake}")]
+    house.name("b", days_ago(40))
+    house.name("a", days_ago(40))
+    return house
+
+
+def test_a_store_that_tells_identities_has_what_was_rewritten_read_again_before_anything_is_planned(house: Rewritten) -> None:
+    house.now = days_ago(3)
+    house.plan()
+    assert house.planned("toys/data/") == {"b": "quarantine"}
+    house.name("b", days_ago(35))
+    house.now = days_ago(2)
+    assert not house.plan().failed_gates
+    assert house.planned("toys/data/") == {}, "what either object named counts"
+    house.now = days_ago(1)
+    house.plan()
+    assert house.decoded("toys") == [1, 1, 0]
+
+
+def test_what_is_rewritten_after_the_mark_stops_the_plan_by_name_and_is_read_again(house: Rewritten) -> None:
+    house.mark()
+    house.name("b", days_ago(35))
+    refused = house.sweep()
+    assert house.failed_gates(refused) == {"metadata_present"}
+    assert "manifest toys/manifests/c1.json, which was written anew in its place" in refused.failed_gates[0].message
+    assert not house.plan().failed_gates
+    assert house.planned("toys/data/") == {}
+
+
+def test_of_a_store_that_tells_none_the_sweep_sees_it_and_the_next_night_reads(house: Rewritten, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local store, made to tell no identities: a fake of a store that tells them in listings only."""
+    monkeypatch.setattr(LocalObjects, "identity_at_hand", lambda *_: None)
+    house.now = days_ago(5)
+    house.plan()
+    house.name("a", days_ago(35))
+    house.now = days_ago(4)
+    assert not house.plan().failed_gates, "other object, same bytes"
+    house.now = days_ago(3)
+    house.plan()
+    assert house.decoded("toys") == [1, 0, 1]
+    house.name("b", days_ago(34))
+    house.now = days_ago(2)
+    assert house.failed_gates(house.plan()) == {"metadata_present"}
+    house.now = days_ago(1)
+    assert not house.plan().failed_gates
+    assert house.planned("toys/data/") == {}
+    assert house.decoded("toys") == [1, 0, 1, 0, 1]

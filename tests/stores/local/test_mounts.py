@@ -1,0 +1,96 @@
+"""Which directories of storages have two names by the kernel's table of mounts, as recorded on real machines."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gc_assets.stores.local.mounts import find_two_names, parse_mounts, two_names
+
+ROOT = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw"
+TMPFS = "25 27 0:23 / /data/tmp rw - tmpfs tmpfs rw"
+
+
+def names(table: str, **roots: str) -> list[tuple[str, str]]:
+    return [(found.path, found.other_path) for found in two_names(parse_mounts(table), roots)]
+
+
+def test_a_bind_mount_of_another_storage_is_a_second_name() -> None:
+    table = f"{ROOT}\n40 27 254:0 /data/b/x /data/a/mnt rw - ext4 /dev/vda rw"
+    assert names(table, a="/data/a/", b="/data/b/") == [("/data/b/x", "/data/a/mnt")]
+
+
+def test_a_bind_mount_within_one_storage_is_a_second_name() -> None:
+    table = f"{ROOT}\n40 27 254:0 /data/a/x /data/a/y rw - ext4 /dev/vda rw"
+    assert names(table, a="/data/a/") == [("/data/a/x", "/data/a/y")]
+
+
+def test_a_storage_that_is_a_bind_mount_of_a_folder_of_another_is_seen() -> None:
+    table = f"{ROOT}\n40 27 254:0 /data/b/x /mnt/a rw - ext4 /dev/vda rw"
+    assert names(table, a="/mnt/a/lake/", b="/data/b/") == [("/data/b/x/lake", "/mnt/a/lake")]
+
+
+def test_a_file_system_mounted_twice_is_one() -> None:
+    table = f"{ROOT}\n40 27 8:1 / /mnt/one rw - xfs /dev/sda1 rw\n41 27 8:1 / /mnt/two rw - xfs /dev/sda1 rw"
+    assert names(table, a="/mnt/one/", b="/mnt/two/lake/") == [("/mnt/one/lake", "/mnt/two/lake")]
+
+
+def test_an_export_mounted_twice_is_one_whatever_its_device_numbers() -> None:
+    table = f"{ROOT}\n40 27 0:50 / /mnt/one rw - nfs4 nas:/export rw\n41 27 0:51 / /mnt/two rw - nfs4 nas:/export/b rw"
+    assert names(table, a="/mnt/one/", b="/mnt/two/") == [("/mnt/one/b", "/mnt/two")]
+    other = f"{ROOT}\n40 27 0:50 / /mnt/one rw - nfs4 nas:/export rw\n41 27 0:51 / /mnt/two rw - nfs4 other:/export rw"
+    assert names(other, a="/mnt/one/", b="/mnt/two/") == []
+    share = f"{ROOT}\n40 27 0:50 / /mnt/one rw - cifs //nas/s rw\n41 27 0:51 /d /mnt/two rw - cifs //nas/s rw"
+    assert names(share, a="/mnt/one/", b="/mnt/two/") == [("/mnt/one/d", "/mnt/two")]
+
+
+@pytest.mark.parametrize(
+    "mounts",
+    [
+        "",
+        TMPFS,
+        "40 27 0:23 / /data/a/tmp rw - tmpfs tmpfs rw\n41 27 0:24 / /data/b/tmp rw - tmpfs tmpfs rw",
+        "40 27 254:0 /data /data rw shared:1 - ext4 /dev/vda rw",
+        "40 27 254:0 /data/a /data/a rw - ext4 /dev/vda rw",
+        "40 27 254:0 /data/a/x /data/a/x rw - ext4 /dev/vda rw",
+        "40 27 254:0 /elsewhere /data/a/mnt rw - ext4 /dev/vda rw",
+        "40 27 254:0 /data/a/x /srv/x rw - ext4 /dev/vda rw",
+        "40 27 254:0 /var/hosts /etc/hosts rw - ext4 /dev/vda rw",
+        "40 27 254:0 /data/b /data/a/mnt rw - ext4 /dev/vda rw\n41 40 0:23 / /data/a/mnt rw - tmpfs tmpfs rw",
+    ],
+)
+def test_other_mounts_are_no_second_names(mounts: str) -> None:
+    assert names(f"{ROOT}\n{mounts}".strip(), a="/data/a/", b="/data/b/") == []
+
+
+def test_names_with_spaces_and_storages_at_the_root_of_everything_are_understood() -> None:
+    table = f"{ROOT}\n40 27 254:0 /data/my\\040b /data/a/mnt rw - ext4 /dev/vda rw"
+    assert names(table, b="/data/my b/", a="/data/a/") == [("/data/my b", "/data/a/mnt")]
+    assert names(table, all="/") == [("/data/my b", "/data/a/mnt")]
+
+
+@pytest.fixture
+def bound(tmp_path: Path) -> Iterator[Path]:
+    for name in ("a/mnt", "b/x"):
+        (tmp_path / name).mkdir(parents=True)
+    done = subprocess.run(["mount", "--bind", tmp_path / "b/x", tmp_path / "a/mnt"], check=False, capture_output=True)
+    if done.returncode:
+        pytest.skip("only root may mount; the recorded tables above say the same")
+    yield tmp_path
+    subprocess.run(["umount", tmp_path / "a/mnt"], check=True)
+
+
+def test_a_real_bind_mount_is_found_and_a_hidden_one_is_none(bound: Path) -> None:
+    storages = [(name, f"file://{bound}/{name}/") for name in ("a", "b")]
+    found = find_two_names(storages)
+    assert [(item.path, item.other_path) for item in found] == [(f"{bound}/b/x", f"{bound}/a/mnt")]
+    assert find_two_names(storages[:1]) == []
+    subprocess.run(["mount", "-t", "tmpfs", "none", bound / "b"], check=True)
+    try:
+        (bound / "b" / "x").mkdir()
+        assert find_two_names(storages) == []
+    finally:
+        subprocess.run(["umount", bound / "b"], check=True)
