@@ -112,4 +112,5 @@ def _amounts(books: Amounts) -> dict[str, int]:
 def _report(_: Night, published: Published) -> str:
     facts = published.facts(DeletionLogFacts)
     by = f", approved by {facts.approved_by}" if facts.approved_by else ""
-    return f"Plan `{facts.plan_id}`{by}.\n\n" + amounts_table("phase/outcome", facts.books)
+    said = "".join(f"- {word}\n" for word in facts.words)
+    return f"Plan `{facts.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", facts.books)

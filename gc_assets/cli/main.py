@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "explain": ("explain", "Say why a file is kept, planned or gone."),
     "plans": ("plans", "List the plans and what may be done with each."),
     "approve": ("plans", "Approve a plan by name."),
+    "reject": ("plans", "Say no to a plan, by name."),
     "apply": ("plans", "Execute an approved plan."),
     "restore": ("plans", "Put quarantined files back."),
     "forget": ("forget", "Say that a lake is to go, so that its absence no longer stops the plans."),

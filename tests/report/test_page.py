@@ -66,7 +66,8 @@ def storage(**changes: Any) -> StoragePage:
         ),
         "header": header(),
         "status": "ready",
-        "approved_by": None,
+        "words": (),
+        "approvals_missing": "not approved",
         "largest": (PlannedFile("a/b.parquet", "quarantine", "unreferenced", 7),),
         "quarantined": (),
         "before": None,
@@ -146,7 +147,7 @@ def test_no_name_of_other_people_becomes_markup() -> None:
     hostile = storage(
         name=HOSTILE,
         location=HOSTILE,
-        approved_by=HOSTILE,
+        words=(HOSTILE,),
         largest=(PlannedFile(HOSTILE, "quarantine", HOSTILE, 1),),
         steps=(Step(HOSTILE, 1, 1, "total"),),
         problems={HOSTILE: 1},

@@ -32,11 +32,13 @@ from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.plans import (
     StoredPlan,
     execution_directory,
+    has_begun,
     record_finished,
     refuse_gates,
     refuse_historical,
     refuse_other_clock,
     refuse_other_key,
+    refuse_unapproved,
 )
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
@@ -97,7 +99,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     chosen = phases_of(header, phases)
     stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
     stale = stale or night.storage(header.storage).quarantine != header.quarantine
-    owner = plan.approval.by if plan.approval is not None else user_name()
+    owner = plan.verdict.approved_by or user_name()
     lease = take_lease(night, header.storage, night.store(header.storage), header.plan_id, owner)
     recheck = f"{header.plan_id}-{lease.token}"
     with releasing(lease), ExitStack() as afterwards:
@@ -137,7 +139,7 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
 def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
     """Raises `GateRefused` where the configuration or the state forbids to execute the plan."""
     header = plan.header
-    begun = any(item.name == "log.json" for item in night.state.files.list(execution_directory(header)))
+    begun = has_begun(night.state, header)
     too_late = night.clock.now() >= header.apply_before
     storage = night.storage(header.storage)
     refuse_historical(header)
@@ -155,9 +157,8 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
         )
     if tuple(phases) == (RESTORE,):
         return
-    if plan.approval is None:
-        raise GateRefused(f"plan {header.plan_id} is not approved; approve it with `gc-assets approve {header.plan_id[:12]} --by WHO`")
-    refuse_gates(header, plan.approval.overrides)
+    refuse_unapproved(plan)
+    refuse_gates(header, plan.verdict.overrides)
     refuse_other_key(header, night.config)
     if header.policy_digest != night.config.policy_digest() and not begun:
         raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
@@ -230,7 +231,7 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
         gates.lakes_present(earlier.gone(count)),
         gates.storages_apart(night.overlapping_storages()),
     ]
-    overrides = plan.approval.overrides if plan.approval is not None else ()
+    overrides = plan.verdict.overrides
     failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
     if failed and not only_ending:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
@@ -357,13 +358,14 @@ class _Execution:
         The plan is finished where this run executed every phase of it and nothing failed.
         """
         self.lease.check()
-        header, state, approval = self.plan.header, self.night.state, self.plan.approval
+        header, state, verdict = self.plan.header, self.night.state, self.plan.verdict
         of_files = [phase for phase in chosen if phase != EXPIRE]
         facts = DeletionLogFacts(
             plan_id=header.plan_id,
             phases=tuple(chosen),
-            approved_by=approval.by if approval is not None else None,
-            overrides=approval.overrides if approval is not None else (),
+            approved_by=verdict.approved_by,
+            words=verdict.words,
+            overrides=verdict.overrides,
             books=_amounts(self.books, of_files),
             edits={verdict: total.rows for (phase, verdict), total in sorted(self.books.items()) if phase == EXPIRE},
         )
