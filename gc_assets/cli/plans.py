@@ -1,5 +1,5 @@
-"""`gc-assets plans`, `approve`, `reject`, `apply`, `restore`: the deletion protocol, in the order in which a
-person meets it.
+"""`gc-assets plans`, `approve`, `reject`, `apply`, `restore`: the deletion protocol, in the order
+in which a person meets it.
 """
 
 from __future__ import annotations

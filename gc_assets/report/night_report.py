@@ -79,7 +79,8 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class StoragePage:
     """A storage on the page. `header` and `status` are null where the date has no plan yet.
-    `words` are what people said of the plan. `unfinished` tells of uploads in parts that nobody finished, null where there are none.
+    `words` are what people said of the plan. `unfinished` tells of uploads in parts that nobody
+    finished, null where there are none.
     """
 
     name: str
