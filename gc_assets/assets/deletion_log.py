@@ -25,6 +25,7 @@ from gc_assets.resources.collector import Collector
 from gc_assets.stages.delete.apply import apply_plan
 from gc_assets.stages.delete.chosen import chosen, in_mode
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.undoing import undoing_told
 from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
@@ -67,7 +68,7 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
             if applied.edited:
                 for event in edits_told(night, header.expiry_actions):
                     context.log_event(event)
-            return log_told(night, storage.name, {"plan_id": header.plan_id})
+            return log_told(night, storage.name, {"plan_id": header.plan_id, **undoing_told(header, night.config)})
 
     return run
 

@@ -20,6 +20,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.undoing import undoing
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
@@ -102,7 +103,7 @@ def _planned(published: Published) -> Figures:
     return figures
 
 
-def _plan(_: Night, published: Published) -> str:
+def _plan(night: Night, published: Published) -> str:
     header = header_of(published)
     amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
     gates = [f"| {gate.name} | {'passed' if gate.passed else '**refused**'} | {gate.message} |" for gate in header.gates]
@@ -113,6 +114,8 @@ def _plan(_: Night, published: Published) -> str:
             "| action | files | bytes |",
             "|---|--:|--:|",
             *(amounts or ["| nothing to do | 0 | 0 B |"]),
+            "",
+            *(f"- {line}" for line in undoing(header, night.config).lines if header.has_work),
             "",
             _next_step(header),
             "",

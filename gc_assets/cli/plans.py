@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gc_assets.stages.books.plans import ListedPlan, StoredPlan
     from gc_assets.stages.tables import Totals
 
+STATUSES: Final = ("ready", "refused", "approved", "rejected", "applied", "restored", "expired", "historical")
 PLAN_COLUMNS: Final = (
     "plan_id",
     "storage",
@@ -40,9 +41,12 @@ PLAN_COLUMNS: Final = (
 
 @click.command("plans", short_help="List the plans.")
 @click.option("--storage", metavar="N", help="Only of this storage.")
+@click.option(
+    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), metavar="S", help="Only with this status; may be repeated."
+)
 @format_option()
 @common_options
-def plans_command(settings: Settings, storage: str | None, format_: str) -> None:
+def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, ...], format_: str) -> None:
     """Lists the plans, newest first, with what may be done with each.
 
     \b
@@ -53,6 +57,7 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
     Examples:
       gc-assets plans
       gc-assets plans --storage warehouse --format json
+      gc-assets plans --status ready --status refused
     """
     from gc_assets.stages.books.plans import plans
 
@@ -60,7 +65,7 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
     if storage is not None:
         platform.config.storage(storage)
     now = platform.clock.now()
-    found = [_summary(plan, now) for plan in plans(platform.config, storage)]
+    found = [_summary(plan, now) for plan in plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
     elif found:
@@ -81,7 +86,7 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
         ]
         write_table(short, PLAN_COLUMNS)
     if not found:
-        say("There is no plan with anything to do. `gc-assets run` makes one.")
+        say(f"There is no plan {'of this status' if statuses else 'with anything to do'}. `gc-assets run` makes one.")
 
 
 _BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record. It is a name and no login.")
@@ -108,13 +113,15 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
       gc-assets approve 3f9c2a71d004 --by ada --override live_drop
     """
     from gc_assets.stages.books.plans import approve, find_plan
+    from gc_assets.stages.read.undoing import apply_command
 
     platform = settings.platform()
     word = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
     plan = find_plan(platform.config, word.plan_id)
     _print_word(plan, word, format_)
+    _say_undoing(platform, plan)
     if plan.verdict.missing is None:
-        say(f"Next: gc-assets apply {word.plan_id[:12]}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
+        say(f"Next: {apply_command(plan.header, platform.config)}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
     elif plan.verdict.rejections:
         say(f"It stays {plan.verdict.missing}. It can be applied once the same name approves it.")
     else:
@@ -141,6 +148,13 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
     platform = settings.platform()
     word = reject(platform.config, platform.clock, plan_id, by, comment)
     _print_word(find_plan(platform.config, word.plan_id), word, format_)
+
+
+def _say_undoing(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
+    from gc_assets.stages.read.undoing import undoing
+
+    for line in undoing(plan.header, platform.config, restored=restored).lines:
+        say(line)
 
 
 def _print_word(plan: StoredPlan, word: Word, format_: str) -> None:
@@ -194,8 +208,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         raise click.exceptions.Exit(1)
     if ("expire", "done") in applied.books:
         say("History was edited: `gc-assets show expiry_log` lists the edits.")
-    if ("quarantine", "done") in applied.books:
-        say(f"To undo: gc-assets restore --plan {plan.header.plan_id[:12]}")
+    _say_undoing(platform, plan)
 
 
 @click.command("restore", short_help="Put quarantined files back.")
@@ -258,6 +271,8 @@ def restore_command(
 
         undone_by = f"--history undoes those of {undoing_titles()}"
         say(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
+    if plan is not None and shown:
+        _say_undoing(platform, plan, restored=whole)
     if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)

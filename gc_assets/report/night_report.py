@@ -90,6 +90,8 @@ class StoragePage:
     status: str | None
     words: tuple[str, ...]
     approvals_missing: str | None
+    undoing: tuple[str, ...]
+    apply_command: str
     largest: tuple[PlannedFile, ...]
     quarantined: tuple[Quarantined, ...]
     before: date | None

@@ -68,6 +68,8 @@ def storage(**changes: Any) -> StoragePage:
         "status": "ready",
         "words": (),
         "approvals_missing": "not approved",
+        "undoing": ("Can be undone: it.", "Cannot be undone: nothing.", "Becomes free: 2 GB."),
+        "apply_command": "gc-assets apply 0123 --mode apply",
         "largest": (PlannedFile("a/b.parquet", "quarantine", "unreferenced", 7),),
         "quarantined": (),
         "before": None,
@@ -164,12 +166,18 @@ def test_the_page_runs_nothing_and_loads_nothing() -> None:
     assert not [attributes for _, attributes in tags if {"src", "href", "action"} & set(attributes)]
 
 
+def test_what_cannot_be_undone_stands_where_one_approves() -> None:
+    text = page()
+    said = [text.index(f"<li>{line}</li>") for line in storage().undoing]
+    assert said == sorted(said)
+    assert said[-1] < text.index("gc-assets approve")
+
+
 @pytest.mark.parametrize(
     "status, said",
     [
         ("ready", "gc-assets approve {id} --by YOUR_NAME"),
-        ("approved", "gc-assets apply {id}"),
-        ("applied", "gc-assets restore --plan {id}"),
+        ("approved", "gc-assets apply 0123 --mode apply"),
         ("expired", "gc-assets run"),
     ],
 )
