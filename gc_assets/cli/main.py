@@ -7,6 +7,7 @@ Commands are imported when they are called, so that help and wrong usage answer 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -38,6 +39,9 @@ COMMANDS: Final = {
 }
 
 
+INTERRUPTED: Final = "interrupted. What was done so far is whole and on record; the same command goes on from there."
+
+
 class Commands(click.Group):
     """Lists the commands in the order of a night, and imports a command only to run it."""
 
@@ -63,6 +67,9 @@ class Commands(click.Group):
             if settings.verbose:
                 traceback.print_exc()
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo(f"gc-assets: {INTERRUPTED}", err=True)
+            ctx.exit(1)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  (the last stop: every end of a command is a message and an exit code)
@@ -100,8 +107,13 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
         settings.be_verbose(ctx)
 
 
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+
+
 def main() -> None:
     """The console script."""
+    logging.getLogger().addFilter(_is_no_interrupt)  # py4j logs the trace of an interrupted call by the root logger
     try:
         cli(prog_name="gc-assets")
     except BrokenPipeError:  # the reader (head, less) has seen enough
