@@ -110,6 +110,12 @@ class LakeConfig(Model):
         """
         return None
 
+    def completed(self) -> Self:
+        """Returns the same lake with what the kind's library adds by itself, from files or
+        variables of its own.
+        """
+        return self
+
     def anchored(self, anchor: Anchor) -> Self:
         """Returns the same lake with its relative paths made absolute."""
         del anchor
