@@ -33,6 +33,7 @@ from gc_assets.stages.books.plans import (
     StoredPlan,
     execution_directory,
     has_begun,
+    plans,
     record_finished,
     refuse_gates,
     refuse_historical,
@@ -103,6 +104,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     lease = take_lease(night, header.storage, night.store(header.storage), header.plan_id, owner)
     recheck = f"{header.plan_id}-{lease.token}"
     with releasing(lease), ExitStack() as afterwards:
+        _forget_dead(night, header.storage, lease.token)
         afterwards.callback(_forget, state, recheck)
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
         fresh = _marked(spark, night, plan, recheck, only_ending=stale)
@@ -409,6 +411,18 @@ def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], 
     lines += [f"{header.plan_id},{phase},{outcome},{total.rows},{total.size_bytes}" for (phase, outcome), total in sorted(books.items())]
     path = f"{header.storage}/{DELETION_LOG.name}/stats/{header.run_date.isoformat()}.csv"
     state.files.replace(path, ("\n".join(lines) + "\n").encode())
+
+
+def _forget_dead(night: Night, storage_name: str, token: int) -> None:
+    """Removes the marks of applies of the storage that were killed. A lease with an older token is
+    over, so nobody reads or writes them any more.
+    """
+    left = [name.rpartition("-") for name in night.state.files.directories(RECHECK)]
+    dead = [(plan_id, number) for plan_id, _, number in left if number.isdecimal() and int(number) < token]
+    ours = {plan.header.plan_id for plan in plans(night.config, storage_name, empty=True)} if dead else set[str]()
+    for plan_id, number in dead:
+        if plan_id in ours:
+            _forget(night.state, f"{plan_id}-{number}")
 
 
 def _forget(state: State, recheck: str) -> None:
