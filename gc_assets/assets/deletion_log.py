@@ -14,6 +14,7 @@ import dagster as dg
 from gc_assets.assets.box import LakeConfig, RunDates, keys_of, spec_of, step
 from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Figures, key_of, materialized
 from gc_assets.assets.step_log import lines_in
 from gc_assets.assets.waterfalls import amounts_table
@@ -112,6 +113,6 @@ def _amounts(books: Amounts) -> dict[str, int]:
 
 def _report(_: Night, published: Published) -> str:
     facts = published.facts(DeletionLogFacts)
-    by = f", approved by {facts.approved_by}" if facts.approved_by else ""
-    said = "".join(f"- {word}\n" for word in facts.words)
+    by = f", approved by {plain(facts.approved_by)}" if facts.approved_by else ""
+    said = "".join(f"- {plain(str(word))}\n" for word in facts.words)
     return f"Plan `{facts.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", facts.books)
