@@ -48,7 +48,7 @@ def undoing(header: PlanHeader, config: Config, *, restored: bool = False) -> Un
     return Undoing(
         _joined(_can(header, aside, undoable, days, restored=restored)),
         _joined(_cannot(header, purged, edits)),
-        _joined(_free(header, Amount() if restored else aside, purged, days)),
+        _joined(_free(Amount() if restored else aside, purged, days)),
     )
 
 
@@ -91,7 +91,7 @@ def _cannot(header: PlanHeader, purged: Amount, edits: Iterable[tuple[str, int, 
         yield "quarantine is deferred, so files stay where they are and the plan that purges them deletes them there, for good"
 
 
-def _free(header: PlanHeader, aside: Amount, purged: Amount, days: int | None) -> Iterator[str]:
+def _free(aside: Amount, purged: Amount, days: int | None) -> Iterator[str]:
     if purged.files:
         yield f"{format_bytes(purged.bytes)} at once, by the purge"
     if aside.files:
