@@ -121,7 +121,7 @@ class IcebergLakeConfig(LakeConfig):
             return self
         found = Config().get_catalog_config(self.catalog_name) or {}
         known = {key for key, value in self.catalog.items() if value.get_secret_value()}
-        added = {str(key): str(value) for key, value in found.items() if value is not None and key not in known}
+        added = {str(key): str(value) for key, value in found.items() if key not in known}
         lake = self.model_copy(update={"catalog": self.catalog | {key: SecretStr(value) for key, value in added.items()}})
         lake._merged_in = tuple(sorted(added))
         return lake
