@@ -108,12 +108,20 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+    """Returns false for what py4j logs of a call that Ctrl-C interrupted, or that was made while it
+    interrupted another one.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):
+            return False
+        error = error.__context__
+    return True
 
 
 def main() -> None:
     """The console script."""
-    logging.getLogger().addFilter(_is_no_interrupt)  # py4j logs the trace of an interrupted call by the root logger
+    logging.getLogger().addFilter(_is_no_interrupt)  # py4j logs by the root logger
     try:
         cli(prog_name="gc-assets")
     except BrokenPipeError:  # the reader (head, less) has seen enough
