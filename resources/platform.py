@@ -61,7 +61,9 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
     clock = clock_of(environment)
     if clock.fixed is not None:
         unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
-    return Platform(load_config(path, environment, config_models(), floor, unsupported), clock, tuple(unsafe), path)
+    config = load_config(path, environment, config_models(), floor, unsupported)
+    config = config.model_copy(update={"lakes": tuple(lake.completed() for lake in config.lakes)})
+    return Platform(config, clock, tuple(unsafe), path)
 
 
 def clock_of(environment: Mapping[str, str]) -> Clock:

@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
+from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.java import ensure_java_home
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for
@@ -77,7 +78,8 @@ class SparkRuntime(dg.ConfigurableResource):
         local = self.remote.startswith("local")
         if local:
             ensure_java_home()
-            os.environ.setdefault("SPARK_LOCAL_CONNECT_REUSE", "1")
+            os.environ.setdefault(REUSE, "1")
+            keep_apart(os.environ)
         builder = SparkSession.builder.remote(self.remote).appName("gc-assets")
         settings = {**(DRIVER_CONF if local else {}), **STAGE_CONF, **self.conf}
         for key, value in settings.items():

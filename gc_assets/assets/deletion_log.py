@@ -14,6 +14,7 @@ import dagster as dg
 from gc_assets.assets.box import LakeConfig, RunDates, keys_of, spec_of, step
 from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Figures, key_of, materialized
 from gc_assets.assets.step_log import lines_in
 from gc_assets.assets.waterfalls import amounts_table
@@ -25,6 +26,7 @@ from gc_assets.resources.collector import Collector
 from gc_assets.stages.delete.apply import apply_plan
 from gc_assets.stages.delete.chosen import chosen, in_mode
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.undoing import undoing_told
 from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
@@ -67,7 +69,7 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
             if applied.edited:
                 for event in edits_told(night, header.expiry_actions):
                     context.log_event(event)
-            return log_told(night, storage.name, {"plan_id": header.plan_id})
+            return log_told(night, storage.name, {"plan_id": header.plan_id, **undoing_told(header, night.config)})
 
     return run
 
@@ -111,5 +113,6 @@ def _amounts(books: Amounts) -> dict[str, int]:
 
 def _report(_: Night, published: Published) -> str:
     facts = published.facts(DeletionLogFacts)
-    by = f", approved by {facts.approved_by}" if facts.approved_by else ""
-    return f"Plan `{facts.plan_id}`{by}.\n\n" + amounts_table("phase/outcome", facts.books)
+    by = f", approved by {plain(facts.approved_by)}" if facts.approved_by else ""
+    said = "".join(f"- {plain(str(word))}\n" for word in facts.words)
+    return f"Plan `{facts.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", facts.books)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.assets.markdown import plain
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.report.drawing import history_svg, standing_alone
 from gc_assets.report.lakes import histories
@@ -34,7 +35,9 @@ def history_markdown(night: Night, published: Published) -> str:
     for row in rows.group_by(["table_name", "state"]).aggregate([([], "count_all")]).to_pylist():
         counts.setdefault(row["table_name"] or published.receipt.group, Counter())[row["state"]] += row["count_all"]
     shown = sorted(counts.items(), key=lambda item: (-item[1][EXPIRED], item[0]))[:TABLES_SHOWN]
-    lines = [f"| {name} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |" for name, count in shown]
+    lines = [
+        f"| {plain(name)} | {count.total():,} | {count[RETAINED]:,} | {count[EXPIRED]:,} | {count[DANGLING]:,} |" for name, count in shown
+    ]
     left_out = [f"\nand {len(counts) - len(shown):,} more tables"] if len(counts) > len(shown) else []
     table = ["| history | commits before | retained after | expired | dangling |", "|---|--:|--:|--:|--:|", *lines, *left_out]
     return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
@@ -46,8 +49,8 @@ def drawings_markdown(night: Night, expiry: Published) -> str:
     refs, reachable = (night.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
     changed = [history for history in histories(night, lake, refs, reachable, expiry) if history.changes]
     drawn = [
-        f"**{history.name}** {when}\n\n![{history.name} {when}]({data_uri(standing_alone(history_svg(history, after=after)))})"
-        for history in changed[:DRAWN]
+        f"**{name}** {when}\n\n![{name} {when}]({data_uri(standing_alone(history_svg(history, after=after)))})"
+        for name, history in ((plain(history.name), history) for history in changed[:DRAWN])
         for when, after in (("now", False), ("after expiry", True))
     ]
     more = [f"and {len(changed) - DRAWN:,} more histories"] if len(changed) > DRAWN else []
@@ -62,7 +65,7 @@ def expiry_markdown(night: Night, published: Published) -> str:
         return "The history stays as it is."
     counted = rows.group_by(["table_name", "action"]).aggregate([([], "count_all")]).to_pylist()
     shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:TABLES_SHOWN]
-    lines = [f"| {row['table_name'] or published.receipt.group} | {row['action']} | {row['count_all']:,} |" for row in shown]
+    lines = [f"| {plain(row['table_name'] or published.receipt.group)} | {row['action']} | {row['count_all']:,} |" for row in shown]
     return "\n".join(
         ["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(night, published)]
     )
@@ -70,14 +73,14 @@ def expiry_markdown(night: Night, published: Published) -> str:
 
 def _notes(published: Published) -> list[str]:
     notes = published.facts(ReachableSnapshotsFacts).notes
-    return [f"- {note}" for note in notes[:TABLES_SHOWN]]
+    return [f"- {plain(note)}" for note in notes[:TABLES_SHOWN]]
 
 
 def _reasons(rows: pa.Table) -> list[str]:
     counts: list[dict[str, Any]] = pc.value_counts(rows.column("reason")).to_pylist()
     often = sorted(counts, key=lambda item: (-item["counts"], item["values"]))[:REASONS_SHOWN]
     return (
-        ["Why:", "", "| reason | commits |", "|---|--:|", *(f"| {item['values']} | {item['counts']:,} |" for item in often)]
+        ["Why:", "", "| reason | commits |", "|---|--:|", *(f"| {plain(item['values'])} | {item['counts']:,} |" for item in often)]
         if often
         else []
     )

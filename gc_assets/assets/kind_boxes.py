@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from gc_assets.assets.box import Box, LakeConfig, Shown
+from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Figures
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import KindBox
@@ -62,7 +63,7 @@ def _potential(published: Published) -> Figures:
 
 
 def _notes(_: Night, published: Published) -> str:
-    return "\n".join(f"- {note}" for note in published.facts(PotentialCommitsFacts).notes)
+    return "\n".join(f"- {plain(note)}" for note in published.facts(PotentialCommitsFacts).notes)
 
 
 def _released(published: Published) -> Figures:

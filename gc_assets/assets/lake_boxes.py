@@ -10,6 +10,7 @@ from gc_assets.assets.box import Box, LakeConfig, RunDates, Shown, asset_of, has
 from gc_assets.assets.checks import COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, RECEIPT
 from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
 from gc_assets.assets.kind_boxes import kind_boxes
+from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Figures
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
@@ -74,7 +75,7 @@ def _frozen(_: Night, published: Published) -> str:
         lines.append("**Historical**: frozen on another day than its own. Its plan can be shown and never applied.")
     if facts.rehearsal:
         lines.append("**Rehearsal**: the clock was set by hand.")
-    return "\n\n".join(lines + [f"- {note}" for note in facts.notes])
+    return "\n\n".join(lines + [f"- {plain(note)}" for note in facts.notes])
 
 
 def _commits(published: Published) -> Figures:
@@ -117,7 +118,7 @@ def _live(published: Published) -> Figures:
 
 def _by_kind(_: Night, published: Published) -> str:
     facts = published.facts(LiveFilesFacts)
-    return "\n\n".join([amounts_table("Kind of file", facts.by_kind), *(f"- {note}" for note in facts.notes)])
+    return "\n\n".join([amounts_table("Kind of file", facts.by_kind), *(f"- {plain(note)}" for note in facts.notes)])
 
 
 LAKE_BOXES: Final = (

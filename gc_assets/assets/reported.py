@@ -7,8 +7,9 @@ They belong to no run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import dagster as dg
 
@@ -17,6 +18,7 @@ from gc_assets.assets.results import key_of
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.delete.apply import Applied
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.undoing import undoing_told
 from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG
@@ -30,7 +32,7 @@ def report_plan(night: Night, header: PlanHeader, applied: Applied) -> None:
     """
     of_plan = replace(night, run_date=header.run_date)
     edits = edits_told(of_plan, header.expiry_actions) if applied.edited else ()
-    log = _log_events(of_plan, header.storage, header.plan_id) if applied.published is not None else ()
+    log = _log_events(of_plan, header.storage, header.plan_id, undoing_told(header, night.config)) if applied.published is not None else ()
     _report([*edits, *log])
 
 
@@ -44,8 +46,8 @@ def report_undone(night: Night, header: PlanHeader) -> None:
     _report(list(edits_told(replace(night, run_date=header.run_date), header.expiry_actions)))
 
 
-def _log_events(night: Night, storage_name: str, plan_id: str) -> Iterator[Event]:
-    told = log_told(night, storage_name, {"plan_id": plan_id})
+def _log_events(night: Night, storage_name: str, plan_id: str, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
+    told = log_told(night, storage_name, {"plan_id": plan_id, **said})
     key, partition = key_of(storage_name, DELETION_LOG), night.run_date.isoformat()
     version = {"dagster/data_version": told.data_version.value} if told.data_version is not None else {}
     yield dg.AssetMaterialization(key, metadata=told.metadata, partition=partition, tags=version)

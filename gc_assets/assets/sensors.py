@@ -54,5 +54,5 @@ def _request(plan: ListedPlan) -> dg.RunRequest:
         partition_key=header.run_date.isoformat(),
         asset_selection=[key_of(header.storage, DELETION_LOG)],
         run_config=dg.RunConfig(ops={f"{header.storage}__{DELETION_LOG.name}": ApplyPlan(plan_id=header.plan_id)}),
-        tags={"gc/plan_id": header.plan_id, "gc/approved_by": plan.approval.by if plan.approval is not None else ""},
+        tags={"gc/plan_id": header.plan_id, "gc/approved_by": plan.verdict.approved_by or ""},
     )

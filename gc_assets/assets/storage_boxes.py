@@ -12,6 +12,7 @@ import dagster as dg
 from gc_assets.assets.box import Box, LakeConfig, RunDates, Shown, asset_of, keys_of
 from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
+from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Figures
 from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
 from gc_assets.config.models import StorageConfig
@@ -20,6 +21,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.undoing import undoing
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
@@ -65,7 +67,7 @@ def _problems(_: Night, published: Published) -> str:
     read = f"Read from the report {facts.report}, of {facts.report_as_of.isoformat()}. " if facts.report and facts.report_as_of else ""
     if not problems:
         return f"{read}Everything that was met is a plain file."
-    rows = [f"| `{item.key}` | {item.kind} | {item.detail} |" for item in problems]
+    rows = [f"| {plain(item.key)} | {plain(item.kind)} | {plain(item.detail)} |" for item in problems]
     return "\n".join([f"{read}Kept, never candidates:", "", "| where | what | found |", "|---|---|---|", *rows])
 
 
@@ -111,17 +113,19 @@ def _planned(published: Published) -> Figures:
     return figures
 
 
-def _plan(_: Night, published: Published) -> str:
+def _plan(night: Night, published: Published) -> str:
     header = header_of(published)
     amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
-    gates = [f"| {gate.name} | {'passed' if gate.passed else '**refused**'} | {gate.message} |" for gate in header.gates]
+    gates = [f"| {plain(gate.name)} | {'passed' if gate.passed else '**refused**'} | {plain(gate.message)} |" for gate in header.gates]
     return "\n".join(
         [
-            f"Plan `{header.plan_id}` for `{header.location}`",
+            f"Plan `{header.plan_id}` for {plain(header.location)}",
             "",
             "| action | files | bytes |",
             "|---|--:|--:|",
             *(amounts or ["| nothing to do | 0 | 0 B |"]),
+            "",
+            *(f"- {plain(line)}" for line in undoing(header, night.config).lines if header.has_work),
             "",
             _next_step(header),
             "",

@@ -4,6 +4,7 @@ bytes.
 
 from __future__ import annotations
 
+from gc_assets.assets.markdown import plain
 from gc_assets.core.units import format_bytes
 from gc_assets.report.shares import Amounts, steps_of
 from gc_assets.report.waterfall import data_uri, waterfall_svg
@@ -18,5 +19,5 @@ def waterfall_markdown(orphans: OrphanFilesFacts) -> str:
 
 
 def amounts_table(title: str, amounts: Amounts) -> str:
-    rows = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in amounts.items()]
+    rows = [f"| {plain(name)} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in amounts.items()]
     return "\n".join([f"| {title} | files | bytes |", "|---|--:|--:|", *rows])

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
@@ -72,8 +75,31 @@ def spark_of(platform: Platform, *, verbose: bool = False) -> SparkSession:
 
 def opened(runtime: SparkRuntime, *, verbose: bool = False) -> SparkSession:
     """Returns the runtime's session, opened without Spark's chatter unless `verbose`."""
-    with nullcontext() if verbose else _quiet_children():
+    with _whole(), nullcontext() if verbose else _quiet_children():
         return runtime.session()
+
+
+@contextmanager
+def _whole() -> Generator[None]:
+    """Lets Ctrl-C wait for the end of the block. A Java that is interrupted while it starts would
+    stay behind.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        pressed.append(number)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is note:  # Spark puts a handler of its own there, which stops its jobs
+            signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -51,6 +51,7 @@ def lines(item: Explanation) -> list[str]:
     for depth, link in enumerate(item.chain):
         detail = f"  ({printable(link.detail)})" if link.detail else ""
         text.append(f"  {'  ' * depth}{'└ ' if depth else ''}{link.what} {printable(link.name)}{detail}")
+    text += [f"  plan {word['plan_id'][:12]} {printable(word['text'])}" for word in item.words]
     for row in item.history:
         error = f": {printable(row['error'])}" if row["error"] else ""
         text.append(f"  {cell(row['at'])} {row['phase']} {row['outcome']} by plan {row['plan_id'][:12]}{error}")

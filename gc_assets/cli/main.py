@@ -7,6 +7,7 @@ Commands are imported when they are called, so that help and wrong usage answer 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
@@ -29,12 +30,16 @@ COMMANDS: Final = {
     "explain": ("explain", "Say why a file is kept, planned or gone."),
     "plans": ("plans", "List the plans and what may be done with each."),
     "approve": ("plans", "Approve a plan by name."),
+    "reject": ("plans", "Say no to a plan, by name."),
     "apply": ("plans", "Execute an approved plan."),
     "restore": ("plans", "Put quarantined files back."),
     "forget": ("forget", "Say that a lake is to go, so that its absence no longer stops the plans."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "prune": ("prune", "Remove old run directories from the state."),
 }
+
+
+INTERRUPTED: Final = "interrupted. What was done so far is whole and on record; the same command goes on from there."
 
 
 class Commands(click.Group):
@@ -62,6 +67,9 @@ class Commands(click.Group):
             if settings.verbose:
                 traceback.print_exc()
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo(f"gc-assets: {INTERRUPTED}", err=True)
+            ctx.exit(1)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  (the last stop: every end of a command is a message and an exit code)
@@ -99,8 +107,21 @@ def cli(ctx: click.Context, config: str | None, verbose: bool) -> None:
         settings.be_verbose(ctx)
 
 
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Returns false for what py4j logs of a call that Ctrl-C interrupted, or that was made while it
+    interrupted another one.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):
+            return False
+        error = error.__context__
+    return True
+
+
 def main() -> None:
     """The console script."""
+    logging.getLogger().addFilter(_is_no_interrupt)  # py4j logs by the root logger
     try:
         cli(prog_name="gc-assets")
     except BrokenPipeError:  # the reader (head, less) has seen enough

@@ -146,6 +146,8 @@ def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None
         told = failure.user_failure_data
         if told is not None and told.description is not None:
             raise _own_error(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
+        if failure.error is not None and failure.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
+            raise KeyboardInterrupt
         group, _, asset = event.node_name.partition("__")
         if asset == DELETION_PLAN.name and group in refused:
             continue

@@ -1,5 +1,5 @@
-"""`gc-assets plans`, `approve`, `apply`, `restore`: the deletion protocol, in the order in which a
-person meets it.
+"""`gc-assets plans`, `approve`, `reject`, `apply`, `restore`: the deletion protocol, in the order
+in which a person meets it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, spark_of, with_mode
-from gc_assets.cli.output import say, write_json, write_table
+from gc_assets.cli.output import printable, say, write_json, write_table
 from gc_assets.cli.page import show_applied, show_restored, show_undone
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES
@@ -18,10 +18,12 @@ from gc_assets.core.phases import PHASES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from gc_assets.core.approvals import Word
     from gc_assets.resources.platform import Platform
-    from gc_assets.stages.books.plans import ListedPlan
+    from gc_assets.stages.books.plans import ListedPlan, StoredPlan
     from gc_assets.stages.tables import Totals
 
+STATUSES: Final = ("ready", "refused", "approved", "rejected", "applied", "restored", "expired", "historical")
 PLAN_COLUMNS: Final = (
     "plan_id",
     "storage",
@@ -32,26 +34,30 @@ PLAN_COLUMNS: Final = (
     "actions",
     "edits",
     "refused_by",
-    "approved_by",
+    "said",
     "until",
 )
 
 
 @click.command("plans", short_help="List the plans.")
 @click.option("--storage", metavar="N", help="Only of this storage.")
+@click.option(
+    "--status", "statuses", multiple=True, type=click.Choice(STATUSES), metavar="S", help="Only with this status; may be repeated."
+)
 @format_option()
 @common_options
-def plans_command(settings: Settings, storage: str | None, format_: str) -> None:
+def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, ...], format_: str) -> None:
     """Lists the plans, newest first, with what may be done with each.
 
     \b
-    Status: ready (may be approved), refused (by a gate), approved, applied, restored,
-    expired (too old), historical (an analysis of a past date, never applied).
+    Status: ready (may be approved), refused (by a gate), approved, rejected, applied,
+    restored, expired (too old), historical (an analysis of a past date, never applied).
 
     \b
     Examples:
       gc-assets plans
       gc-assets plans --storage warehouse --format json
+      gc-assets plans --status ready --status refused
     """
     from gc_assets.stages.books.plans import plans
 
@@ -59,7 +65,7 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
     if storage is not None:
         platform.config.storage(storage)
     now = platform.clock.now()
-    found = [_summary(plan, now) for plan in plans(platform.config, storage)]
+    found = [_summary(plan, now) for plan in plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
     elif found:
@@ -73,42 +79,90 @@ def plans_command(settings: Settings, storage: str | None, format_: str) -> None
                 "actions": ", ".join(f"{name} {files:,}" for name, files in row["actions"].items()),
                 "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
                 "refused_by": ", ".join(row["refused_by"]),
+                "said": "; ".join(row["said"]),
                 "until": row["until"] and row["until"].replace(microsecond=0),
             }
             for row in found
         ]
         write_table(short, PLAN_COLUMNS)
     if not found:
-        say("There is no plan with anything to do. `gc-assets run` makes one.")
+        say(f"There is no plan {'of this status' if statuses else 'with anything to do'}. `gc-assets run` makes one.")
+
+
+_BY: Final = click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record. It is a name and no login.")
+_COMMENT: Final = click.option("--comment", default="", metavar="TEXT", help="Why; it goes on record.")
 
 
 @click.command("approve", short_help="Approve a plan by name.")
 @click.argument("plan_id")
-@click.option("--by", required=True, metavar="WHO", help="Your name; it goes on record.")
+@_BY
 @click.option("--override", "overrides", multiple=True, metavar="GATE", help="Pass over this failed gate; recorded. May be repeated.")
+@_COMMENT
 @format_option()
 @common_options
-def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], format_: str) -> None:
+def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[str, ...], comment: str, format_: str) -> None:
     """Records your yes to exactly this plan: its id is the digest of everything in it. Changes no
     lake.
 
-    The first characters of the id are enough (8 at least).
+    What others said of the plan stays. Where the storage asks for two approvals, two names have to
+    give them. The first characters of the id are enough (8 at least).
 
     \b
     Examples:
-      gc-assets approve 3f9c2a71d004 --by ada
+      gc-assets approve 3f9c2a71d004 --by ada --comment "as agreed with the owners"
       gc-assets approve 3f9c2a71d004 --by ada --override live_drop
     """
     from gc_assets.stages.books.plans import approve, find_plan
+    from gc_assets.stages.read.undoing import apply_command
 
     platform = settings.platform()
-    approval = approve(platform.config, platform.clock, plan_id, by, overrides)
-    header = find_plan(platform.config, approval.plan_id).header
-    if format_ == "json":
-        write_json([{**approval.model_dump(mode="json"), "storage": header.storage, "apply_before": header.apply_before}])
+    word = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
+    plan = find_plan(platform.config, word.plan_id)
+    _print_word(plan, word, format_)
+    _say_undoing(platform, plan)
+    if plan.verdict.missing is None:
+        say(f"Next: {apply_command(plan.header, platform.config)}   (until {plan.header.apply_before:%Y-%m-%d %H:%M}Z)")
+    elif plan.verdict.rejections:
+        say(f"It stays {plan.verdict.missing}. It can be applied once the same name approves it.")
     else:
-        click.echo(f"{header.storage}: plan {approval.plan_id} approved by {approval.by}")
-    say(f"Next: gc-assets apply {approval.plan_id[:12]}   (until {header.apply_before:%Y-%m-%d %H:%M}Z)")
+        until = f"(until {plan.header.approve_before:%Y-%m-%d %H:%M}Z)"
+        say(f"It is {plan.verdict.missing}. Next: gc-assets approve {word.plan_id[:12]} --by ANOTHER_NAME   {until}")
+
+
+@click.command("reject", short_help="Say no to a plan, by name.")
+@click.argument("plan_id")
+@_BY
+@_COMMENT
+@format_option()
+@common_options
+def reject_command(settings: Settings, plan_id: str, by: str, comment: str, format_: str) -> None:
+    """Records your no to a plan. It cannot be applied, whoever approves it, until the same name
+    does.
+
+    \b
+    Examples:
+      gc-assets reject 3f9c2a71d004 --by ada --comment "orders is being migrated"
+    """
+    from gc_assets.stages.books.plans import find_plan, reject
+
+    platform = settings.platform()
+    word = reject(platform.config, platform.clock, plan_id, by, comment)
+    _print_word(find_plan(platform.config, word.plan_id), word, format_)
+
+
+def _say_undoing(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
+    from gc_assets.stages.read.undoing import undoing
+
+    for line in undoing(plan.header, platform.config, restored=restored).lines:
+        say(line)
+
+
+def _print_word(plan: StoredPlan, word: Word, format_: str) -> None:
+    if format_ == "json":
+        row = {**word.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
+        write_json([{**row, "status": plan.status_at(word.at), "approvals_needed": plan.verdict.needed}])
+    else:
+        click.echo(f"{plan.header.storage}: plan {word.plan_id} {printable(str(word))}")
 
 
 @click.command("apply", short_help="Execute an approved plan.")
@@ -154,8 +208,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         raise click.exceptions.Exit(1)
     if ("expire", "done") in applied.books:
         say("History was edited: `gc-assets show expiry_log` lists the edits.")
-    if ("quarantine", "done") in applied.books:
-        say(f"To undo: gc-assets restore --plan {plan.header.plan_id[:12]}")
+    _say_undoing(platform, plan)
 
 
 @click.command("restore", short_help="Put quarantined files back.")
@@ -218,6 +271,8 @@ def restore_command(
 
         undone_by = f"--history undoes those of {undoing_titles()}"
         say(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
+    if plan is not None and shown:
+        _say_undoing(platform, plan, restored=whole)
     if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)
@@ -257,8 +312,11 @@ def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:
         "actions": {name: total.files for name, total in header.totals.items()},
         "expiry_actions": header.expiry_actions,
         "refused_by": list(header.refused_by),
-        "approved_by": plan.approval.by if plan.approval is not None else None,
-        "overrides": list(plan.approval.overrides) if plan.approval is not None else [],
+        "approved_by": plan.verdict.approved_by,
+        "approvals_needed": plan.verdict.needed,
+        "overrides": list(plan.verdict.overrides),
+        "said": [str(word) for word in plan.verdict.words],
+        "words": [word.model_dump(mode="json", exclude={"plan_id"}) for word in plan.verdict.words],
         "created_at": header.created_at,
         "until": until,
         "applied_at": plan.record.finished_at,

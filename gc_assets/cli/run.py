@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ def run_command(
     platform.night(day, as_of)
     say(f"run date {day}")
     from gc_assets.cli.night import run_night
+    from gc_assets.stages.read.undoing import undoing, undoing_told
 
     plans = run_night(
         platform,
@@ -67,7 +69,7 @@ def run_command(
     )
     shown = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
-        write_json(plan_summary(header) for header in shown)
+        write_json({**plan_summary(header), **undoing_told(header, platform.config)} for header in shown)
     else:
         for header in shown:
             click.echo(plan_line(header))
@@ -75,17 +77,22 @@ def run_command(
             say("Nothing to do: no plan has a file in it." if plans else "No storage was asked for a plan.")
     for text in sorted({text for header in plans for text in header.unsafe}):
         say(f"Lowered safety: {text}.")
-    refused = [header for header in shown if header.failed_gates]
-    for header in refused:
-        for gate in header.failed_gates:
-            say(f"refused by gate {gate.name}: {gate.message}")
-    if refused:
-        raise click.exceptions.Exit(3)
     for header in shown:
-        if header.historical:
-            say(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
-        else:
-            say(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
+        _say_what_is_next(header, undoing(header, platform.config).lines)
+    if any(header.failed_gates for header in shown):
+        raise click.exceptions.Exit(3)
+
+
+def _say_what_is_next(header: PlanHeader, undoing: Iterable[str]) -> None:
+    for gate in header.failed_gates:
+        say(f"refused by gate {gate.name}: {gate.message}")
+    if header.historical:
+        say(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
+        return
+    for line in undoing:
+        say(line)
+    if not header.failed_gates:
+        say(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
 
 
 def print_step(step: Step) -> None:

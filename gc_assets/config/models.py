@@ -63,6 +63,7 @@ class StorageConfig(Model):
         default="refused", description="Whether runs under GC_ASSETS_UNSAFE_NOW may change the storage. `allowed` is for trials."
     )
     gates: Gates = Field(default_factory=lambda: Gates())
+    approvals_needed: Literal[1, 2] = Field(default=1, description="How many different names have to approve a plan.")
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="How this storage is reached, over what `s3` says for all places.")
     inventory: InventoryConfig | None = Field(default=None, description="Reports that are read instead of listing the storage.")
@@ -70,6 +71,13 @@ class StorageConfig(Model):
     def places(self) -> tuple[str, ...]:
         """Returns the storage's location, and that of its reports."""
         return (self.location,) if self.inventory is None else (self.location, self.inventory.location)
+
+    def policy(self) -> dict[str, Any]:
+        """Returns what enters the policy's digest, as JSON. One approval is what every plan before
+        0.4 asked for.
+        """
+        left_out = {"mode", "rehearsals", "money", "s3", "inventory"} | ({"approvals_needed"} if self.approvals_needed == 1 else set())
+        return self.model_dump(mode="json", exclude=left_out)
 
     def anchored(self, anchor: Anchor) -> StorageConfig:
         """Returns the same storage with its relative paths made absolute."""
@@ -107,6 +115,12 @@ class LakeConfig(Model):
         No lake's claim reaches them.
         """
         return ()
+
+    def completed(self) -> Self:
+        """Returns the same lake with what the kind's library adds by itself, from files or
+        variables of its own.
+        """
+        return self
 
     def anchored(self, anchor: Anchor) -> Self:
         """Returns the same lake with its relative paths made absolute."""
@@ -253,9 +267,7 @@ class Config(Model):
         places = self.places()
         on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
         policy: dict[str, Any] = {
-            "storages": [
-                storage.model_dump(mode="json", exclude={"mode", "rehearsals", "money", "s3", "inventory"}) for storage in self.storages
-            ],
+            "storages": [storage.policy() for storage in self.storages],
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.place()) is not None],
         }

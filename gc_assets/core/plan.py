@@ -1,5 +1,4 @@
-"""A deletion plan as a value: header, gates, approval, and the digest that ties them to the rows
-(design 6).
+"""A deletion plan as a value: header, gates, and the digest that ties them to the rows (design 6).
 
 Pure. The digest is what a person approves. A change of any row, cut-off or gate changes the digest.
 """
@@ -152,15 +151,6 @@ class PlanHeader(_Model):
 
     def status_at(self, now: datetime) -> str:
         return self.summary.status_at(now)
-
-
-class Approval(_Model):
-    """A person's yes to one digest, and the names of the gates that this yes overrides."""
-
-    plan_id: str
-    by: str
-    at: datetime
-    overrides: tuple[str, ...] = ()
 
 
 def plan_id_of(substance: dict[str, Any], key: bytes | None = None) -> str:

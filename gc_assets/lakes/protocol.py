@@ -389,7 +389,7 @@ class UndoingLake(ExpiringLake, Protocol):
 @runtime_checkable
 class GrowingLake(Lake, Protocol):
     """A lake whose commits never change. A commit that an earlier night read is neither read again
-    nor forgotten.
+    nor forgotten. Only the driver asks for commits, so what is pickled need not log in.
     """
 
     def new_commits(self, source: CommitSource, known: Collection[str], former: Collection[str] = ()) -> Iterator[Commit]:

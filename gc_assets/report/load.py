@@ -19,9 +19,10 @@ from gc_assets.report.lakes import lake_page
 from gc_assets.report.night_report import Asked, Change, NightReport, PlannedFile, Quarantined, StoragePage
 from gc_assets.report.shares import steps_of
 from gc_assets.stages.books.ledger import quarantined
-from gc_assets.stages.books.plans import load
+from gc_assets.stages.books.plans import StoredPlan, load
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches
+from gc_assets.stages.read.undoing import apply_command, undoing
 from gc_assets.state.facts import OrphanFilesFacts, StorageInventoryFacts, sent_for
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
@@ -76,7 +77,10 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         steps=tuple(steps_of(orphans.facts(OrphanFilesFacts))),
         header=stored.header if stored is not None else None,
         status=stored.status_at(night.clock.now()) if stored is not None else None,
-        approved_by=stored.approval.by if stored is not None and stored.approval is not None else None,
+        words=tuple(map(str, stored.verdict.words)) if stored is not None else (),
+        approvals_missing=stored.verdict.missing if stored is not None else None,
+        undoing=_undoing(night, stored) if stored is not None else (),
+        apply_command=apply_command(stored.header, night.config) if stored is not None else "",
         largest=tuple(_largest(night, plan)) if plan is not None else (),
         quarantined=tuple(_quarantined(night, storage)),
         before=before.receipt.run_date if before is not None else None,
@@ -86,6 +90,10 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
         unfinished=_unfinished(night, storage.name),
     )
+
+
+def _undoing(night: Night, plan: StoredPlan) -> tuple[str, ...]:
+    return undoing(plan.header, night.config, restored=plan.restored_at is not None).lines if plan.header.has_work else ()
 
 
 def _unfinished(night: Night, storage_name: str) -> str | None:

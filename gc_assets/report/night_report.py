@@ -79,7 +79,8 @@ class Change:
 @dataclass(frozen=True, slots=True)
 class StoragePage:
     """A storage on the page. `header` and `status` are null where the date has no plan yet.
-    `unfinished` tells of uploads in parts that nobody finished, null where there are none.
+    `words` are what people said of the plan. `unfinished` tells of uploads in parts that nobody
+    finished, null where there are none.
     """
 
     name: str
@@ -87,7 +88,10 @@ class StoragePage:
     steps: tuple[Step, ...]
     header: PlanHeader | None
     status: str | None
-    approved_by: str | None
+    words: tuple[str, ...]
+    approvals_missing: str | None
+    undoing: tuple[str, ...]
+    apply_command: str
     largest: tuple[PlannedFile, ...]
     quarantined: tuple[Quarantined, ...]
     before: date | None

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
+from gc_assets.core.approvals import Word
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
 from gc_assets.core.requests import Requests
 from gc_assets.core.units import format_bytes
@@ -309,7 +310,7 @@ class Planned(Headline):
 
 class DeletionLogFacts(Facts):
     """`books` has the keys `<phase>/<outcome>`. `edits` counts the edits of history by verdict.
-    `plan_id` may be that of a restore.
+    `plan_id` may be that of a restore. `words` are what people said of the plan (empty before 0.4).
     """
 
     TABLE: ClassVar = "deletion_log"
@@ -317,6 +318,7 @@ class DeletionLogFacts(Facts):
     plan_id: str
     phases: tuple[str, ...] = ()
     approved_by: str | None = None
+    words: tuple[Word, ...] = ()
     overrides: tuple[str, ...] = ()
     books: Amounts
     edits: Counts = Field(default_factory=dict)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
+import re
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,19 @@ def night(spark: SparkSession, lake: SmallLake) -> tuple[Shell, Result]:
     result = shell("run", "--run-date", TODAY, "--mode", "apply", "--format", "json")
     assert lake.keys() == before
     return shell, result
+
+
+def hint(said: str) -> list[str]:
+    """The words of the command that a command names as the next one."""
+    (line,) = [line for line in said.splitlines() if line.startswith("Next: gc-assets ")]
+    return shlex.split(line.partition("   (")[0])[2:]
+
+
+def undoing(said: str) -> list[str]:
+    """The three lines that tell what can be undone, what cannot, and what becomes free."""
+    lines = [line for line in said.splitlines() if line.startswith(("Can be undone: ", "Cannot be undone: ", "Becomes free: "))]
+    assert len(lines) == 3
+    return lines
 
 
 def plan_of(night: tuple[Shell, Result]) -> dict[str, Any]:
@@ -190,13 +206,20 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     assert f"gc-assets approve {plan_id[:12]}" in unapproved.stderr
     assert shell("approve", plan_id[:12], "--by", "  ").exit_code == 2
     assert shell("approve", plan_id[:12], "--by", "ada", "--override", "nonsense").exit_code == 2
-    assert shell.json("approve", plan_id[:12], "--by", "ada")[0]["by"] == "ada"
+    rejected = shell("reject", plan_id[:12], "--by", "ada", "--comment", "not today")
+    assert (rejected.exit_code, "rejected by ada at" in rejected.stdout) == (0, True)
+    assert shell("apply", plan_id, "--mode", "apply").exit_code == 3
+    approved = shell(*(word.replace("YOUR_NAME", "ada") for word in hint(night[1].stderr)))
+    assert approved.exit_code == 0
     in_mode_plan = shell("apply", plan_id)
     assert in_mode_plan.exit_code == 3
     assert "mode: apply" in in_mode_plan.stderr
     assert lake.keys() == before
 
-    books = shell.json("apply", plan_id[:12], "--mode", "apply")
+    applied = shell(*hint(approved.stderr), "--format", "json")
+    books = json.loads(applied.stdout)
+    assert undoing(night[1].stderr) == undoing(approved.stderr) == undoing(applied.stderr)
+    assert "of the history of lake sales (Iceberg) are final" in undoing(applied.stderr)[1]
     edits = len(shell.json("show", "expiry_plan"))
     assert [(row["phase"], row["outcome"], row["files"]) for row in books] == [("expire", "done", edits), ("quarantine", "done", len(gone))]
     assert [row["outcome"] for row in shell.json("show", "expiry_log")] == ["done"] * edits
@@ -216,7 +239,11 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     (explained,) = shell.json("explain", key)
     assert explained["verdict"] == "quarantined"
     assert [row["phase"] for row in explained["history"]] == ["quarantine"]
+    assert [word["said"] for word in explained["words"]] == ["rejected", "approved"]
+    assert f"plan {plan_id[:12]} rejected by ada at " in shell("explain", key).stdout
     page = shell("report", "-o", "-").stdout
+    assert all(html.escape(line, quote=True).replace("&#x27;", "&#39;") in page for line in undoing(applied.stderr))
+    assert "rejected by ada at " in page
     state = load_platform({}, str(lake.lakes_yaml)).night(datetime.now(UTC).date()).state
     assert quarantine_ledger(spark, state, "warehouse").count() == len(gone)
     assert "In quarantine now" in page
@@ -224,7 +251,9 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
 
     assert shell.json("restore", "--key", str(lake.builder.warehouse / key))[0]["files"] == 1
     assert lake.keys() == (before - gone) | {key}
-    assert shell.json("restore", "--plan", plan_id[:12])[0]["files"] == len(gone) - 1
+    restored = shell(*re.findall(r"`gc-assets (restore --plan \w+)`", undoing(applied.stderr)[0])[0].split(), "--format", "json")
+    assert json.loads(restored.stdout)[0]["files"] == len(gone) - 1
+    assert undoing(restored.stderr)[1] == undoing(applied.stderr)[1]
     assert lake.keys() == before
     assert "In quarantine now" not in shell("report", "-o", "-").stdout
     assert shell.json("restore", "--plan", plan_id[:12]) == []
@@ -263,6 +292,8 @@ def test_the_plan_of_a_date_that_was_never_frozen_can_be_shown_and_never_approve
     assert plan["historical"] is True
     assert "never applied" in result.stderr
     assert night[0]("approve", plan["plan_id"], "--by", "ada").exit_code == 3
+    assert "Next:" not in result.stderr
+    assert plan["plan_id"] not in {row["plan_id"] for row in night[0].json("plans", "--status", "ready")}
     assert "Historical" in night[0]("report", "--run-date", yesterday, "-o", "-").stdout
 
 

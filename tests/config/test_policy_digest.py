@@ -5,11 +5,15 @@ The digests were computed by release 0.2.0 from configurations with every key th
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.kinds import config_of
+from gc_assets.resources.platform import load_platform
 
 STORAGES: list[dict[str, Any]] = [
     {"name": "warehouse", "location": "file:///data/warehouse/"},
@@ -29,7 +33,7 @@ LAKES: dict[str, dict[str, Any]] = {
     "iceberg": {
         "catalog": {
             "type": "sql",
-            "uri": "postgresql://user:secret@db:5432/catalog?sslmode=require",
+            "uri": "postgresql://user:secret@db:5432/catalog",
             "warehouse": "file:///data/warehouse",
             "token": "secret",
         },
@@ -108,8 +112,44 @@ def test_another_catalog_behind_the_same_address_is_another_policy(key: str) -> 
     assert len({digest("one"), digest("other"), DIGESTS["iceberg, all keys"]}) == 3
 
 
+def digest_at(uri: str) -> str:
+    catalog = {**LAKES["iceberg"]["catalog"], "uri": uri}
+    return config_of(document({"name": "iceberg", "kind": "iceberg", **LAKES["iceberg"], "catalog": catalog})).policy_digest()
+
+
+def test_what_stands_behind_the_question_mark_says_which_catalog_and_who_asks_does_not() -> None:
+    plain = "postgresql://user:secret@db:5432/catalog"
+    assert digest_at(plain) == DIGESTS["iceberg, all keys"]
+    seen = {digest_at(f"{plain}?{query}") for query in ("options=-csearch_path%3Done", "options=-csearch_path%3Dother", "host=elsewhere")}
+    assert len(seen | {digest_at(plain)}) == 4
+    assert digest_at(f"{plain}?host=a&port=1") == digest_at(f"{plain}?port=1&host=a")
+    assert digest_at(f"{plain}?user=a&password=b&sslkey=c") == digest_at(plain)
+
+
 @pytest.mark.parametrize("kind, key", [("iceberg", "catalog"), ("nessie", "token"), ("lakefs", "secret_access_key")])
 def test_another_secret_is_no_other_policy(kind: str, key: str) -> None:
     other = {**LAKES[kind], key: {**LAKES[kind][key], "token": "other"} if key == "catalog" else "other"}
     digest = config_of(document({"name": kind, "kind": kind, **other})).policy_digest()
     assert digest == DIGESTS[f"{kind}, all keys"]
+
+
+def test_what_pyiceberg_merges_in_by_itself_is_in_the_digest_and_told_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    lakes_yaml = tmp_path / "lakes.yaml"
+    catalog = {"type": "rest", "uri": "http://in-the-file:8181"}
+    lake = {"name": "sales", "kind": "iceberg", "catalog": catalog, "catalog_name": "Prod"}
+    lakes_yaml.write_text(yaml.safe_dump({"state": "state", "storages": STORAGES, "lakes": [lake]}))
+    before = load_platform({}, str(lakes_yaml)).config
+    added = {"uri": "http://elsewhere:8181", "prefix": "one", "token": "sesame"}
+    (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"prod": added}}))
+    monkeypatch.setenv("PYICEBERG_CATALOG__PROD__WAREHOUSE", "s3://other/")
+    after = load_platform({}, str(lakes_yaml)).config
+    (found,) = after.lakes
+    assert isinstance(found, IcebergLakeConfig)
+    assert found.merged_in == ("prefix=one", "token (not shown)", "warehouse=s3://other/")
+    assert found.catalog["uri"].get_secret_value() == "http://in-the-file:8181"
+    assert before.policy_digest() != after.policy_digest()
+    monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TOKEN", "another")
+    assert load_platform({}, str(lakes_yaml)).config.policy_digest() == after.policy_digest()

@@ -67,8 +67,6 @@ class Sample:
     # Whether its containers carry checksums over all that is read of them.
     checksums: bool = False
     secrets: tuple[str, ...] = ()
-    # Why what executors are sent holds secrets; null where it does not.
-    ships_secrets: str | None = None
 
     def open(self) -> Lake:
         return self.kind.open(self.config, self.objects, [self.storage])
@@ -235,9 +233,7 @@ class LakeContract:
             assert lake.decode(container, raw).equals(rows)
         assert lake.retain(refs, read.graph, sample.as_of, sample.grace).reachable.equals(retained(sample, read).reachable)
 
-    def test_no_secret_is_in_what_executors_are_sent(self, sample: Sample, request: pytest.FixtureRequest) -> None:
-        if sample.ships_secrets is not None:
-            request.applymarker(pytest.mark.xfail(strict=True, reason=sample.ships_secrets))
+    def test_no_secret_is_in_what_executors_are_sent(self, sample: Sample) -> None:
         read = Read.of(sample)
         sent = pickle.dumps((read.lake, read.refs, read.commits, list(read.containers.values())))
         assert [secret for secret in sample.secrets if secret.encode() in sent] == []

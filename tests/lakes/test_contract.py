@@ -177,7 +177,6 @@ def nessie(root: Path, request: pytest.FixtureRequest) -> Generator[Sample]:
         stranger=f"file://{builder.warehouse}/stranger",
         make_unreadable=make_unreadable,
         secrets=(HIDDEN,),
-        ships_secrets="issue 15, section 4: executors read a server's commits, and log in for it",
     )
 
 

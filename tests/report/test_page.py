@@ -66,7 +66,10 @@ def storage(**changes: Any) -> StoragePage:
         ),
         "header": header(),
         "status": "ready",
-        "approved_by": None,
+        "words": (),
+        "approvals_missing": "not approved",
+        "undoing": ("Can be undone: it.", "Cannot be undone: nothing.", "Becomes free: 2 GB."),
+        "apply_command": "gc-assets apply 0123 --mode apply",
         "largest": (PlannedFile("a/b.parquet", "quarantine", "unreferenced", 7),),
         "quarantined": (),
         "before": None,
@@ -146,7 +149,7 @@ def test_no_name_of_other_people_becomes_markup() -> None:
     hostile = storage(
         name=HOSTILE,
         location=HOSTILE,
-        approved_by=HOSTILE,
+        words=(HOSTILE,),
         largest=(PlannedFile(HOSTILE, "quarantine", HOSTILE, 1),),
         steps=(Step(HOSTILE, 1, 1, "total"),),
         problems={HOSTILE: 1},
@@ -163,12 +166,18 @@ def test_the_page_runs_nothing_and_loads_nothing() -> None:
     assert not [attributes for _, attributes in tags if {"src", "href", "action"} & set(attributes)]
 
 
+def test_what_cannot_be_undone_stands_where_one_approves() -> None:
+    text = page()
+    said = [text.index(f"<li>{line}</li>") for line in storage().undoing]
+    assert said == sorted(said)
+    assert said[-1] < text.index("gc-assets approve")
+
+
 @pytest.mark.parametrize(
     "status, said",
     [
         ("ready", "gc-assets approve {id} --by YOUR_NAME"),
-        ("approved", "gc-assets apply {id}"),
-        ("applied", "gc-assets restore --plan {id}"),
+        ("approved", "gc-assets apply 0123 --mode apply"),
         ("expired", "gc-assets run"),
     ],
 )

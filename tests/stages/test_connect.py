@@ -55,7 +55,7 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Twic
         output, errors = process.communicate(timeout=500)
     finally:
         process.kill()
-        stop = [sys.executable, "-m", "pyspark.sql.connect.local_server", "--stop"]
+        stop = [sys.executable, "-m", "gc_assets.resources.connect_server", "--stop"]
         subprocess.run(stop, cwd=CHECKOUT, env={**os.environ, **server}, check=True, capture_output=True)
     assert process.returncode == 0, errors[-4000:]
     return Twice({house.key(path) for path in lost}, planned, before, header, live, json.loads(output.splitlines()[-1]))

@@ -116,7 +116,7 @@ def test_every_plan_is_listed_with_the_status_it_had(upgraded: Upgraded) -> None
 
 def test_an_approved_plan_is_still_that_plan(upgraded: Upgraded) -> None:
     plan = find_plan(upgraded.platform.config, APPROVED[:8])
-    assert (plan.header.plan_id, plan.header.rows, plan.approval and plan.approval.by) == (APPROVED, 20, "ada")
+    assert (plan.header.plan_id, plan.header.rows, plan.verdict.approved_by) == (APPROVED, 20, "ada")
     assert plan.header.policy_digest == upgraded.platform.config.policy_digest()
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
@@ -24,7 +25,7 @@ from pyiceberg.utils.config import Config
 from sqlalchemy.engine import make_url
 
 from gc_assets.core.errors import GcError, LakeUnreadable
-from gc_assets.lakes.iceberg.config import SECRET_KEY
+from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
 from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
 from gc_assets.lakes.iceberg.still_asked import Removal
 
@@ -37,6 +38,9 @@ _STORE_REFUSED = (
 )
 _BROKEN = "repair it or drop it from the catalog"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
+_BETWEEN_PARTS = re.compile(r"[:\s]+")
+# Shorter parts stand in many words.
+_SHORTEST_PART = 4
 
 
 class CommitRejected(GcError):
@@ -197,8 +201,14 @@ def _identifiers(catalog: Catalog) -> set[Identifier]:
 
 
 def _redacted(message: str, properties: Mapping[str, SecretStr | str]) -> str:
-    for key, value in properties.items():
-        secret = value.get_secret_value() if isinstance(value, SecretStr) else value if SECRET_KEY.search(key) else ""
-        if secret:
-            message = message.replace(secret, "***")
+    """Returns the message without the values of properties whose name says that they are secret,
+    whole and in parts (`id:secret`), and without what addresses carry of users and passwords.
+    """
+    plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in properties.items()}
+    secrets = [value for key, value in plain.items() if SECRET_KEY.search(key)]
+    secrets += [part for value in secrets for part in _BETWEEN_PARTS.split(value) if len(part) >= _SHORTEST_PART]
+    secrets += [found for value in plain.values() for found in secrets_in(value)]
+    spellings = {spelled for value in secrets if value for spelled in (value, quote(value, safe=""), quote_plus(value))}
+    for secret in sorted(spellings, key=len, reverse=True):
+        message = message.replace(secret, "***")
     return _USER_INFO.sub("://***@", message)

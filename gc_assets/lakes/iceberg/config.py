@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+from urllib.parse import SplitResult, unquote_plus, urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, PrivateAttr, SecretStr, model_validator
 
 from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
@@ -16,6 +17,38 @@ from gc_assets.core.units import Cutoff
 
 # Properties of pyiceberg's that say who asks, and not which catalog.
 SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
+_SAYS_WHO: Final = re.compile(rf"{SECRET_KEY.pattern}|^user(name)?$", re.IGNORECASE)
+
+
+def secrets_in(address: str) -> list[str]:
+    """Returns the secrets that an address carries: its password, and parameters behind `?` whose
+    name says so. Both as written there and decoded.
+    """
+    parts = _parts(address)
+    if parts is None:
+        return []
+    password = parts.netloc.rpartition("@")[0].partition(":")[2]
+    pairs = (pair.partition("=") for pair in parts.query.split("&"))
+    written = [password, *(value for name, _, value in pairs if SECRET_KEY.search(name))]
+    return [spelling for value in written if value for spelling in (value, unquote_plus(value))]
+
+
+def _without_secrets(value: str) -> str:
+    """Returns an address without who asks. What stands behind `?` counts, users and secrets aside.
+    Any other text stays as it is.
+    """
+    if "://" not in value:
+        return value
+    address, _, query = value.partition("?")
+    known = [pair for pair in query.split("&") if pair and not _SAYS_WHO.search(pair.partition("=")[0])]
+    return re.sub(r"://[^/@]*@", "://", address) + ("?" + "&".join(sorted(known)) if known else "")
+
+
+def _parts(address: str) -> SplitResult | None:
+    try:
+        return urlsplit(address) if "://" in address else None
+    except ValueError:  # a value that only looks like an address
+        return None
 
 
 class IcebergRetention(Model):
@@ -63,6 +96,7 @@ class IcebergLakeConfig(LakeConfig):
     tables: tuple[str, ...] = ("*",)
     retention: IcebergRetention = Field(default_factory=lambda: IcebergRetention())
     history: HistoryConfig = Field(default_factory=lambda: HistoryConfig())
+    _merged_in: tuple[str, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
     def _has_one_name(self) -> IcebergLakeConfig:
@@ -75,7 +109,30 @@ class IcebergLakeConfig(LakeConfig):
         another lake.
         """
         known = {key: value.get_secret_value() for key, value in sorted(self.catalog.items()) if not SECRET_KEY.search(key)}
-        return {key: re.sub(r"://[^/@]*@", "://", value).partition("?")[0] for key, value in known.items()}
+        return {key: _without_secrets(value) for key, value in known.items()}
+
+    def completed(self) -> IcebergLakeConfig:
+        """Adds what pyiceberg would merge in by itself, from its configuration file and from
+        `PYICEBERG_CATALOG__*`, so that it counts in the digest and is told (`merged_in`).
+        """
+        try:
+            from pyiceberg.utils.config import Config  # slow to load, and of no use for another kind
+        except ImportError:  # `open_lake` names the extra that is missing
+            return self
+        found = Config().get_catalog_config(self.catalog_name) or {}
+        known = {key for key, value in self.catalog.items() if value.get_secret_value()}
+        added = {str(key): str(value) for key, value in found.items() if key not in known}
+        lake = self.model_copy(update={"catalog": self.catalog | {key: SecretStr(value) for key, value in added.items()}})
+        lake._merged_in = tuple(sorted(added))
+        return lake
+
+    @property
+    def merged_in(self) -> tuple[str, ...]:
+        """The properties of `catalog` that do not stand in `lakes.yaml`, with their values where
+        they are no secrets.
+        """
+        shown = self.place()
+        return tuple(f"{key}={shown[key]}" if key in shown else f"{key} (not shown)" for key in self._merged_in)
 
     def policy(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"catalog"})

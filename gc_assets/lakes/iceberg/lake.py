@@ -76,7 +76,7 @@ class IcebergLake:
             sources=tuple(source_of(item) for item in registrations),
             claims=_claims(registrations, spared),
             pinned=_pinned(registrations),
-            notes=tuple(_notes(self.name, registrations)),
+            notes=(*self._merged_in(), *_notes(self.name, registrations)),
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
@@ -121,6 +121,13 @@ class IcebergLake:
 
         tables = Tables(self.name, self._config.catalog_name, self._config.catalog)
         yield from Expiry(tables, self._objects, self._registration, policy).run(actions)
+
+    def _merged_in(self) -> Iterator[str]:
+        if self._config.merged_in:
+            yield (
+                f"lake {self.name}: pyiceberg's own configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__*) adds to `catalog` of lakes.yaml: "
+                f"{', '.join(self._config.merged_in)}; write it there, or unset it"
+            )
 
     def _registration(self, name: str, metadata_location: str) -> Registration:
         table, size_bytes = self._metadata(name, metadata_location)

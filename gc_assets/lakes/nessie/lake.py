@@ -12,6 +12,7 @@ import json
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,13 +33,18 @@ _TYPES: dict[str, RefType] = {"BRANCH": "branch", "TAG": "tag"}
 
 
 class NessieLake:
-    """One server. Connections are opened and closed where they are used, so instances pickle."""
+    """One server. Connections are opened and closed where they are used, so instances pickle, and
+    leave the token behind: only the driver asks the server.
+    """
 
     kind = "nessie"
 
     def __init__(self, config: NessieLakeConfig) -> None:
         self.name = config.name
         self._config = config
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_config": self._config.model_copy(update={"token": None})}
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; refs are pinned as they are now
         """Returns every branch and tag, pinned to its hash. Raises `LakeUnreadable` naming the call

@@ -103,7 +103,7 @@ class Earlier:
 
 
 def _is_accepted(plan: ListedPlan) -> bool:
-    overrides = plan.approval.overrides if plan.approval is not None else ()
+    overrides = plan.verdict.overrides if plan.verdict.is_approved else ()
     return not _COMPARES & (set(plan.header.refused_by) - set(overrides))
 
 

@@ -1,19 +1,22 @@
-"""Finds plans by their ids, records a person's approval, and says whether a plan may be applied."""
+"""Finds plans by their ids, records what people say of them, and says whether one may be applied."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.config.models import Config
+from gc_assets.core.approvals import Verdict, Word
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
-from gc_assets.core.plan import Approval, PlanHeader, PlanSummary, is_intact
+from gc_assets.core.plan import PlanHeader, PlanSummary, is_intact
 from gc_assets.state.facts import DeletionPlanFacts, Planned
 from gc_assets.state.files import may_not_write
 from gc_assets.state.index import PastRun
@@ -24,6 +27,9 @@ SPOILT: Final = "spoilt"
 APPROVALS: Final = "approvals"
 _RECORDS: Final = "_records.json"
 _FINISHED, _RESTORED = "finished.json", "restored.json"
+_ENDS: Final = ("finished_at", "restored_at")
+# The first word on a plan lies where releases before 0.4 put the one approval that a plan had.
+_NAME: Final = re.compile(r"(?P<plan_id>[0-9a-f]{64})(-(?P<number>[1-9][0-9]*))?\.json")
 
 
 class _Restored(BaseModel):
@@ -43,22 +49,25 @@ class _Record(RootModel[dict[str, Any]]):
 
 
 class PlanRecord(BaseModel):
-    """What people and executions did with one plan."""
+    """What people and executions did with one plan. `words` are by the names of their files."""
 
     model_config = ConfigDict(frozen=True)
 
-    approval: Approval | None = None
+    words: dict[str, Word] = Field(default_factory=dict[str, Word])
     finished_at: datetime | None = None
     restored_at: datetime | None = None
 
-    def status_of(self, plan: PlanSummary, now: datetime) -> str:
+    def verdict(self, needed: int) -> Verdict:
+        return Verdict(tuple(word for _, word in sorted(self.words.items(), key=lambda item: _number(item[0]))), needed)
+
+    def status_of(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
         if self.restored_at is not None:
             return "restored"
         if self.finished_at is not None:
             return "applied"
         status = plan.status_at(now)
-        if self.approval is not None and status in {"ready", "refused"}:
-            return "approved"
+        if status in {"ready", "refused"} and (verdict.rejections or verdict.is_approved):
+            return "rejected" if verdict.rejections else "approved"
         return "expired" if status == "ready" and now >= plan.approve_before else status
 
 
@@ -76,13 +85,10 @@ class ListedPlan:
     header: PlanSummary
     run: PastRun
     record: PlanRecord
-
-    @property
-    def approval(self) -> Approval | None:
-        return self.record.approval
+    verdict: Verdict
 
     def status_at(self, now: datetime) -> str:
-        return self.record.status_of(self.header, now)
+        return self.record.status_of(self.header, now, self.verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +101,14 @@ class StoredPlan:
 
     header: PlanHeader
     published: Published
-    approval: Approval | None
+    verdict: Verdict
     finished: dict[str, Any] | None
     restored_at: datetime | None
 
     def status_at(self, now: datetime) -> str:
         finished_at = datetime.fromisoformat(self.finished["at"]) if self.finished is not None else None
-        record = PlanRecord(approval=self.approval, finished_at=finished_at, restored_at=self.restored_at)
-        return record.status_of(self.header.summary, now)
+        record = PlanRecord(finished_at=finished_at, restored_at=self.restored_at)
+        return record.status_of(self.header.summary, now, self.verdict)
 
 
 def plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
@@ -121,11 +127,12 @@ def plans(config: Config, storage_name: str | None = None, *, empty: bool = Fals
                 plan = run.headline(Planned).plan
                 _refuse_copy(state, plan, run.group, run.path)
                 if empty or plan.has_work:
-                    yield ListedPlan(plan, run, records.get(plan_id, PlanRecord()))
+                    record = records.get(plan_id, PlanRecord())
+                    yield ListedPlan(plan, run, record, record.verdict(storage.approvals_needed))
 
 
 def load(config: Config, published: Published) -> StoredPlan:
-    """Reads a plan with its approval and the record of its execution.
+    """Reads a plan with what people said of it and the record of its execution.
 
     Raises `StateError` where one of them is not what was written. Of a plan that was made with a
     `plan_key` only approval and apply check the id (`refuse_other_key`): after the key was changed
@@ -133,12 +140,15 @@ def load(config: Config, published: Published) -> StoredPlan:
     """
     state = State.of(config)
     header = _header(state, published)
+    verdict = PlanRecord(words=_words(state, header)).verdict(config.storage(header.storage).approvals_needed)
+    if verdict.rejections and has_begun(state, header):
+        verdict = verdict.once_begun()
     restored = _read(state, f"{execution_directory(header)}/{_RESTORED}", _Restored)
     finished = _read(state, f"{execution_directory(header)}/{_FINISHED}", _Record)
     return StoredPlan(
         header,
         published,
-        _approval(state, header),
+        verdict,
         dict(finished.root) if finished is not None else None,
         restored.at if restored is not None else None,
     )
@@ -165,14 +175,32 @@ def _refuse_copy(state: State, plan: PlanSummary, group: str, path: str) -> None
         raise StateError(f"plan {plan.plan_id} of storage {plan.storage} lies among those of {other} in {where}; remove that copy")
 
 
-def _approval(state: State, header: PlanHeader) -> Approval | None:
-    approval = _read(state, approval_path(header), Approval)
-    if approval is not None and approval.plan_id != header.plan_id:
-        raise StateError(
-            f"{state.files.root}/{approval_path(header)} approves plan {approval.plan_id}, not the one it is named for; "
-            "remove it and approve the plan again"
-        )
-    return approval
+def _words(state: State, header: PlanHeader) -> dict[str, Word]:
+    said = _said_of(item.name for item in state.files.list(f"{header.storage}/{APPROVALS}"))
+    return {name: _word(state, header.storage, header.plan_id, name) for name in said.get(header.plan_id, ())}
+
+
+def _word(state: State, storage_name: str, plan_id: str, name: str) -> Word:
+    path = f"{storage_name}/{APPROVALS}/{name}"
+    word = _read(state, path, Word)
+    if word is None or word.plan_id != plan_id:
+        found = "is gone" if word is None else f"is about plan {word.plan_id}, not the one it is named for"
+        raise StateError(f"{state.files.root}/{path} {found}; remove it and approve the plan again")
+    return word
+
+
+def _said_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the names of records by the plan that they are about. Other files are passed over."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        if match := _NAME.fullmatch(name):
+            found.setdefault(match["plan_id"], []).append(name)
+    return found
+
+
+def _number(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    return int(match["number"] or 1) if match else 0
 
 
 def find_plan(config: Config, plan_id: str) -> StoredPlan:
@@ -196,18 +224,14 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     return plan
 
 
-def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = ()) -> Approval:
-    """Records a person's yes.
+def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> Word:
+    """Records a person's yes, beside what was said before.
 
     Raises `GateRefused` for a plan that must not be approved, naming the gates and their way out.
     Raises `UsageError` where the approval has no name or the plan has nothing to do.
     """
-    plan, now = find_plan(config, plan_id), clock.now()
+    plan, now = _to_judge(config, clock, plan_id, by), clock.now()
     header = plan.header
-    if not by.strip():
-        raise UsageError("an approval needs a name: --by WHO")
-    if plan.finished is not None or plan.restored_at is not None:
-        raise GateRefused(f"plan {header.plan_id} is {plan.status_at(now)}; a plan is used once. Make a new one with `gc-assets run`.")
     refuse_historical(header)
     refuse_other_clock(header, clock)
     refuse_other_key(header, config)
@@ -219,9 +243,48 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
             "make a new one with `gc-assets run`"
         )
     refuse_gates(header, overrides)
-    approval = Approval(plan_id=header.plan_id, by=by.strip(), at=now, overrides=tuple(sorted(set(overrides))))
-    _record_approval(State.of(config), header, approval)
-    return approval
+    passed_over = tuple(sorted(set(overrides)))
+    return _record(State.of(config), header, Word(plan_id=header.plan_id, by=by.strip(), at=now, overrides=passed_over, comment=comment))
+
+
+def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "") -> Word:
+    """Records a person's no. It holds the plan back until the same name approves it.
+
+    Raises `GateRefused` for a plan that began or is used up: a word does not undo it.
+    """
+    plan, state = _to_judge(config, clock, plan_id, by), State.of(config)
+    if has_begun(state, plan.header):
+        name = plan.header.plan_id[:12]
+        raise GateRefused(
+            f"plan {plan.header.plan_id} has begun, so a rejection comes too late. `gc-assets restore --plan {name}` puts back what it "
+            f"moved, and `gc-assets apply {name}` brings it to its end."
+        )
+    return _record(state, plan.header, Word(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), said="rejected", comment=comment))
+
+
+def _to_judge(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
+    plan = find_plan(config, plan_id)
+    if not by.strip():
+        raise UsageError("a word on a plan needs a name: --by WHO")
+    if plan.finished is not None or plan.restored_at is not None:
+        status = plan.status_at(clock.now())
+        raise GateRefused(f"plan {plan.header.plan_id} is {status}; a plan is used once. Make a new one with `gc-assets run`.")
+    return plan
+
+
+def has_begun(state: State, header: PlanHeader) -> bool:
+    """Says whether an apply of the plan began. A restore alone does not begin it."""
+    return any(item.name == "log.json" for item in state.files.list(execution_directory(header)))
+
+
+def refuse_unapproved(plan: StoredPlan) -> None:
+    verdict, plan_id = plan.verdict, plan.header.plan_id
+    if verdict.missing is not None:
+        who = "WHO" if not verdict.words else "ANOTHER_NAME"
+        way = f"approve it with `gc-assets approve {plan_id[:12]} --by {who}`"
+        if verdict.rejections:
+            way = "it stays so until the same name approves it; the next run date has a plan of its own"
+        raise GateRefused(f"plan {plan_id} is {verdict.missing}; {way}")
 
 
 def refuse_historical(header: PlanHeader) -> None:
@@ -278,10 +341,6 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
         raise GateRefused(f"plan {header.plan_id} of storage {header.storage} is refused by its gates:\n{lines}")
 
 
-def approval_path(header: PlanHeader) -> str:
-    return f"{header.storage}/{APPROVALS}/{header.plan_id}.json"
-
-
 def execution_directory(header: PlanHeader) -> str:
     """Returns where the write-ahead log of a plan lives, relative to the state."""
     return f"{header.storage}/apply/{header.plan_id}"
@@ -311,12 +370,21 @@ def unfinished(state: State, storage_name: str) -> list[str]:
     return [plan_id for plan_id in begun if plan_id not in ended]
 
 
-def _record_approval(state: State, header: PlanHeader, approval: Approval) -> None:
-    book = _Book(state, header.storage)
-    if header.plan_id in book.read():  # approved before: until the new approval is noted, the approval itself is read
-        book.note_plan(header.plan_id, approval=None)
-    state.files.replace(approval_path(header), approval.model_dump_json(indent=1).encode())
-    book.note_plan(header.plan_id, approval=approval)
+def _record(state: State, header: PlanHeader, word: Word) -> Word:
+    """Puts the word under a name that no word of the plan ever had."""
+    book, directory = _Book(state, header.storage), f"{header.storage}/{APPROVALS}"
+    taken = {_number(name) for name in book.read().get(header.plan_id, PlanRecord()).words}
+    content = word.model_dump_json(indent=1).encode()
+    while True:
+        names = _said_of(item.name for item in state.files.list(directory)).get(header.plan_id, [])
+        taken |= {_number(name) for name in names}
+        number = max(taken, default=0) + 1
+        taken.add(number)
+        name = f"{header.plan_id}{'' if number == 1 else f'-{number}'}.json"
+        if state.files.replace_if(f"{directory}/{name}", content, None):
+            break
+    book.note_plan(header.plan_id, words={name: word})
+    return word
 
 
 class _Spoilt(BaseModel):
@@ -375,8 +443,12 @@ class _Book:
 
         self.state.files.change(self.path, noted)
 
-    def note_plan(self, plan_id: str, **known: Any) -> None:
-        self.note(lambda records: {**records, plan_id: records.get(plan_id, PlanRecord()).model_copy(update=known)})
+    def note_plan(self, plan_id: str, words: Mapping[str, Word] = MappingProxyType({}), **known: Any) -> None:
+        def noted(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
+            before = records.get(plan_id, PlanRecord())
+            return {**records, plan_id: before.model_copy(update={**known, "words": {**before.words, **words}})}
+
+        self.note(noted)
 
     def _parsed(self, content: bytes) -> Mapping[str, PlanRecord]:
         try:
@@ -387,37 +459,35 @@ class _Book:
 
 
 def _records(state: State, storage_name: str) -> dict[str, PlanRecord]:
-    """Returns the records of all plans that were approved or begun.
+    """Returns the records of all plans that somebody judged or that began.
 
-    An approval that somebody removed counts as none. What the book lacks is read from the plan's
+    A word whose file somebody removed counts as none. What the book lacks is read from the plan's
     own files and noted. Few plans began and did not end, so few files are read.
     """
     book = _Book(state, storage_name)
     known = book.read()
-    approved = {item.name.removesuffix(".json") for item in state.files.list(f"{storage_name}/{APPROVALS}")}
+    said = _said_of(item.name for item in state.files.list(f"{storage_name}/{APPROVALS}"))
     begun = set(state.files.directories(f"{storage_name}/apply"))
     found: dict[str, PlanRecord] = {}
-    for plan_id in approved | begun:
+    for plan_id in said.keys() | begun:
         record = known.get(plan_id, PlanRecord())
-        if plan_id in approved and record.approval is None:
-            record = record.model_copy(update={"approval": _read(state, f"{storage_name}/{APPROVALS}/{plan_id}.json", Approval)})
-        if plan_id not in approved:
-            record = record.model_copy(update={"approval": None})
+        words = {name: record.words.get(name) or _word(state, storage_name, plan_id, name) for name in said.get(plan_id, ())}
+        record = record.model_copy(update={"words": words})
         if plan_id in begun and record.finished_at is None and record.restored_at is None:
             directory = f"{storage_name}/apply/{plan_id}"
             finished, restored = _read(state, f"{directory}/{_FINISHED}", _Finished), _read(state, f"{directory}/{_RESTORED}", _Restored)
             ended = {"finished_at": finished.at if finished else None, "restored_at": restored.at if restored else None}
             record = record.model_copy(update=ended)
         found[plan_id] = record
-    if any(_adds(record, known.get(plan_id)) for plan_id, record in found.items()):
+    if any(_adds(record, known.get(plan_id, PlanRecord())) for plan_id, record in found.items()):
         _keep(book, found)
     return found
 
 
-def _adds(record: PlanRecord, known: PlanRecord | None) -> bool:
+def _adds(record: PlanRecord, known: PlanRecord) -> bool:
     """Says whether the record tells something that the known one does not."""
-    told = known or PlanRecord()
-    return any(getattr(told, name) is None and getattr(record, name) is not None for name in PlanRecord.model_fields)
+    ended = any(getattr(known, name) is None and getattr(record, name) is not None for name in _ENDS)
+    return ended or not record.words.keys() <= known.words.keys()
 
 
 def _keep(book: _Book, found: Mapping[str, PlanRecord]) -> None:
@@ -430,8 +500,8 @@ def _keep(book: _Book, found: Mapping[str, PlanRecord]) -> None:
         merged = dict(records)
         for plan_id, record in found.items():
             newer = merged.get(plan_id, PlanRecord())
-            unknown = {name: getattr(record, name) for name in PlanRecord.model_fields if getattr(newer, name) is None}
-            merged[plan_id] = newer.model_copy(update=unknown)
+            unknown: dict[str, Any] = {name: getattr(record, name) for name in _ENDS if getattr(newer, name) is None}
+            merged[plan_id] = newer.model_copy(update={**unknown, "words": {**record.words, **newer.words}})
         return merged
 
     try:

@@ -32,11 +32,14 @@ from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.plans import (
     StoredPlan,
     execution_directory,
+    has_begun,
+    plans,
     record_finished,
     refuse_gates,
     refuse_historical,
     refuse_other_clock,
     refuse_other_key,
+    refuse_unapproved,
 )
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
@@ -98,10 +101,11 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     chosen = phases_of(header, phases)
     stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
     stale = stale or night.storage(header.storage).quarantine != header.quarantine
-    owner = plan.approval.by if plan.approval is not None else user_name()
+    owner = plan.verdict.approved_by or user_name()
     lease = take_lease(night, header.storage, night.store(header.storage), header.plan_id, owner)
     recheck = f"{header.plan_id}-{lease.token}"
     with releasing(lease), ExitStack() as afterwards:
+        _forget_dead(night, header.storage, lease.token)
         afterwards.callback(_forget, state, recheck)
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
         fresh = _marked(spark, night, plan, recheck, only_ending=stale)
@@ -138,7 +142,7 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
 def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
     """Raises `GateRefused` where the configuration or the state forbids to execute the plan."""
     header = plan.header
-    begun = any(item.name == "log.json" for item in night.state.files.list(execution_directory(header)))
+    begun = has_begun(night.state, header)
     too_late = night.clock.now() >= header.apply_before
     storage = night.storage(header.storage)
     refuse_historical(header)
@@ -156,9 +160,8 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
         )
     if tuple(phases) == (RESTORE,):
         return
-    if plan.approval is None:
-        raise GateRefused(f"plan {header.plan_id} is not approved; approve it with `gc-assets approve {header.plan_id[:12]} --by WHO`")
-    refuse_gates(header, plan.approval.overrides)
+    refuse_unapproved(plan)
+    refuse_gates(header, plan.verdict.overrides)
     refuse_other_key(header, night.config)
     if header.policy_digest != night.config.policy_digest() and not begun:
         raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
@@ -233,7 +236,7 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     ]
     aliases = planned_by_alias(spark, again, header.storage, tables, lambda: read_table(spark, night.state, DELETION_PLAN, plan.published))
     checks.append(gates.links(len(aliases), aliases))
-    overrides = plan.approval.overrides if plan.approval is not None else ()
+    overrides = plan.verdict.overrides
     failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
     if failed and not only_ending:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
@@ -360,13 +363,14 @@ class _Execution:
         The plan is finished where this run executed every phase of it and nothing failed.
         """
         self.lease.check()
-        header, state, approval = self.plan.header, self.night.state, self.plan.approval
+        header, state, verdict = self.plan.header, self.night.state, self.plan.verdict
         of_files = [phase for phase in chosen if phase != EXPIRE]
         facts = DeletionLogFacts(
             plan_id=header.plan_id,
             phases=tuple(chosen),
-            approved_by=approval.by if approval is not None else None,
-            overrides=approval.overrides if approval is not None else (),
+            approved_by=verdict.approved_by,
+            words=verdict.words,
+            overrides=verdict.overrides,
             books=_amounts(self.books, of_files),
             edits={verdict: total.rows for (phase, verdict), total in sorted(self.books.items()) if phase == EXPIRE},
         )
@@ -410,6 +414,18 @@ def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], 
     lines += [f"{header.plan_id},{phase},{outcome},{total.rows},{total.size_bytes}" for (phase, outcome), total in sorted(books.items())]
     path = f"{header.storage}/{DELETION_LOG.name}/stats/{header.run_date.isoformat()}.csv"
     state.files.replace(path, ("\n".join(lines) + "\n").encode())
+
+
+def _forget_dead(night: Night, storage_name: str, token: int) -> None:
+    """Removes the marks of applies of the storage that were killed. A lease with an older token is
+    over, so nobody reads or writes them any more.
+    """
+    left = [name.rpartition("-") for name in night.state.files.directories(RECHECK)]
+    dead = [(plan_id, number) for plan_id, _, number in left if number.isdecimal() and int(number) < token]
+    ours = {plan.header.plan_id for plan in plans(night.config, storage_name, empty=True)} if dead else set[str]()
+    for plan_id, number in dead:
+        if plan_id in ours:
+            _forget(night.state, f"{plan_id}-{number}")
 
 
 def _forget(state: State, recheck: str) -> None:

@@ -312,6 +312,6 @@ def _write_log(plan: StoredPlan, lake_name: str, night: Night, outcomes: Sequenc
     ]
     written = write_rows(pa.Table.from_pylist(rows, EXPIRY_LOG.schema), EXPIRY_LOG, run, night.state.files)
     balances = [Balance(name="planned edits with an outcome", expected=expected, found=len(outcomes))]
-    facts = ExpiryLogFacts(plan_id=plan.header.plan_id, approved_by=plan.approval.by if plan.approval is not None else None, books=counts)
+    facts = ExpiryLogFacts(plan_id=plan.header.plan_id, approved_by=plan.verdict.approved_by, books=counts)
     publish(night.state, run, written, night.clock, inputs=[plan.published], balances=balances, facts=facts, unsafe=night.unsafe)
     return dict(counts)

@@ -20,16 +20,17 @@ from gc_assets.stages import engine
 from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import Written, parallelism, publish, read_rows, read_table, spark_schema, write_frame, write_rows
+from gc_assets.stages.tables import Written, parallelism, publish, read_paths, read_rows, read_table, spark_schema, write_frame, write_rows
 from gc_assets.state.facts import CommitGraphFacts
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run, State
-from gc_assets.state.parts import read_parts
+from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64
+_PASSED_ON: Final = "_passed_on"
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
@@ -80,11 +81,28 @@ def _written_here(read: _ReadCommits, sources: int, run: Run, state: State, earl
 def _written_by_executors(
     spark: SparkSession, read: _ReadCommits, sources: int, run: Run, state: State, earlier: Published | None
 ) -> Written:
-    ddl = spark_schema(COMMIT_GRAPH.schema)
-    commits = spark.range(0, sources, 1, max(1, min(sources, parallelism(spark)))).mapInArrow(read, ddl)
+    ddl, passed_on = spark_schema(COMMIT_GRAPH.schema), list[str]()
+    if growing(read.lake) is None:
+        commits = spark.range(0, sources, 1, max(1, min(sources, parallelism(spark)))).mapInArrow(read, ddl)
+    else:
+        passed_on = _passed_on(read, sources, run, state.files)
+        commits = read_paths(spark, state.files, COMMIT_GRAPH.schema, passed_on)
     if earlier is not None:
         commits = commits.unionByName(read_table(spark, state, COMMIT_GRAPH, earlier))
-    return write_frame(commits.repartition(1).mapInArrow(with_generations, ddl), COMMIT_GRAPH, run, state)
+    written = write_frame(commits.repartition(1).mapInArrow(with_generations, ddl), COMMIT_GRAPH, run, state)
+    for path in passed_on:
+        state.files.delete(path)
+    return written
+
+
+def _passed_on(read: _ReadCommits, sources: int, run: Run, files: Files) -> list[str]:
+    """Reads the commits in this process, which alone can log in at their server, and leaves them in
+    the state for executors.
+    """
+    writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, _PASSED_ON)
+    for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(sources), pa.int64())})])):
+        writer.write(batch)
+    return [f"{run.path}/{part.name}" for part in writer.close()]
 
 
 def read_as(night: Night, lake_name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from gc_assets.core.claims import Claims
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.stages.books.ledger import newest
+from gc_assets.stages.books.plans import plans
 from gc_assets.stages.mark.live_files import EXTERNAL_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import rows_where
@@ -34,7 +36,7 @@ class Explanation:
     """What the tables of a run date say of one key.
 
     `verdict` is one of live, planned, refused, expired, waiting, quarantined, restored, purged,
-    young, unowned, external, unknown.
+    young, unowned, external, unknown. `words` are what people said of the plans that name the key.
     """
 
     storage: str | None
@@ -44,6 +46,7 @@ class Explanation:
     chain: tuple[Link, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     history: tuple[dict[str, Any], ...] = ()
+    words: tuple[dict[str, Any], ...] = ()
 
 
 def is_address(text: str) -> bool:
@@ -95,7 +98,16 @@ def _explain(night: Night, storage: str, key: str) -> Explanation:
         verdict, sentence = "live", f"It is a side file of {main}, which is live, and stays with it."
     else:
         verdict, sentence = _not_live(night, storage, facts)
-    return Explanation(storage, key, verdict, sentence, last_chain(night, storage, key), facts, history)
+    judged = {row["plan_id"] for row in history} | ({facts["plan_id"]} if facts.get("plan") is not None else set())
+    said = tuple(_said_of(night, storage, judged)) if judged else ()
+    return Explanation(storage, key, verdict, sentence, last_chain(night, storage, key), facts, history, said)
+
+
+def _said_of(night: Night, storage: str, plan_ids: Collection[str]) -> Iterator[dict[str, Any]]:
+    """Yields what people said of these plans, newest plan first, in words too (`text`)."""
+    for plan in plans(night.config, storage):
+        if plan.header.plan_id in plan_ids:
+            yield from ({**word.model_dump(), "text": str(word)} for word in plan.verdict.words)
 
 
 def _main_file(night: Night, storage: str, key: str) -> str | None:

@@ -89,7 +89,7 @@ def acquire(location: str, plan_id: str, owner: str, clock: Clock, duration: tim
         raise StoreError(f"storage {location}: no directory at {root}; mount it or mend `location`")
     if control.is_symlink():
         raise StoreError(f"storage {location}: {control} is a symbolic link; the collector's own prefix must be a directory of the storage")
-    control.mkdir(exist_ok=True)
+    control.mkdir(mode=0o700, exist_ok=True)
     with _exclusive(control):
         current = _read(control)
         now = clock.now()

@@ -94,7 +94,7 @@ class Trash:
             return _absent(planned, source)
         if here != planned.etag:
             return _changed(planned, source, here)
-        with self.tree.entry(held.key, create=True) as target:
+        with self.tree.entry(held.key, create=True, like=planned.key) as target:
             source.rename_to(target)
             return self._settle(planned, source, target)
 
@@ -127,7 +127,7 @@ class Trash:
         if in_trash != planned.etag:
             return _changed(planned, held, in_trash)
         if here is None:
-            with self.tree.entry(planned.key, create=True) as target:
+            with self.tree.entry(planned.key, create=True, like=held.key) as target:
                 held.link_to(target)
         elif here != planned.etag:
             return Result(_replaced(here), f"{planned.key!r} is {here} by now, another object; the quarantined one stays at {held.key!r}")

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.iceberg.catalog import Tables
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import Commit, CommitSource, Container, FrozenRefs, Kind, Lake
 from gc_assets.stores.local.objects import LocalObjects
@@ -360,6 +362,21 @@ def test_a_catalog_that_does_not_open_is_named_without_its_secrets(builder: Lake
         frozen(builder)
     assert "hunter2" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(
+    "properties, said, shown",
+    [
+        ({"credential": "id-7:hun:ter2s"}, "401 for id-7 with ter2s", "401 for *** with ***"),
+        ({"uri": "http://me:p%40ss@host", "x": "y"}, "p@ss and p%40ss", "*** and ***"),
+        ({"uri": "postgresql://host/db?password=sesame&sslmode=require"}, "sesame require", "*** require"),
+        ({"type": "sql", "uri": "sqlite:///x.db"}, "sqlite: sql and x.db", "sqlite: sql and x.db"),
+        ({"type": "glue", "s3.secret-access-key": "a/b+c"}, "glue a%2Fb%2Bc a/b+c", "glue *** ***"),
+    ],
+)
+def test_messages_lose_secrets_whole_and_in_parts_and_nothing_else(properties: dict[str, str], said: str, shown: str) -> None:
+    for wrapped in (properties, {key: SecretStr(value) for key, value in properties.items()}):
+        assert shown in str(Tables("sales", "default", wrapped).unreadable("table x", said))
 
 
 # The builder itself

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,13 +22,14 @@ from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, sealed
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.books.plans import (
-    approval_path,
     approve,
     execution_directory,
     find_plan,
     plans,
     record_finished,
     record_restored,
+    refuse_unapproved,
+    reject,
     unfinished,
 )
 from gc_assets.stages.delete.apply import refuse_apply
@@ -63,6 +65,11 @@ def changed(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
     return other
 
 
+def word_path(header: PlanHeader, number: int = 1) -> str:
+    """Where the words of a plan lie, the first where 0.2.0 put the one approval of a plan."""
+    return f"warehouse/approvals/{header.plan_id}{'' if number == 1 else f'-{number}'}.json"
+
+
 def file_of(at: Platform, path: str) -> Path:
     return Path(at.config.state) / path
 
@@ -80,7 +87,7 @@ def test_an_approval_says_who_when_and_what_was_passed_over(at: Platform) -> Non
     given = approve(at.config, at.clock, header.plan_id, "  ada ", ("delete_bytes", "delete_bytes"))
     assert (given.plan_id, given.by, given.at, given.overrides) == (header.plan_id, "ada", NOW, ("delete_bytes",))
     found = find_plan(at.config, header.plan_id)
-    assert found.approval == given
+    assert found.verdict.words == (given,)
     assert found.status_at(NOW) == "approved"
 
 
@@ -124,7 +131,7 @@ def test_an_id_that_two_plans_begin_with_is_ambiguous_and_approves_neither(at: P
     assert one.plan_id[:8] == two.plan_id[:8]
     with pytest.raises(UsageError, match=f"2 plans with the id {one.plan_id[:8]}"):
         approve(at.config, at.clock, one.plan_id[:8], "ada")
-    assert find_plan(at.config, one.plan_id).approval is None
+    assert find_plan(at.config, one.plan_id).verdict.words == ()
     assert approve(at.config, at.clock, two.plan_id, "ada").plan_id == two.plan_id
 
 
@@ -137,7 +144,7 @@ def test_a_state_that_may_only_be_read_still_lists_its_approvals(at: Platform, m
         raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(Files, "replace_if", refused)
-    assert [plan.approval for plan in plans(at.config)] == [approval]
+    assert [plan.verdict.words for plan in plans(at.config)] == [(approval,)]
     assert not file_of(at, "warehouse/apply/_records.json").exists()
 
 
@@ -238,7 +245,7 @@ def test_an_override_of_no_gate_is_wrong_usage_and_lists_those_that_can_be(at: P
     header = changed(at, stored(at), gates=(live_set(1, 3), delete_bytes(Amount(), 1)))
     with pytest.raises(UsageError, match=r"--override delete_byte: no such gate; those that can be overridden are delete_bytes$"):
         approve(at.config, at.clock, header.plan_id, "ada", ("delete_byte",))
-    assert find_plan(at.config, header.plan_id).approval is None
+    assert find_plan(at.config, header.plan_id).verdict.words == ()
 
 
 @pytest.mark.parametrize("name, status", [("finished", "applied"), ("restored", "restored")])
@@ -313,15 +320,15 @@ def test_a_plan_copied_to_another_storage_is_not_its_plan(at: Platform) -> None:
 def test_an_approval_of_another_plan_approves_nothing(at: Platform) -> None:
     approved, other = stored(at), stored(at, files=3)
     given = approve(at.config, at.clock, approved.plan_id, "ada")
-    State.at(at.config.state).files.replace(approval_path(other), given.model_dump_json().encode())
-    with pytest.raises(StateError, match=f"approves plan {approved.plan_id}"):
+    State.at(at.config.state).files.replace(word_path(other), given.model_dump_json().encode())
+    with pytest.raises(StateError, match=f"is about plan {approved.plan_id}, not the one it is named for"):
         find_plan(at.config, other.plan_id)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"[]", b'{"plan_id": "x", "by": "ada"}'])
 def test_a_damaged_approval_is_an_error_and_no_yes(at: Platform, content: bytes) -> None:
     header = stored(at)
-    State.at(at.config.state).files.replace(approval_path(header), content)
+    State.at(at.config.state).files.replace(word_path(header), content)
     with pytest.raises(StateError, match=rf"approvals/{header.plan_id}\.json"):
         find_plan(at.config, header.plan_id)
 
@@ -367,18 +374,105 @@ def test_what_an_older_release_recorded_of_its_plans_is_read_once(at: Platform) 
     book.unlink()
     assert list(plans(at.config)) == before
     assert book.read_text() == noted
-    file_of(at, approval_path(made[2])).unlink()
-    assert {plan.header.plan_id: plan.approval for plan in plans(at.config)}[made[2].plan_id] is None
+    file_of(at, word_path(made[2])).unlink()
+    assert {plan.header.plan_id: plan.verdict.words for plan in plans(at.config)}[made[2].plan_id] == ()
 
 
-def test_an_approval_with_other_overrides_is_listed_with_those(at: Platform) -> None:
+def test_what_another_name_says_takes_nothing_back(at: Platform) -> None:
     header = stored(at, max_delete_bytes=1)
-    approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",))
-    approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
+    mine = approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",), "the owners agreed")
+    other = approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
     (plan,) = plans(at.config)
-    assert plan.approval == find_plan(at.config, header.plan_id).approval
-    assert plan.approval is not None
-    assert (plan.approval.by, plan.approval.overrides) == ("grace", ("delete_bytes",))
+    assert plan.verdict == find_plan(at.config, header.plan_id).verdict
+    assert plan.verdict.words == (mine, other)
+    assert (plan.verdict.approved_by, plan.verdict.overrides) == ("ada, grace", ("delete_bytes",))
+    assert str(mine) == "approved by ada at 2026-03-14 09:30:00Z, passing over delete_bytes: the owners agreed"
+
+
+def test_an_override_counts_only_as_far_as_the_yes_that_gave_it(at: Platform) -> None:
+    """With two approvals needed, a gate is passed over by two names or not at all."""
+    both = platform(Path(at.config.state).parent, approvals_needed=2)
+    header = stored(both)
+    approve(both.config, both.clock, header.plan_id, "ada", ("delete_bytes",))
+    assert find_plan(both.config, header.plan_id).status_at(NOW) == "ready"
+    approve(both.config, both.clock, header.plan_id, "grace")
+    verdict = find_plan(both.config, header.plan_id).verdict
+    assert (verdict.is_approved, verdict.overrides) == (True, ())
+    approve(both.config, both.clock, header.plan_id, "grace", ("delete_bytes",))
+    assert find_plan(both.config, header.plan_id).verdict.overrides == ("delete_bytes",)
+
+
+@pytest.mark.parametrize("again", ["ada", " Ada ", "ADA", "\uff41da"])
+def test_one_name_does_not_approve_twice_however_it_is_spelled(at: Platform, again: str) -> None:
+    both = platform(Path(at.config.state).parent, approvals_needed=2)
+    header = stored(both)
+    approve(both.config, both.clock, header.plan_id, "ada")
+    approve(both.config, both.clock, header.plan_id, again)
+    plan = find_plan(both.config, header.plan_id)
+    assert plan.verdict.missing == "approved by 1 of 2 names that its storage asks for"
+    with pytest.raises(GateRefused, match=r"approved by 1 of 2 names.*gc-assets approve [0-9a-f]{12} --by ANOTHER_NAME"):
+        refuse_unapproved(plan)
+    approve(both.config, both.clock, header.plan_id, "grace")
+    refuse_unapproved(find_plan(both.config, header.plan_id))
+
+
+def test_a_rejection_holds_until_the_same_name_takes_it_back(at: Platform) -> None:
+    header = stored(at)
+    approve(at.config, at.clock, header.plan_id, "ada")
+    reject(at.config, at.clock, header.plan_id, "grace", "orders is being migrated")
+    approve(at.config, at.clock, header.plan_id, "kim")
+    (listed,), plan = plans(at.config), find_plan(at.config, header.plan_id)
+    assert listed.status_at(NOW) == plan.status_at(NOW) == "rejected"
+    with pytest.raises(
+        GateRefused, match=r"is rejected by grace at .*: orders is being migrated; it stays so until the same name approves it"
+    ):
+        refuse_unapproved(plan)
+    approve(at.config, at.clock, header.plan_id, "grace")
+    (listed,) = plans(at.config)
+    assert listed.status_at(NOW) == "approved"
+    assert [word.said for word in listed.verdict.words] == ["approved", "rejected", "approved", "approved"]
+
+
+def test_a_plan_that_began_is_not_rejected_and_a_rejection_that_came_too_late_does_not_hold_it_up(at: Platform) -> None:
+    header, state = stored(at), State.at(at.config.state)
+    approve(at.config, at.clock, header.plan_id, "ada")
+    reject(at.config, at.clock, header.plan_id, "grace")
+    state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
+    refuse_unapproved(find_plan(at.config, header.plan_id))
+    with pytest.raises(GateRefused, match=r"has begun, so a rejection comes too late.*gc-assets restore --plan"):
+        reject(at.config, at.clock, header.plan_id, "kim")
+
+
+def test_words_said_at_the_same_time_are_all_kept(at: Platform) -> None:
+    header = stored(at)
+    names = [f"person {number}" for number in range(16)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda name: approve(at.config, at.clock, header.plan_id, name), names))
+    words = find_plan(at.config, header.plan_id).verdict.words
+    assert sorted(word.by for word in words) == sorted(names)
+    assert [plan.verdict.words for plan in plans(at.config)] == [words]
+
+
+def test_a_word_that_somebody_removed_is_not_taken_for_the_next_one(at: Platform) -> None:
+    header = stored(at)
+    approve(at.config, at.clock, header.plan_id, "ada")
+    approve(at.config, at.clock, header.plan_id, "grace")
+    file_of(at, word_path(header, 2)).unlink()
+    approve(at.config, at.clock, header.plan_id, "kim")
+    assert [plan.verdict.approved_by for plan in plans(at.config)] == ["ada, kim"]
+    assert file_of(at, word_path(header, 3)).exists()
+
+
+def test_an_approval_by_a_release_before_is_read_on_and_added_to(at: Platform) -> None:
+    """0.2.0 wrote one file per plan, and its approval into the list of plans."""
+    header, state = stored(at), State.at(at.config.state)
+    written = {"plan_id": header.plan_id, "by": "ada", "at": NOW.isoformat(), "overrides": ["delete_bytes"]}
+    state.files.replace(word_path(header), json.dumps(written).encode())
+    state.files.replace("warehouse/apply/_records.json", json.dumps({header.plan_id: {"approval": written}}).encode())
+    assert [(plan.status_at(NOW), plan.verdict.approved_by) for plan in plans(at.config)] == [("approved", "ada")]
+    reject(at.config, at.clock, header.plan_id, "grace")
+    assert [plan.status_at(NOW) for plan in plans(at.config)] == ["rejected"]
+    assert json.loads(file_of(at, word_path(header)).read_text()) == written
 
 
 def test_the_same_plan_made_twice_is_listed_once_and_a_plan_without_rows_not_at_all(at: Platform) -> None:

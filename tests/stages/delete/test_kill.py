@@ -55,6 +55,8 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSes
     intents = [json.loads(line) for path in log.glob("share-*/*.intent.jsonl") for line in path.read_text().splitlines()]
     assert moved <= {intent["key"] for intent in intents}, "a move is on record nowhere"
     assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
+    left = house.root / "state" / "_recheck"
+    assert [path.name.startswith(header.plan_id) for path in left.iterdir()] == [True]
     with pytest.raises(GateRefused, match="is being changed by"):
         house.apply(header)
 
@@ -62,5 +64,6 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSes
     assert counts(house.apply(header).books) == {("quarantine", "done"): len(garbage)}
     assert house.files() == {key: value for key, value in before.items() if key not in garbage}
     assert house.trash(header) == garbage
+    assert list(left.iterdir()) == [], "the mark of the killed apply"
     assert sorted(row["key"] for row in house.rows("deletion_log")) == sorted(garbage)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"

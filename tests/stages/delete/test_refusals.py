@@ -79,8 +79,7 @@ def test_a_plan_above_a_chosen_share_is_refused_and_the_override_is_on_record(sp
     with pytest.raises(GateRefused, match="delete_bytes"):
         house.approved(header, "delete_share")
     plan = house.approved(header, "delete_share", "delete_bytes")
-    assert plan.approval is not None
-    assert plan.approval.overrides == ("delete_bytes", "delete_share")
+    assert plan.verdict.overrides == ("delete_bytes", "delete_share")
     applied = house.apply(header)
     assert applied.published is not None
     assert applied.published.receipt.facts["overrides"] == ["delete_bytes", "delete_share"]

@@ -39,6 +39,46 @@ class TestTrash:
         assert verdict(tmp_path, "trash", plan(tmp_path, key, "restore", etag=planned.etag)) == "done"
         assert contents(tmp_path) == before
 
+    def test_the_trash_is_shut_and_opens_no_private_directory(self, tmp_path):
+        write(tmp_path, "a/private/deep/file")
+        (tmp_path / "a" / "private").chmod(0o700)
+        (tmp_path / ".gc-assets").mkdir(mode=0o755)  # as releases before 0.4 made it
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a/private/deep/file")) == "done"
+        own = tmp_path / ".gc-assets"
+        modes = {str(path.relative_to(own)): path.stat().st_mode & 0o777 for path in (own, *own.rglob("*")) if path.is_dir()}
+        expected = {".": 0o700, "trash": 0o700, f"trash/{PLAN}": 0o700}
+        below = {"a": 0o755, "a/private": 0o700, "a/private/deep": 0o755}
+        assert modes == expected | {f"trash/{PLAN}/{name}": mode for name, mode in below.items()}
+
+    def test_a_directory_that_a_restore_makes_again_has_the_mode_and_the_owner_that_it_had(self, tmp_path):
+        write(tmp_path, "a/b/file")
+        changed = {"a": 0o751, "a/b": 0o2770}
+        owner = (1234, 4321) if os.getuid() == 0 else (os.getuid(), os.getgid())
+        for name, mode in changed.items():
+            os.chown(tmp_path / name, *owner)
+            (tmp_path / name).chmod(mode)
+        planned = plan(tmp_path, "a/b/file")
+        assert verdict(tmp_path, "trash", planned) == "done"
+        (tmp_path / "a" / "b").rmdir()
+        (tmp_path / "a").rmdir()
+        assert verdict(tmp_path, "trash", plan(tmp_path, "a/b/file", "restore", etag=planned.etag)) == "done"
+        found = {name: (tmp_path / name).stat() for name in changed}
+        assert {name: status.st_mode & 0o7777 for name, status in found.items()} == changed
+        assert {(status.st_uid, status.st_gid) for status in found.values()} == {owner}
+
+    def test_what_may_not_be_given_away_opens_nothing_to_others(self, tmp_path, monkeypatch):
+        write(tmp_path, "a/file")
+        planned = plan(tmp_path, "a/file")
+        (tmp_path / "a").chmod(0o2775)
+        os.chown(tmp_path / "a", -1, 4321) if os.getuid() == 0 else pytest.skip("needs root, to make a directory of another group")
+
+        def refused(*_):
+            raise PermissionError(errno.EPERM, "not yours")
+
+        monkeypatch.setattr(os, "fchown", refused)
+        assert verdict(tmp_path, "trash", planned) == "done"
+        assert trash(tmp_path, "a").stat().st_mode & 0o777 == 0o705
+
     def test_a_restore_never_overwrites_what_was_written_since(self, tmp_path):
         write(tmp_path, "a", b"old")
         planned = plan(tmp_path, "a")

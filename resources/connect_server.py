@@ -1,0 +1,69 @@
+"""Which local Spark Connect server is ours: one of this environment and of this version.
+
+pyspark keeps one such server per user, whoever asks, and compares the version of Spark only. A
+server runs its own environment's code in its workers, so each environment and version has its own.
+`python -m gc_assets.resources.connect_server --stop` ends that of this environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+import gc_assets
+from gc_assets.core.errors import UsageError
+
+# pyspark's own: whether a local server is kept for later commands, and the file that says where it
+# listens.
+REUSE: Final = "SPARK_LOCAL_CONNECT_REUSE"
+DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
+_OURS: Final = "gc-assets-"
+
+
+def identity() -> str:
+    """Returns a digest of whose code the workers of a server started here run: the environment, the
+    versions of Python and Spark, and which gc-assets.
+    """
+    home = str(Path(gc_assets.__file__).resolve().parent)
+    told = [sys.prefix, sys.executable, sys.version, pyspark.__version__, pyspark.__file__, gc_assets.__version__, home]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def keep_apart(environment: MutableMapping[str, str]) -> Path:
+    """Makes pyspark look for a server of this identity only, and returns its directory. A directory
+    that the environment names is the one in which they lie.
+
+    Raises `UsageError` where somebody else could read or replace what says how to log in.
+    """
+    named = environment.get(DISCOVERY)
+    parent = Path(named).absolute().parent if named else Path(tempfile.gettempdir()) / f"{_OURS}connect-{os.getuid()}"
+    if parent.name == _OURS + identity():  # kept apart before, by this process or the one that started it
+        return parent
+    directory = parent / (_OURS + identity())
+    for path in (directory,) if named else (parent, directory):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise UsageError(f"{path} must be a directory that only you may enter, for Spark's local server; remove it, or set {DISCOVERY}")
+    environment[DISCOVERY] = str(directory / "connect-local.json")
+    return directory
+
+
+def main() -> None:
+    from pyspark.sql.connect.local_server import main as manage
+
+    keep_apart(os.environ)
+    manage()
+
+
+if __name__ == "__main__":
+    main()

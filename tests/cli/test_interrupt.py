@@ -1,0 +1,36 @@
+"""Ctrl-C ends a command with a sentence, between two steps that are on record."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.lakes import small_lake
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    "line_said, seconds", [("run date", 2), ("sales/snapshot_history", 0.3)], ids=["while Spark starts", "while Spark is at work"]
+)
+def test_ctrl_c_ends_a_night_with_a_sentence_and_no_trace(tmp_path: Path, line_said: str, seconds: float) -> None:
+    """What is printed ends only when no process holds it open: no Java stays behind."""
+    lake = small_lake(tmp_path)
+    command = [sys.executable, "-m", "gc_assets", "run", "--config", str(lake.lakes_yaml)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line_said in line:
+                time.sleep(seconds)
+                os.killpg(process.pid, signal.SIGINT)
+                break
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "gc-assets: interrupted. What was done so far is whole and on record" in said
+    assert not [word for word in ("Traceback", "py4j", "DagsterExecution") if word in said]

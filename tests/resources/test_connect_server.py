@@ -1,0 +1,63 @@
+"""A local Spark Connect server of another environment or version is never looked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql.connect.local_server import Discovery, LocalConnectServer
+
+import gc_assets
+from gc_assets.core.errors import UsageError
+from gc_assets.resources.connect_server import DISCOVERY, identity, keep_apart
+
+pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
+
+
+def discovery(root: Path) -> str:
+    environment = {DISCOVERY: str(root / "connect-local.json")}
+    keep_apart(environment)
+    return environment[DISCOVERY]
+
+
+def test_another_environment_and_another_version_have_servers_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = discovery(tmp_path)
+    assert discovery(tmp_path) == ours
+    seen = {ours}
+    for place, name, value in (
+        (gc_assets, "__version__", "0.0.1"),
+        (gc_assets, "__file__", "/elsewhere/gc_assets/__init__.py"),
+        (sys, "prefix", "/another/environment"),
+        (sys, "version", "3.99"),
+    ):
+        with monkeypatch.context() as other:
+            other.setattr(place, name, value)
+            seen.add(discovery(tmp_path))
+    assert len(seen) == 5
+
+
+def test_a_server_that_pyspark_would_take_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of a live server of the same Spark, which is all that pyspark compares."""
+    monkeypatch.setenv(DISCOVERY, str(tmp_path / "connect-local.json"))
+    with Discovery() as theirs:
+        theirs.save({"host": "localhost", "port": 1, "token": "t", "pid": os.getpid(), "spark_version": "4"})
+        assert LocalConnectServer(theirs).pid == os.getpid()
+    keep_apart(os.environ)
+    with Discovery() as ours:
+        assert LocalConnectServer(ours).pid is None
+
+
+def test_a_process_that_was_told_looks_in_the_same_place(tmp_path: Path) -> None:
+    environment = {DISCOVERY: str(tmp_path / "connect-local.json")}
+    first = keep_apart(environment)
+    assert keep_apart(environment) == first
+    assert first.name.endswith(identity())
+    assert first.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_place_that_others_may_enter_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"gc-assets-{identity()}").mkdir(mode=0o755)
+    with pytest.raises(UsageError, match="must be a directory that only you may enter"):
+        discovery(tmp_path)

@@ -1,0 +1,85 @@
+"""What a person is told of a plan: what can be undone and for how long, what cannot, and what becomes free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.plan import Amount, PlanHeader
+from gc_assets.lakes.kinds import KINDS
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.read.undoing import apply_command, undoing
+from tests.assets.platforms import platform, stored_plan
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Platform:
+    return platform(tmp_path)
+
+
+def plan(at: Platform, **how: Any) -> PlanHeader:
+    return header_of(stored_plan(at)).model_copy(update=how)
+
+
+def told(at: Platform, *, restored: bool = False, **how: Any) -> tuple[str, str, str]:
+    return undoing(plan(at, **how), at.config, restored=restored).lines
+
+
+AMOUNT = Amount(files=3, bytes=2_000_000)
+
+
+def test_quarantined_files_come_back_until_a_purge_and_free_nothing_before(at: Platform) -> None:
+    can, cannot, free = told(at, totals={QUARANTINE: AMOUNT})
+    assert "3 files (2 MB) go to quarantine and come back by `gc-assets restore --plan " in can
+    assert "until a later plan, approved by itself, purges them, 7 days after quarantine at the earliest" in can
+    assert cannot == "Cannot be undone: nothing."
+    assert free == "Becomes free: 2 MB by a later plan's purge, 7 days after this one is applied at the earliest, and none of it before."
+
+
+def test_a_purge_is_final_and_frees_at_once(at: Platform) -> None:
+    can, cannot, free = told(at, totals={PURGE: AMOUNT})
+    assert can == "Can be undone: nothing."
+    assert cannot == "Cannot be undone: 3 files (2 MB) are purged for good."
+    assert free == "Becomes free: 2 MB at once, by the purge."
+
+
+def test_an_expired_snapshot_of_a_lake_that_cannot_take_it_back_is_named_as_final(at: Platform) -> None:
+    can, cannot, _ = told(at, totals={}, expiry_actions={"sales": 9, "weather": 2})
+    assert "2 edits of the history of lake weather (Icechunk) by `gc-assets restore --plan " in can
+    assert "--history`" in can
+    assert "9 edits of the history of lake sales (Iceberg) are final: what was removed from an Iceberg table" in cannot
+    assert "weather" not in cannot
+
+
+def test_edits_of_a_lake_that_left_the_configuration_count_as_final(at: Platform) -> None:
+    can, cannot, _ = told(at, totals={}, expiry_actions={"gone": 1})
+    assert "gone" not in can
+    assert "lake gone: the lake is not in lakes.yaml any more, so take them for final" in cannot
+
+
+def test_deferred_deletion_is_told_to_end_where_the_files_lie(at: Platform) -> None:
+    _, cannot, _ = told(at, totals={QUARANTINE: AMOUNT}, quarantine="deferred")
+    assert "files stay where they are and the plan that purges them deletes them there, for good" in cannot
+
+
+def test_what_comes_back_and_what_was_put_back_is_told(at: Platform) -> None:
+    assert "3 files (2 MB) only come back from quarantine" in told(at, totals={RESTORE: AMOUNT})[0]
+    can, cannot, free = told(at, restored=True, totals={QUARANTINE: AMOUNT}, expiry_actions={"sales": 9})
+    assert can == "Can be undone: its files are back where they were."
+    assert "9 edits" in cannot
+    assert free == "Becomes free: nothing."
+
+
+def test_every_kind_that_edits_history_says_whether_that_is_final() -> None:
+    assert [kind.name for kind in KINDS.values() if kind.edits_history and kind.undoes_edits == (kind.edits_lose is not None)] == []
+
+
+@pytest.mark.parametrize("mode, more", [("plan", " --mode apply"), ("apply", "")])
+def test_the_command_to_apply_is_not_refused_for_the_mode_of_the_storage(tmp_path: Path, mode: str, more: str) -> None:
+    at = platform(tmp_path, mode=mode)
+    header = plan(at)
+    assert apply_command(header, at.config) == f"gc-assets apply {header.plan_id[:12]}{more}"
