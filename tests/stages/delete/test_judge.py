@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gc_assets.core.claims import Claims, Owner
+from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.stages.delete.judge import REFUSED, Judge
 from gc_assets.stages.sweep.ages import Ages, LakeAge
 from gc_assets.stores.store import open_store
@@ -18,9 +18,9 @@ CUTOFF = datetime(2026, 11, 17, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
 CLAIMS = Claims.of(
     [
-        ("db/t/", Owner("sales", None), True),
-        ("db/t/kept/", Owner("sales", None), False),
-        ("weather/", Owner("weather", None), True),
+        Claim("db/t/", Owner("sales", None), collect=True),
+        Claim("db/t/kept/", Owner("sales", None), collect=False),
+        Claim("weather/", Owner("weather", None), collect=True),
     ]
 )
 
