@@ -40,6 +40,7 @@ class Gates(Model):
     max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files a plan may take.")
     max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes a plan may take.")
     max_live_drop: Share = Field(default=0.2, description="Largest drop of the live count against the last published night.")
+    max_sick: int = Field(default=10, ge=0, description="Most tables that may be unreadable in a night without stopping its plan.")
 
 
 class Money(Model):

@@ -58,6 +58,37 @@ class GateResult(_Model):
     numbers: dict[str, float] = Field(default_factory=dict[str, float])
 
 
+class Sick(_Model):
+    """A table or repository that could not be read, and is protected by what earlier nights read of
+    it (design 6.5).
+
+    `table_uuid` and `table_name` are null where the whole lake is sick. `good_on` is the run date
+    of the last night that read it in full.
+    """
+
+    lake: str
+    table_uuid: str | None = None
+    table_name: str | None = None
+    why: str
+    since: datetime
+    good_on: date
+
+    @property
+    def name(self) -> str:
+        """The words for it in messages."""
+        return f"lake {self.lake}" if self.table_uuid is None else f"table {self.table_name or self.table_uuid} of lake {self.lake}"
+
+    @property
+    def told(self) -> str:
+        """A sentence for the report."""
+        since = f"cannot be read since {self.since:%Y-%m-%d %H:%M} UTC, and was read in full last on {self.good_on}"
+        return f"{self.name} {since}; nothing below its claims is touched and nothing is purged until it can be read: {self.why}"
+
+    def covers(self, lake: str, table_uuid: str | None) -> bool:
+        """Decides whether a history of the lake is its own, or that of the same table elsewhere."""
+        return lake == self.lake if self.table_uuid is None else table_uuid == self.table_uuid
+
+
 class PlanSummary(_Model):
     """What a list of plans shows of a plan. `refused_by` names its failed gates."""
 
@@ -100,6 +131,7 @@ class PlanHeader(_Model):
     the same substance that were used up before this one. `expiry_actions`
     counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
     made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
+    `sick` names what could not be read: nothing is purged while there is any (empty before 0.4).
     Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
     for a lake whose history this plan does not edit.
     """
@@ -129,6 +161,7 @@ class PlanHeader(_Model):
     after_expiry: Amount
     held_for_expiry: Amount
     quarantined: Amount
+    sick: tuple[Sick, ...] = ()
     expiry_actions: dict[str, int]
     expiry_digest: str
     gates: tuple[GateResult, ...]

@@ -41,6 +41,7 @@ from gc_assets.stages.books.plans import (
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
 from gc_assets.stages.delete.judge import REFUSED, Judge
+from gc_assets.stages.delete.withheld import sick_of, with_withheld
 from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
@@ -205,8 +206,8 @@ class _Fresh:
     """What a mark under the lease says of the storage.
 
     `needed` are the keys that a lake needs (columns key, needed, is_live); `is_live` is false for a
-    key that only expired history needs. `judge` judges the plan's rows. `frozen_at` is when the
-    first ref was read.
+    key that only expired history needs. Keys that wait for a table that cannot be read count as
+    needed. `judge` judges the plan's rows. `frozen_at` is when the first ref was read.
     """
 
     needed: DataFrame
@@ -228,6 +229,7 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
         gates.live_set(count.files, 1),
         gates.live_drop(count, earlier.count(count), night.storage(header.storage).gates.max_live_drop),
         gates.lakes_present(earlier.gone(count)),
+        gates.sick_tables(sick_of(tables), night.storage(header.storage).gates.max_sick),
         gates.storages_apart(night.overlapping_storages()),
     ]
     overrides = plan.approval.overrides if plan.approval is not None else ()
@@ -240,7 +242,9 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     once = live.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
     live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
     in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
-    needed = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
+    keys = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
+    rows = read_table(spark, night.state, DELETION_PLAN, plan.published)
+    needed = with_withheld(keys, rows, header.storage, tables, night.state.files)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
     frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
     return _Fresh(needed, Judge.of(again, header, refs, tables), frozen_at)

@@ -20,10 +20,11 @@ from gc_assets.core import gates
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, repeated, sealed
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, repeated, sealed
 from gc_assets.stages.books.accepted import Earlier, last_accepted
 from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished, used_up
+from gc_assets.stages.delete.withheld import sick_of
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
@@ -83,11 +84,12 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
     run = begin(night, storage_name, DELETION_PLAN)
     doing(f"{orphans.receipt.rows:,} orphan files")
-    expiry = _plan_expiry(spark, night, storage_name, refs, run)
-    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, run)
+    sick = (*sick_of(live), *orphans.facts(OrphanFilesFacts).sick)
+    expiry = _plan_expiry(spark, night, storage_name, refs, sick, run)
+    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, sick, run)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
-    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry)
+    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick)
     written = replace(written, side={**written.side, **expiry.side})
     header = _earlier_or(night, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
@@ -95,14 +97,14 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     return publish(state, run, written, night.clock, inputs=[orphans, inventory, *live, *refs], facts=facts, unsafe=night.unsafe)
 
 
-def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: list[Published], run: Run) -> Written:
-    """Writes the edits of history of every table that claims a part of the storage.
+def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: list[Published], sick: tuple[Sick, ...], run: Run) -> Written:
+    """Writes the edits of history of every table that claims a part of the storage and is not sick.
 
     `facts` count them per lake.
     """
     sources = [(table.receipt.owner, night.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in refs]
     copy = _CopyExpiry(
-        storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run
+        storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run, sick
     )
     return merge_written(once(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources)))
 
@@ -123,6 +125,7 @@ class _CopyExpiry:
     sources: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
     files: Files
     run: Run
+    sick: tuple[Sick, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -136,6 +139,8 @@ class _CopyExpiry:
         here = read_parts(self.files, list(claims), CLAIMS)
         here = here.filter(pc.equal(here.column("storage"), self.storage))
         mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(here.column("table_uuid"), "").unique()))
+        uuids = mine.column("table_uuid").to_pylist()
+        mine = mine.filter(pa.array([not any(item.covers(lake, uuid) for item in self.sick) for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 
@@ -156,6 +161,7 @@ def _rows(
     inventory: Published,
     refs: list[Published],
     expiry: Written,
+    sick: tuple[Sick, ...],
     run: Run,
 ) -> DataFrame:
     """Returns the planned keys.
@@ -224,8 +230,10 @@ def _rows(
     restore = is_needed & ~F.coalesce(taken, F.lit(False))
     # A purge takes only what a lake still claims: a lake that left the configuration may need the
     # rest by now. It takes nothing while live metadata that nobody ever read waits in quarantine.
-    # Once that is back, the next night knows what it needs.
-    purge = ~is_needed & due & F.col("lake").isNotNull() & F.lit(not _needs_unread_metadata(spark, night, live))
+    # Once that is back, the next night knows what it needs. Nor while a table cannot be read: what
+    # it took up meanwhile is not known.
+    unknown = bool(sick) or _needs_unread_metadata(spark, night, live)
+    purge = ~is_needed & due & F.col("lake").isNotNull() & F.lit(not unknown)
     back = judged.select(
         "key",
         F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
@@ -283,6 +291,7 @@ def _header(
     refs: list[Published],
     written: Written,
     expiry: Written,
+    sick: tuple[Sick, ...],
 ) -> PlanHeader:
     storage, found, counted = night.storage(storage_name), orphans.facts(OrphanFilesFacts), live_count(live, storage_name)
     totals: dict[str, Totals] = {}
@@ -324,10 +333,11 @@ def _header(
         by_kind={action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())} for action, amounts in sorted(kinds.items())},
         after_expiry=_amount(freed),
         held_for_expiry=_amount(held),
+        sick=sick,
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
         expiry_actions=dict(sorted(expiry.facts.items())),
         expiry_digest=f"{expiry.digest:016x}",
-        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, _amount(totals.get(QUARANTINE, Totals())))),
+        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, sick, _amount(totals.get(QUARANTINE, Totals())))),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
     )
@@ -338,7 +348,14 @@ def _amount(total: Totals) -> Amount:
 
 
 def _gates(
-    night: Night, storage_name: str, orphans: Published, inventory: Published, live: LiveCount, refs: list[Published], planned: Amount
+    night: Night,
+    storage_name: str,
+    orphans: Published,
+    inventory: Published,
+    live: LiveCount,
+    refs: list[Published],
+    sick: tuple[Sick, ...],
+    planned: Amount,
 ) -> list[GateResult]:
     found, limits = orphans.facts(OrphanFilesFacts), night.storage(storage_name).gates
     accepted = last_accepted(night, storage_name)
@@ -350,13 +367,14 @@ def _gates(
         gates.live_set(live.files, sum(table.receipt.rows for table in refs)),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.gone(live) if earlier is not None else []),
-        gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
+        gates.sick_tables(sick, limits.max_sick),
+        gates.metadata_present(0 if found.sick else found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
         gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
         gates.links(found.behind_links_count, found.behind_links),
         gates.storages_apart(night.overlapping_storages()),
-        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata),
+        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
         gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),

@@ -5,7 +5,7 @@ What only the other commits name is written beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,14 +16,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.plan import Amount
+from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import FILE_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.engine import once
-from gc_assets.stages.mark.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.manifest_entries import named_length, segment_rows, segments
+from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
 from gc_assets.stages.mark.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
@@ -35,15 +36,28 @@ from gc_assets.stages.tables import (
     publish,
     put,
     read_paths,
+    read_rows,
     read_table,
     report_parts,
     write_frame,
 )
-from gc_assets.state.facts import LiveFilesFacts, Segment
+from gc_assets.state.facts import CommitGraphFacts, LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts, Segment, UnreadTable
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CONTAINERS, DELETION_LOG, EDGES, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
+from gc_assets.state.schemas import (
+    CLAIMS,
+    COMMIT_GRAPH,
+    CONTAINERS,
+    DELETION_LOG,
+    EDGES,
+    LAKE_REFS,
+    LIVE_FILES,
+    MANIFEST_ENTRIES,
+    PLACES,
+    REACHABLE_SNAPSHOTS,
+    UNREADABLE,
+)
 
 EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external"
 # Files of retained commits that their owner's lifecycle rules release (lakeFS).
@@ -58,6 +72,7 @@ OPTIONAL_SIDE = "_optional"
 # Published beside the table: live metadata objects that are gone and were never decoded. What they
 # named is not known.
 UNKNOWN_SIDE = "_unknown"
+PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, SICK_SIDE)
 # Who needs a file. The smallest number is the strongest witness. Where `expands` is true, the
 # entries of `container` are needed too, and must exist only where the container must.
 WITNESSES: Final = pa.schema(
@@ -94,11 +109,16 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     Side tables hold the files that only expired or only dangling commits name, those that lifecycle
     rules release, and external addresses.
 
-    Raises `LakeUnreadable` naming containers that could not be decoded, where retained commits or
-    history that is yet to be edited need them. Without them the live set would be too small.
+    A table whose containers could not be decoded, where retained commits or history that is yet to
+    be edited need them, is sick. So is one that could not be read at all. All that such a table
+    needs by tonight's word, and all that it needed when it was last read in full, is live; its
+    claims become shields. The facts name it. Raises `LakeUnreadable` where no earlier night read
+    it, because then the live set would be too small.
     """
     state = night.state
     inputs = inputs_of(night, lake_name)
+    frozen = inputs[LAKE_REFS.name].facts(LakeRefsFacts)
+    memory = memory_of(night, lake_name, frozen.frozen_at)
     entries = night.table(MANIFEST_ENTRIES, lake_name)
     cache = segments(night, lake_name)
     run = begin(night, night.group(lake_name), LIVE_FILES)
@@ -111,12 +131,15 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         tuple(state.paths(cache, PLACES_SIDE)),
         _logs(night),
         run,
+        tuple(inputs[LAKE_REFS.name].paths(CLAIMS_SIDE)),
+        memory,
+        _unread(lake_name, inputs, memory),
     )
     doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
     read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
     closed = merge_written(once(spark, close, read, len(close.edges) + len(close.containers) + len(close.places)))
-    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
+    kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
@@ -127,7 +150,8 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(cache), columns)
     files = _files(rows, direct, witnesses, lake_name)
     lifecycle = released_by_lifecycle(night, lake_name)
-    if lifecycle is not None:
+    sick = _sick(night, lake_name, inputs[LAKE_REFS.name], memory, closed.facts["sick"])
+    if lifecycle is not None and not sick:
         files = _without(files, read_table(spark, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
     doing("naming the files")
     written = write_frame(files, LIVE_FILES, run, state, ["storage", "kind"], routes)
@@ -140,7 +164,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         files=written.rows,
         metadata_by_storage=closed.facts["metadata_by_storage"],
         optional_by_storage=closed.facts["optional_by_storage"],
-        notes=tuple(closed.facts["notes"]),
+        notes=(*closed.facts["notes"], *(item.told for item in sick)),
         live_bytes=sum(total.size_bytes for total in written.totals.values()),
         by_kind=_by(written.totals, 1),
         by_storage=_by(written.totals, 0),
@@ -149,6 +173,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         dangling_files=aside[DANGLING_SIDE],
         lifecycle_files=aside[LIFECYCLE_SIDE],
         external_files=aside[EXTERNAL_SIDE],
+        sick=sick,
     )
     return publish(
         state,
@@ -159,6 +184,32 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         facts=facts,
         unsafe=night.unsafe,
     )
+
+
+def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | None) -> dict[str, str]:
+    """Returns why tables could not be read at all, by their uuid (`WHOLE`: the lake).
+
+    Raises `LakeUnreadable` for what no earlier night read.
+    """
+    graph, reachable = inputs[COMMIT_GRAPH.name].facts(CommitGraphFacts), inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts)
+    unread = [*inputs[LAKE_REFS.name].facts(LakeRefsFacts).unread]
+    unread += [UnreadTable(table_name=None, why=why) for why in (graph.unread, reachable.unread) if why is not None]
+    found: dict[str, str] = {}
+    for item in unread:
+        uuids = [] if memory is None else [WHOLE] if item.table_name is None else memory.uuids.get(item.table_name, [])
+        if not uuids:
+            raise LakeUnreadable(never_read(lake_name, item.table_name, item.why))
+        for uuid in uuids:
+            found.setdefault(uuid, item.why)
+    return found
+
+
+def _sick(night: Night, lake_name: str, refs: Published, memory: Memory | None, found: Mapping[str, str]) -> tuple[Sick, ...]:
+    if memory is None or not found:
+        return ()
+    rows = read_rows(night.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
+    names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
+    return memory.sick_now(found, names, lake_name, refs.facts(LakeRefsFacts).frozen_at)
 
 
 def _logs(night: Night) -> dict[str, tuple[str, ...]]:
@@ -270,25 +321,27 @@ class _Close:
     places: tuple[str, ...]
     logs: dict[str, tuple[str, ...]]
     run: Run
+    claims: tuple[str, ...]
+    memory: Memory | None
+    unread: dict[str, str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
         for _ in batches:
             every_root = content_roots(self.roots)
             unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
-            roots = every_root.filter(pc.invert(unlisted))
-            edges = read_parts(files, list(self.edges), EDGES)
+            listed = every_root.filter(pc.invert(unlisted))
+            roots, sick_roots, edges, sick = self._rooted(listed, read_parts(files, list(self.edges), EDGES))
             found = closure(roots, edges)
-            collected = collected_before(self.roots, self.logs, found, self._failed())
-            if len(collected):
-                roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
-                found = closure(roots, edges)
-            lengths, lost, unknown = self._lengths(files, found)
+            lengths, lost, unknown, _ = self._lengths(files, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _metadata(found, lengths, leaves)
             claims, wide = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            if self.memory is not None and sick:
+                shields = self.memory.shields(sick, [read_parts(files, list(self.claims), CLAIMS), claims])
+                claims = pa.concat_tables([claims, shields])
             sides = {
                 WITNESSES_SIDE: witnesses,
                 DIRECT_SIDE: direct,
@@ -296,16 +349,65 @@ class _Close:
                 OPTIONAL_SIDE: _optional(leaves),
                 CLAIMS_SIDE: claims,
                 UNKNOWN_SIDE: unknown,
+                SICK_SIDE: sick_roots,
             }
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted), wide))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
-            yield report_parts(parts, facts={**counts, "notes": notes})
+            yield report_parts(parts, facts={**counts, "notes": notes, "sick": sick})
 
-    def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
-        """Returns three things about the containers of `found`: the decoded length of each, the
-        rows of those that live contents show and that are gone, and those that are gone and were
-        never decoded (columns `METADATA`).
+    def _rooted(self, roots: pa.Table, edges: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, str]]:
+        """Returns all roots with what sick tables need or needed, the latter alone (columns
+        `SICK_ROOTS`), the edges, and why which table is sick, by its key.
+
+        A container that several tables share names one of them, so the rest is looked at anew
+        without that table, until nothing that is needed is broken.
+        """
+        sick = dict(self.unread)
+        while True:
+            well = roots.filter(pc.invert(_is_of(roots, sick)))
+            found = closure(well, edges)
+            collected = collected_before(self.roots, self.logs, found, self._failed())
+            if len(collected):
+                roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
+                found = closure(roots.filter(pc.invert(_is_of(roots, sick))), edges)
+            broken = self._lengths(self.roots.files, found)[3]
+            if not broken.num_rows:
+                break
+            errors = {row["address"]: row["error"] for row in self._failed().to_pylist()}
+            if self.memory is None:
+                raise LakeUnreadable(_explain(self.lake_name, broken, errors))
+            for row in broken.to_pylist():
+                key = row["table_uuid"] or WHOLE
+                if key and not any(key in uuids for uuids in self.memory.uuids.values()):
+                    raise LakeUnreadable(_explain(self.lake_name, broken, errors))
+                sick.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
+        if self.memory is None or not sick:
+            return roots, SICK_ROOTS.empty_table(), edges, sick
+        remembered = self.memory.roots_of(sick)
+        self._require_decoded(closure(remembered.filter(remembered.column("in_full")).select(ROOTS.names), edges))
+        is_mine = pc.and_(_is_of(roots, sick), pc.less_equal(roots.column("rank"), HELD))
+        of_sick = pa.concat_tables([remembered, as_sick(roots.filter(is_mine), in_full=False)])
+        return pa.concat_tables([roots.filter(pc.invert(is_mine)), kept(of_sick.select(ROOTS.names))]), of_sick, edges, sick
+
+    def _require_decoded(self, remembered: pa.Table) -> None:
+        """Raises `LakeUnreadable` where nobody knows any more what a sick table needed: this
+        release, or these storages, never read it.
+        """
+        index = read_parts(self.roots.files, list(self.containers), CONTAINERS, ["container"])
+        failed = self._failed()
+        absent = pc.is_in(remembered.column("address"), failed.column("address").filter(failed.column("absent")))
+        optional = pc.or_(pc.equal(remembered.column("rank"), SPARED), pc.invert(remembered.column("must_exist")))
+        lacking = pc.invert(pc.is_in(remembered.column("address"), index.column("container")))
+        needed = remembered.filter(pc.and_not(lacking, pc.and_(absent, optional)))
+        if needed.num_rows:
+            errors = {row["address"]: row["error"] for row in failed.to_pylist()}
+            raise LakeUnreadable(_explain(self.lake_name, needed, errors))
+
+    def _lengths(self, files: Files, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table, pa.Table]:
+        """Returns four things about the containers of `found`: the decoded length of each, the
+        rows of those that live contents show and that are gone, those that are gone and were
+        never decoded (columns `METADATA`), and those that must be kept and were not decoded.
 
         The length is null for a container that could not be read and that only freed commits need,
         and for one that is gone and need not exist. Where the parent tells a length, only an object
@@ -315,7 +417,7 @@ class _Close:
         (icechunk.md 5, H12). What is left of it is kept while it is young, and it stops no plan.
 
         What could not be read tonight is undecoded, even if an earlier object of that name was once
-        decoded. Raises `LakeUnreadable` for what must be kept and was not decoded.
+        decoded.
         """
         index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes"])
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
@@ -329,14 +431,25 @@ class _Close:
         optional = pc.or_(pc.equal(found.column("rank"), SPARED), pc.invert(found.column("must_exist")))
         wanted = pc.and_(lost, pc.less(found.column("rank"), RELEASED))
         needed = found.filter(pc.and_not(wanted, pc.and_(absent, optional)))
-        if needed.num_rows:
-            raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
         gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
         unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(wanted, pc.is_null(any_length)))
-        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, unknown.select(METADATA.names).cast(METADATA)
+        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, unknown.select(METADATA.names).cast(METADATA), needed
 
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
+
+
+def _is_of(roots: pa.Table, sick: Collection[str]) -> pa.ChunkedArray:
+    """Marks the roots of these tables (`WHOLE`: all)."""
+    if WHOLE in sick:
+        return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
+    return pc.is_in(roots.column("table_uuid"), pa.array(sorted(sick), pa.string()))
+
+
+def never_read(lake_name: str, table_name: str | None, why: str) -> str:
+    """Says that nothing stands in for what could not be read."""
+    what = f"table {table_name}" if table_name is not None else "the repository"
+    return f"{why}\n  lake {lake_name}: no earlier night read {what} in full, so nobody knows what it needs, and there is no plan"
 
 
 def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table]:

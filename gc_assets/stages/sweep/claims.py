@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gc_assets.core.claims import Claims, Owner
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
@@ -29,3 +29,15 @@ def claims_of(night: Night, storage_name: str, tables: Iterable[Published]) -> C
     if own is not None and own[0] == storage_name:
         rows.append((own[1], STATE, False))
     return Claims.of(rows)
+
+
+def prefixes_of(night: Night, storage_name: str, tables: Iterable[Published], owners: Collection[Owner]) -> tuple[str, ...]:
+    """Returns the claims of these on a storage, as prefixes of keys."""
+    found: set[str] = set()
+    for table in tables:
+        for row in read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
+            owner = Owner(table.receipt.owner, row["table_uuid"])
+            whole = Owner(owner.lake, None)
+            if row["storage"] == storage_name and (owner in owners or whole in owners):
+                found.add(row["key"])
+    return tuple(sorted(found))

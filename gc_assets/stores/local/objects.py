@@ -70,16 +70,23 @@ def modified_ns(status: os.stat_result) -> int:
     return status.st_mtime_ns if known else LATEST_NS
 
 
-def content_of(source: BinaryIO, address: str) -> bytes:
-    """Returns the bytes of an open regular file. Raises `OSError` for anything else, which may
-    never end, and for a file that is larger than any metadata.
+def require_regular(source: BinaryIO, address: str) -> None:
+    """Raises `OSError` unless an open file is a regular one, no larger than metadata may be.
+    Anything else may never end.
     """
     status = os.fstat(source.fileno())
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "expected a regular file, found a directory, socket, fifo or device", address)
-    content = source.read(MOST_BYTES + 1) if status.st_size <= MOST_BYTES else None
-    if content is None or len(content) > MOST_BYTES:
+    if status.st_size > MOST_BYTES:
         raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found {status.st_size:,}", address)
+
+
+def content_of(source: BinaryIO, address: str) -> bytes:
+    """Returns the bytes of an open file. Raises `OSError` as `require_regular` does."""
+    require_regular(source, address)
+    content = source.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found more, and it grows", address)
     return content
 
 
