@@ -18,7 +18,7 @@ from gc_assets.core.errors import StateError
 from gc_assets.stages.books import plans as approvals
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
-from gc_assets.state.facts import DeletionLogFacts, ManifestEntriesFacts, OrphanFilesFacts
+from gc_assets.state.facts import DeletionLogFacts, LiveFilesFacts, ManifestEntriesFacts, OrphanFilesFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
@@ -92,6 +92,11 @@ def _heads(night: Night, refs: Published) -> int:
     return len(column) - column.null_count
 
 
+def _nothing_sick(_: Night, published: Published) -> Verdict:
+    sick = published.facts(LiveFilesFacts).sick
+    return Verdict(not sick, {"sick": len(sick)}, "\n".join(item.told for item in sick) or None)
+
+
 def _everything_decoded(_: Night, published: Published) -> Verdict:
     unreadable = published.facts(ManifestEntriesFacts).unreadable
     found = f"{unreadable:,} containers could not be decoded; live_files stops if a commit that is kept needs one" if unreadable else None
@@ -142,6 +147,9 @@ def _no_failed_key(_: Night, published: Published) -> Verdict:
 RECEIPT: Final = Check("receipt", "A table that is half there or was changed after publication would be taken for the truth.", _receipt)
 COMPLETE: Final = Check("complete", "A row that was never read or never written is a file that nobody protects.", _complete)
 LIVE_WHILE_REFS: Final = Check("live_while_refs", "An empty live set makes every file of the lake look like garbage.", _live_while_refs)
+NOTHING_SICK: Final = Check(
+    "nothing_sick", "What cannot be read holds up every purge until somebody mends it.", _nothing_sick, blocking=False
+)
 EVERYTHING_DECODED: Final = Check(
     "everything_decoded", "What an unreadable container names cannot be known to be live.", _everything_decoded, blocking=False
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 
 import pytest
 
 from gc_assets.core import gates
-from gc_assets.core.plan import Amount, GateResult, LiveCount
+from gc_assets.core.plan import Amount, GateResult, LiveCount, Sick
 
 GB = 10**9
+SICK = Sick(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1))
 
 
 def small(files: int = 0, size: int = 0) -> Amount:
@@ -20,6 +22,7 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("live_set", gates.live_set(1, 3), gates.live_set(0, 3)),
     ("live_drop", gates.live_drop(LiveCount(80), LiveCount(100), 0.2), gates.live_drop(LiveCount(79), LiveCount(100), 0.2)),
     ("live_drop", gates.live_drop(LiveCount(100), LiveCount(100), 0.0), gates.live_drop(LiveCount(99), LiveCount(100), 0.0)),
+    ("sick_tables", gates.sick_tables([SICK], 1), gates.sick_tables([SICK, SICK], 1)),
     ("metadata_present", gates.metadata_present(0, []), gates.metadata_present(1, ["m.avro"])),
     (
         "live_drop",
