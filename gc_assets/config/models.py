@@ -236,9 +236,7 @@ class Config(Model):
         places = self.places()
         on_s3 = [storage.location for storage in self.storages if scheme_of(storage.location) == S3]
         policy: dict[str, Any] = {
-            "storages": [
-                storage.model_dump(mode="json", exclude={"mode", "rehearsals", "money", "s3", "inventory"}) for storage in self.storages
-            ],
+            "storages": [_safety(storage) for storage in self.storages],
             "lakes": [lake.policy() for lake in self.lakes],
             "catalogs": [place for lake in self.lakes if (place := lake.place()) is not None],
         }
@@ -246,6 +244,16 @@ class Config(Model):
         endpoints = {place: endpoint for place in on_s3 if (endpoint := places.s3_of(place).endpoint) is not None}
         policy |= {"endpoints": endpoints} if endpoints else {}
         return hashlib.sha256(json.dumps(policy, sort_keys=True).encode()).hexdigest()
+
+
+def _safety(storage: StorageConfig) -> dict[str, Any]:
+    """Returns a storage's safety settings, for the digest. A limit that releases before 0.4 did not
+    know counts where it is not the default, so that their plans stay theirs.
+    """
+    found = storage.model_dump(mode="json", exclude={"mode", "rehearsals", "money", "s3", "inventory"})
+    if storage.gates.max_sick == Gates().max_sick:
+        del found["gates"]["max_sick"]
+    return found
 
 
 def _named(items: Any, name: str, what: str) -> Any:

@@ -6,13 +6,13 @@ gzipped one is inflated whatever becomes of it.
 
 from __future__ import annotations
 
-import os
+import errno
+import stat
 from pathlib import Path
 
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from gc_assets.core.bounded import gunzip
-from gc_assets.stores.local.objects import NEVER_WAIT, content_of, require_regular
+from gc_assets.core.bounded import MOST_BYTES, gunzip
 
 
 class GuardedFileIO(PyArrowFileIO):
@@ -24,9 +24,11 @@ class GuardedFileIO(PyArrowFileIO):
         """
         scheme, _, path = self.parse_location(location, self.properties)
         if scheme == "file" and Path(path).exists():
-            with os.fdopen(os.open(path, os.O_RDONLY | NEVER_WAIT), "rb") as source:
-                if location.endswith(".gz.metadata.json"):
-                    gunzip(content_of(source, location))
-                else:
-                    require_regular(source, location)
+            status = Path(path).stat()
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "expected a regular file, found a directory, socket, fifo or device", location)
+            if status.st_size > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found {status.st_size:,}", location)
+            if location.endswith(".gz.metadata.json"):
+                gunzip(Path(path).read_bytes())
         return super().new_input(location)

@@ -211,8 +211,8 @@ def make_edits(
     """Gives each of a lake's actions an outcome on record; returns false where all had a final one
     before.
 
-    The history of what is sick is not edited. An action that failed is tried again, one that spoilt the lake is not. Where an earlier run
-    began, an edit that turns out to be made counts as `done`.
+    The history of what is sick is not edited. An action that failed is tried again, one that spoilt
+    the lake is not. Where an earlier run began, an edit that turns out to be made counts as `done`.
 
     With `only_interrupted` nothing begins that had not begun, and nothing that failed is tried
     again: the plan must come to its end.

@@ -6,7 +6,7 @@ candidate that equals a live key stops the plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -128,7 +128,8 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
     missing = missing_metadata(keys, listed, lister) if probed.facts.get("metadata_found", 0) < needed else []
-    # The cache knows what these name. But their tables are broken, and wait until somebody mended them.
+    # The cache knows what these name. But their tables are broken, and wait until somebody mends
+    # them.
     broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(missing)} if len(missing) < MAX_NAMED else {}
     withheld = (*prefixes_of(night, storage_name, [*refs, *live], broken), *strangers.held())
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
@@ -139,7 +140,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
         gone = purged_by_rule(spark, night, storage_name)
         waiting = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal)
-        lacking, lacking_samples = unlisted(keys, listed, waiting, gone, lister)
+        lacking, lacking_samples = unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
     if withheld:
         frame = _without(frame, withheld)
@@ -162,7 +163,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         live_keys=live_count(live, storage_name).files,
         missing_metadata=tuple(item.said for item in missing[:MAX_SAMPLES]),
         missing_metadata_count=len(missing),
-        sick=_sick(night, refs, broken),
+        sick=_sick(night, storage_name, refs, broken),
         live_unlisted=tuple(lacking_samples),
         live_unlisted_count=lacking,
         foreign_metadata=tuple(strangers.known[:MAX_SAMPLES]),
@@ -192,25 +193,27 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     )
 
 
-def _sick(night: Night, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Sick, ...]:
-    """Returns the tables whose metadata is not there as it was decoded."""
+def _sick(night: Night, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Sick, ...]:
+    """Returns the tables whose metadata is not there as it was decoded, and since when."""
+    if not broken:
+        return ()
+    last = night.state.latest(storage_name, ORPHAN_FILES.name, before=night.run_date)
+    before = {(item.lake, item.table_uuid): item for item in last.facts(OrphanFilesFacts).sick} if last is not None else {}
     frozen = {table.receipt.owner: table for table in refs}
     found: list[Sick] = []
     for owner, said in sorted(broken.items(), key=lambda item: (item[0].lake, item[0].table_uuid or "")):
-        rows = read_rows(night.state, LAKE_REFS, frozen[owner.lake], columns=["table_uuid", "table_name"]).to_pylist()
-        names = {row["table_uuid"]: row["table_name"] for row in rows}
-        at = frozen[owner.lake].facts(LakeRefsFacts).frozen_at
-        why = f"{said} is missing from the listing, or has another length than was decoded"
-        found.append(
-            Sick(
-                lake=owner.lake,
-                table_uuid=owner.table_uuid,
-                table_name=names.get(owner.table_uuid),
-                why=why,
-                since=at,
-                good_on=night.run_date,
-            )
+        table = frozen[owner.lake]
+        rows = read_rows(night.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist()
+        new = Sick(
+            lake=owner.lake,
+            table_uuid=owner.table_uuid,
+            table_name={row["table_uuid"]: row["table_name"] for row in rows}.get(owner.table_uuid),
+            why=f"{said} is missing from the listing, or has another length than was decoded",
+            since=table.facts(LakeRefsFacts).frozen_at,
+            good_on=night.run_date,
         )
+        earlier = before.get((owner.lake, owner.table_uuid), new)
+        found.append(new.model_copy(update={"since": earlier.since, "good_on": earlier.good_on}))
     return tuple(found)
 
 
@@ -258,6 +261,16 @@ def _orphans(
         F.when(lifecycle, F.col("dangling_commits")).alias("dangling_commits"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _of_others(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:
+    """Returns the live keys that these lakes and tables do not need by themselves."""
+    mine = F.lit(False)
+    for owner in owners:
+        mine |= (F.col("lake") == owner.lake) & (
+            F.lit(True) if owner.table_uuid is None else F.col("table_uuid").eqNullSafe(owner.table_uuid)
+        )
+    return keys.filter(~mine)
 
 
 def _without(orphans: DataFrame, prefixes: Sequence[str]) -> DataFrame:

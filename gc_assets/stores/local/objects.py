@@ -70,9 +70,9 @@ def modified_ns(status: os.stat_result) -> int:
     return status.st_mtime_ns if known else LATEST_NS
 
 
-def require_regular(source: BinaryIO, address: str) -> None:
-    """Raises `OSError` unless an open file is a regular one, no larger than metadata may be.
-    Anything else may never end.
+def content_of(source: BinaryIO, address: str) -> bytes:
+    """Returns the bytes of an open file. Raises `OSError` for anything but a regular file, which
+    may never end, and for a file that is larger than any metadata.
     """
     status = os.fstat(source.fileno())
     if not stat.S_ISREG(status.st_mode):
@@ -80,10 +80,6 @@ def require_regular(source: BinaryIO, address: str) -> None:
     if status.st_size > MOST_BYTES:
         raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found {status.st_size:,}", address)
 
-
-def content_of(source: BinaryIO, address: str) -> bytes:
-    """Returns the bytes of an open file. Raises `OSError` as `require_regular` does."""
-    require_regular(source, address)
     content = source.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found more, and it grows", address)
