@@ -45,6 +45,17 @@ def sick_tables(sick: Sequence[Sick], limit: int) -> GateResult:
     return _result("sick_tables", len(sick) <= limit, message, overridable=True, numbers={"sick": len(sick), "limit": limit})
 
 
+def never_read(sick: Sequence[Sick], storage: str) -> GateResult:
+    """Nothing lies in the storage that no night read in full: what it needs would look like
+    garbage.
+    """
+    unknown = [item for item in sick if item.stops(storage)]
+    message = "every table that lies here was read in full once."
+    if unknown:
+        message = f"nobody knows what these need: {'; '.join(item.told for item in unknown[:5])}. Mend them, or drop them from the catalog."
+    return _result("never_read", not unknown, message, overridable=False, numbers={"tables": len(unknown)})
+
+
 def live_drop(live: LiveCount, before: LiveCount | None, limit: float) -> GateResult:
     """The live count of the storage, and that of each lake there, may fall by at most `limit` of
     that of the last accepted night.

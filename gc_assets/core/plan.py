@@ -63,7 +63,8 @@ class Sick(_Model):
     it (design 6.5).
 
     `table_uuid` and `table_name` are null where the whole lake is sick. `good_on` is the run date
-    of the last night that read it in full.
+    of the last night that read it in full, null where none did: then nobody knows what it needs, and
+    the `storages` that it lies in have no plan (none named: no storage has one).
     """
 
     lake: str
@@ -71,22 +72,31 @@ class Sick(_Model):
     table_name: str | None = None
     why: str
     since: datetime
-    good_on: date
+    good_on: date | None = None
+    storages: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The words for it in messages."""
-        return f"lake {self.lake}" if self.table_uuid is None else f"table {self.table_name or self.table_uuid} of lake {self.lake}"
+        table = self.table_name or self.table_uuid
+        return f"lake {self.lake}" if table is None else f"table {table} of lake {self.lake}"
 
     @property
     def told(self) -> str:
         """A sentence for the report."""
-        since = f"cannot be read since {self.since:%Y-%m-%d %H:%M} UTC, and was read in full last on {self.good_on}"
+        read = "was never read in full" if self.good_on is None else f"was read in full last on {self.good_on}"
+        since = f"cannot be read since {self.since:%Y-%m-%d %H:%M} UTC, and {read}"
         return f"{self.name} {since}; nothing below its claims is touched and nothing is purged until it can be read: {self.why}"
+
+    def stops(self, storage: str) -> bool:
+        """Decides whether a storage must not be collected until it was read once."""
+        return self.good_on is None and (not self.storages or storage in self.storages)
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
         """Decides whether a history of the lake is its own, or that of the same table elsewhere."""
-        return lake == self.lake if self.table_uuid is None else table_uuid == self.table_uuid
+        if self.table_uuid is None:
+            return lake == self.lake and self.table_name is None
+        return table_uuid == self.table_uuid
 
 
 class PlanSummary(_Model):

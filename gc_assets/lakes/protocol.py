@@ -197,11 +197,12 @@ class FormerRef:
 @dataclass(frozen=True, slots=True)
 class Unread:
     """A table that a catalog names and that could not be read, with why. `table_name` is null where
-    it is the whole lake.
+    it is the whole lake. `address` is that of its metadata, where the catalog says it.
     """
 
     table_name: str | None
     why: str
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

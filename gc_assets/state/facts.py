@@ -77,12 +77,15 @@ class Freeze(Headline):
 
 
 class UnreadTable(BaseModel):
-    """A table that could not be read, with why. `table_name` is null where it is the whole lake."""
+    """A table that could not be read, with why, and the address of its metadata where that is
+    known. `table_name` is null where it is the whole lake.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     table_name: str | None
     why: str
+    address: str | None = None
 
 
 class LakeRefsFacts(Facts):

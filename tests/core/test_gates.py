@@ -13,6 +13,8 @@ from gc_assets.core.plan import Amount, GateResult, LiveCount, Sick
 GB = 10**9
 SICK = Sick(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1))
 
+NEVER_READ = SICK.model_copy(update={"good_on": None, "storages": ("warehouse",)})
+
 
 def small(files: int = 0, size: int = 0) -> Amount:
     return Amount(files=files, bytes=size)
@@ -23,6 +25,8 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("live_drop", gates.live_drop(LiveCount(80), LiveCount(100), 0.2), gates.live_drop(LiveCount(79), LiveCount(100), 0.2)),
     ("live_drop", gates.live_drop(LiveCount(100), LiveCount(100), 0.0), gates.live_drop(LiveCount(99), LiveCount(100), 0.0)),
     ("sick_tables", gates.sick_tables([SICK], 1), gates.sick_tables([SICK, SICK], 1)),
+    ("never_read", gates.never_read([SICK, NEVER_READ], "lakehouse"), gates.never_read([SICK, NEVER_READ], "warehouse")),
+    ("never_read", gates.never_read([SICK], "warehouse"), gates.never_read([NEVER_READ.model_copy(update={"storages": ()})], "lakehouse")),
     ("metadata_present", gates.metadata_present(0, []), gates.metadata_present(1, ["m.avro"])),
     (
         "live_drop",

@@ -78,7 +78,6 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"{")
         os.utime(path, (days_ago(30).timestamp(),) * 2)
-    os.utime(path, (10_000_000_000,) * 2)  # in the year 2286
 
     def night(*broken: Path) -> None:
         header = house.plan()
@@ -87,10 +86,11 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
         actions = planned_actions(house.tonight().state, house.published("deletion_plan"))
         found.edited.append(set(actions.column("table_name").to_pylist()))
         assert not house.failed_gates(header)
-        with fifo_at(house.root, *broken):
-            house.carry_out(header)
+        if header.has_work:
+            with fifo_at(house.root, *broken):
+                house.carry_out(header)
+            found.outcomes = {row["key"]: f"{row['phase']} {row['outcome']}" for row in house.rows("deletion_log")}
         found.on_disk.append(set(house.files()))
-        found.outcomes = {row["key"]: f"{row['phase']} {row['outcome']}" for row in house.rows("deletion_log")}
         house.now += timedelta(days=1)
 
     house.plan()
@@ -98,12 +98,16 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
     well.overwrite(days_ago(10))
     metadata = lost.path(lost.metadata_location)
     torn.append(days_ago(1))
+    os.utime(house.warehouse / "db/well/late.parquet", (10_000_000_000,) * 2)  # in the year 2286
     newest = max(house.warehouse.glob("db/torn/metadata/snap-*.avro"), key=lambda path: path.stat().st_mtime)
     [known] = [path for path in house.warehouse.glob("db/cut/metadata/*-m0.avro") if house.key(path) not in leftovers["db.cut"]]
     with fifo_at(house.root, metadata, newest, known, house.warehouse / "weather/refs/branch.main/ref.json"):
         night()
         night()
     night(metadata)
+    born = lake.table("db.born", days_ago(1))
+    with fifo_at(house.root, born.path(born.metadata_location)):
+        found.headers.append(house.plan())
     return found
 
 
@@ -169,3 +173,9 @@ def test_junk_that_is_named_like_metadata_holds_the_files_beside_it_and_no_plan(
 def test_a_file_with_a_time_after_2262_is_kept_and_named(nights: Nights) -> None:
     assert all("db/well/late.parquet" in files for files in nights.on_disk)
     assert not [planned for planned in nights.planned if "db/well/late.parquet" in planned]
+
+
+def test_a_table_that_no_night_ever_read_stops_the_storage_that_it_lies_in(nights: Nights) -> None:
+    [born] = nights.headers[3].sick
+    assert (born.table_name, born.good_on, born.storages) == ("db.born", None, ("warehouse",))
+    assert nights.house.failed_gates(nights.headers[3]) == {"never_read"}

@@ -75,7 +75,7 @@ class IcebergLake:
             try:
                 registrations.append(self._registration(pointer.name, pointer.metadata_location))
             except LakeUnreadable as error:
-                unread.append(Unread(pointer.name, str(error)))
+                unread.append(Unread(pointer.name, str(error), pointer.metadata_location))
         spared = {item.table.table_uuid for item in registrations if not item.collect}
         return FrozenRefs(
             lake=self.name,

@@ -230,6 +230,7 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
         gates.live_drop(count, earlier.count(count), night.storage(header.storage).gates.max_live_drop),
         gates.lakes_present(earlier.gone(count)),
         gates.sick_tables(sick_of(tables), night.storage(header.storage).gates.max_sick),
+        gates.never_read(sick_of(tables), header.storage),
         gates.storages_apart(night.overlapping_storages()),
     ]
     overrides = plan.approval.overrides if plan.approval is not None else ()

@@ -368,6 +368,7 @@ def _gates(
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.gone(live) if earlier is not None else []),
         gates.sick_tables(sick, limits.max_sick),
+        gates.never_read(sick, storage_name),
         gates.metadata_present(0 if found.sick else found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),

@@ -73,7 +73,7 @@ def lake_refs(night: Night, lake_name: str) -> Published:
         pinned=len(refs.pinned),
         notes=refs.notes,
         min_age_seconds=refs.min_age_seconds,
-        unread=tuple(UnreadTable(table_name=item.table_name, why=item.why) for item in refs.unread),
+        unread=tuple(UnreadTable(table_name=item.table_name, why=item.why, address=item.address) for item in refs.unread),
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, side)
     return publish(state, run, written, night.clock, facts=facts, unsafe=night.unsafe)
@@ -131,7 +131,7 @@ def frozen_refs(night: Night, lake_name: str, published: Published) -> FrozenRef
         pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(night, published, PINNED_SIDE, PINNED)),
         notes=published.facts(LakeRefsFacts).notes,
         min_age_seconds=published.facts(LakeRefsFacts).min_age_seconds,
-        unread=tuple(Unread(item.table_name, item.why) for item in published.facts(LakeRefsFacts).unread),
+        unread=tuple(Unread(item.table_name, item.why, item.address) for item in published.facts(LakeRefsFacts).unread),
     )
 
 

@@ -112,8 +112,9 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     A table whose containers could not be decoded, where retained commits or history that is yet to
     be edited need them, is sick. So is one that could not be read at all. All that such a table
     needs by tonight's word, and all that it needed when it was last read in full, is live; its
-    claims become shields. The facts name it. Raises `LakeUnreadable` where no earlier night read
-    it, because then the live set would be too small.
+    claims become shields. The facts name it, also where no night ever read it: the plan then stops
+    the storages concerned. Raises `LakeUnreadable` where no earlier night read the lake, because
+    then the live set would be too small.
     """
     state = night.state
     inputs = inputs_of(night, lake_name)
@@ -187,29 +188,45 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
 
 
 def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | None) -> dict[str, str]:
-    """Returns why tables could not be read at all, by their uuid (`WHOLE`: the lake).
+    """Returns why tables could not be read at all, by their uuid (`WHOLE`: the lake). Tables that
+    no earlier night read are left out.
 
-    Raises `LakeUnreadable` for what no earlier night read.
+    Raises `LakeUnreadable` where no earlier night read the lake.
     """
     graph, reachable = inputs[COMMIT_GRAPH.name].facts(CommitGraphFacts), inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts)
     unread = [*inputs[LAKE_REFS.name].facts(LakeRefsFacts).unread]
     unread += [UnreadTable(table_name=None, why=why) for why in (graph.unread, reachable.unread) if why is not None]
+    if unread and memory is None:
+        raise LakeUnreadable(never_read(lake_name, unread[0].table_name, unread[0].why))
     found: dict[str, str] = {}
     for item in unread:
-        uuids = [] if memory is None else [WHOLE] if item.table_name is None else memory.uuids.get(item.table_name, [])
-        if not uuids:
-            raise LakeUnreadable(never_read(lake_name, item.table_name, item.why))
-        for uuid in uuids:
+        for uuid in [WHOLE] if item.table_name is None else memory.uuids.get(item.table_name, []) if memory is not None else []:
             found.setdefault(uuid, item.why)
     return found
 
 
 def _sick(night: Night, lake_name: str, refs: Published, memory: Memory | None, found: Mapping[str, str]) -> tuple[Sick, ...]:
-    if memory is None or not found:
+    """Returns all that is sick: what the walk `found`, and tables that no night ever read."""
+    facts = refs.facts(LakeRefsFacts)
+    if memory is None:
         return ()
     rows = read_rows(night.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
-    return memory.sick_now(found, names, lake_name, refs.facts(LakeRefsFacts).frozen_at)
+    places: dict[str, list[str]] = {}
+    for row in read_parts(night.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
+        if row["table_uuid"] is not None and row["storage"] is not None:
+            places.setdefault(row["table_uuid"], []).append(row["storage"])
+    before = {item.table_name: item for item in memory.sick if item.good_on is None}
+    resolver = night.resolver()
+    unknown: list[Sick] = []
+    for item in facts.unread:
+        if item.table_name is None or item.table_name in memory.uuids:
+            continue
+        place = resolver.resolve_one(item.address) if item.address is not None else None
+        since = before[item.table_name].since if item.table_name in before else facts.frozen_at
+        storages = () if place is None else (place[0],)
+        unknown.append(Sick(lake=lake_name, table_name=item.table_name, why=item.why, since=since, storages=storages))
+    return (*memory.sick_now(found, names, places, lake_name, facts.frozen_at), *unknown)
 
 
 def _logs(night: Night) -> dict[str, tuple[str, ...]]:
@@ -379,8 +396,6 @@ class _Close:
                 raise LakeUnreadable(_explain(self.lake_name, broken, errors))
             for row in broken.to_pylist():
                 key = row["table_uuid"] or WHOLE
-                if key and not any(key in uuids for uuids in self.memory.uuids.values()):
-                    raise LakeUnreadable(_explain(self.lake_name, broken, errors))
                 sick.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
         if self.memory is None or not sick:
             return roots, SICK_ROOTS.empty_table(), edges, sick

@@ -8,7 +8,7 @@ is readable of it. So the memory of a sick table only grows, and one night befor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final
@@ -41,7 +41,8 @@ WHOLE: Final = ""
 class Memory:
     """What the last night knew of a lake. Pickles.
 
-    `uuids` are the tables by name. `sick` are those that the last night could not read either.
+    `uuids` are the tables that a night read in full, by name. `sick` are those that the last night
+    could not read.
     """
 
     files: Files
@@ -52,9 +53,12 @@ class Memory:
     uuids: Mapping[str, Collection[str]]
     sick: tuple[Sick, ...]
 
-    def sick_now(self, keys: Mapping[str, str], names: Mapping[str, str], lake: str, now: datetime) -> tuple[Sick, ...]:
-        """Returns what is sick, by table uuid (or `WHOLE`) with why, since when and by which
-        names.
+    def sick_now(
+        self, keys: Mapping[str, str], names: Mapping[str, str], places: Mapping[str, Sequence[str]], lake: str, now: datetime
+    ) -> tuple[Sick, ...]:
+        """Returns what is sick, by table uuid (or `WHOLE`) with why, since when and by which names.
+
+        `places` are the storages that each table claims a part of.
         """
         before = {item.table_uuid or WHOLE: item for item in self.sick}
         known = {uuid: name for name, found in self.uuids.items() for uuid in found} | dict(names)
@@ -65,10 +69,15 @@ class Memory:
                 table_name=known.get(key),
                 why=why,
                 since=before[key].since if key in before else now,
-                good_on=before[key].good_on if key in before else self.run_date,
+                good_on=before[key].good_on if key in before else self.run_date if self.knows(key) else None,
+                storages=() if self.knows(key) else tuple(places.get(key, ())),
             )
             for key, why in sorted(keys.items())
         )
+
+    def knows(self, key: str) -> bool:
+        """Says whether a night read this table (or `WHOLE`) in full."""
+        return key == WHOLE or any(key in uuids for uuids in self.uuids.values())
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Returns the content roots that these needed (columns `SICK_ROOTS`), with all files of the
@@ -144,14 +153,14 @@ def _memory(night: Night, lake_name: str, live: Published, refs: Published) -> M
         if not runs:
             return None  # pruned
         inputs[table.name] = state.open(runs[0])
-    uuids: dict[str, set[str]] = {}
-    for row in read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist():
-        if row["table_name"] is not None:
-            uuids.setdefault(row["table_name"], set()).add(row["table_uuid"])
     sick = live.facts(LiveFilesFacts).sick
-    for item in sick:
-        if item.table_name is not None and item.table_uuid is not None:
-            uuids.setdefault(item.table_name, set()).add(item.table_uuid)
+    never = {item.table_uuid for item in sick if item.good_on is None}
+    named = read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist()
+    pairs = [(row["table_name"], row["table_uuid"]) for row in named] + [(item.table_name, item.table_uuid) for item in sick]
+    uuids: dict[str, set[str]] = {}
+    for name, uuid in pairs:
+        if name is not None and uuid is not None and uuid not in never:
+            uuids.setdefault(name, set()).add(uuid)
     return Memory(
         state.files,
         live.receipt.run_date,
