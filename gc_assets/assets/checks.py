@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
 from gc_assets.stages.books import plans as approvals
+from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
 from gc_assets.state.facts import DeletionLogFacts, LiveFilesFacts, ManifestEntriesFacts, OrphanFilesFacts
@@ -84,7 +85,12 @@ def _live_while_refs(night: Night, published: Published) -> Verdict:
     refs = night.table(LAKE_REFS, published.receipt.owner)
     heads = _heads(night, refs)
     live = published.receipt.rows
-    return Verdict(live > 0 or heads == 0, {"live_files": live, "refs": heads}, f"no live file for {heads:,} refs" if not live else None)
+    is_empty = live == 0 and heads > 0 and not names_files(night, published.receipt.owner)
+    return Verdict(
+        live > 0 or heads == 0 or is_empty,
+        {"live_files": live, "refs": heads},
+        f"no live file for {heads:,} refs" if not live and not is_empty else None,
+    )
 
 
 def _heads(night: Night, refs: Published) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.objects import Objects
+from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata
@@ -148,12 +149,23 @@ class IcebergLake:
     def _metadata(self, name: str, address: str) -> tuple[TableMetadata, int]:
         try:
             raw = self._objects.read(address)
-            return parse_metadata(address, raw), len(raw)
+            table = parse_metadata(address, raw)
+            _require_addresses(table)
+            return table, len(raw)
         except FileNotFoundError:
             problem = f"its metadata {address} does not exist; restore it, or drop the table from the catalog"
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from None
         except (OSError, FormatError, StoreError) as error:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
+
+
+def _require_addresses(table: TableMetadata) -> None:
+    """Raises `FormatError` for an address of the table that means different places to different
+    readers.
+    """
+    lists = [snapshot.manifest_list for snapshot in table.snapshots]
+    files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.loose_files]
+    KeyResolver([]).resolve(pa.array([*table.locations, *lists, *files, *table.previous_metadata], pa.string()))
 
 
 def _claims(registrations: Iterable[Registration], spared: set[str]) -> tuple[Claim, ...]:
@@ -193,6 +205,8 @@ def _notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
         yield f"lake {lake}: the catalog has no tables; nothing of it is claimed"
     uuids = Counter(item.table.table_uuid for item in registrations)
     for item in registrations:
+        for key, path in item.table.relative_locations.items():
+            yield f"table {item.name}: {key} is {path!r}, a relative path, which means another place to each reader; it is no claim"
         if not item.table.gc_enabled:
             yield f"table {item.name}: gc.enabled is {item.table.properties[GC_ENABLED]}, so everything of it is kept"
         elif not item.matched:

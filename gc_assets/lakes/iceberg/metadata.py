@@ -8,6 +8,7 @@ Pure: bytes in, values out. Knows neither catalogs nor retention. Source: Iceber
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ GC_ENABLED = "gc.enabled"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _T = TypeVar("_T")
 
 
@@ -74,9 +76,18 @@ class TableMetadata:
     format_version: int = 2
 
     @property
+    def relative_locations(self) -> Mapping[str, str]:
+        """The table properties that name a place by a relative path, which nobody can resolve."""
+        return {key: self.properties[key] for key in _LOCATIONS if self.properties.get(key) and _is_relative(self.properties[key])}
+
+    @property
     def gc_enabled(self) -> bool:
         """False only where the owner says so; every spelling but `true` counts as a no."""
         return self.properties.get(GC_ENABLED, "true").strip().lower() == "true"
+
+
+def _is_relative(location: str) -> bool:
+    return not location.startswith("/") and _SCHEME.match(location) is None
 
 
 def parse_metadata(address: str, raw: bytes) -> TableMetadata:
@@ -110,7 +121,7 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
         address=address,
         table_uuid=document.required("table-uuid", str),
         properties=properties,
-        locations=tuple(dict.fromkeys(locations)),
+        locations=tuple(dict.fromkeys(location for location in locations if not _is_relative(location))),
         snapshots=snapshots,
         refs=_refs(document, listed),
         previous_metadata=tuple(item.required("metadata-file", str) for item in document.items("metadata-log")),

@@ -26,6 +26,7 @@ from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, n
 from gc_assets.stages.books.plans import spoilt, unfinished, used_up
 from gc_assets.stages.delete.withheld import sick_of
 from gc_assets.stages.engine import once
+from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
 from gc_assets.stages.night import Night
@@ -364,7 +365,7 @@ def _gates(
     listed = inventory.facts(StorageInventoryFacts)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
-        gates.live_set(live.files, sum(table.receipt.rows for table in refs)),
+        gates.live_set(live.files, sum(table.receipt.rows for table in refs if live.files or names_files(night, table.receipt.owner))),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.gone(live) if earlier is not None else []),
         gates.sick_tables(sick, limits.max_sick),

@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
+from gc_assets.core.paths import KeyResolver
 from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import FILE_KINDS, ROOT_KINDS, Kind
@@ -222,11 +223,18 @@ def _sick(night: Night, lake_name: str, refs: Published, memory: Memory | None, 
     for item in facts.unread:
         if item.table_name is None or item.table_name in memory.uuids:
             continue
-        place = resolver.resolve_one(item.address) if item.address is not None else None
+        place = _place(resolver, item.address)
         since = before[item.table_name].since if item.table_name in before else facts.frozen_at
         storages = () if place is None else (place[0],)
         unknown.append(Sick(lake=lake_name, table_name=item.table_name, why=item.why, since=since, storages=storages))
     return (*memory.sick_now(found, names, places, lake_name, facts.frozen_at), *unknown)
+
+
+def _place(resolver: KeyResolver, address: str | None) -> tuple[str, str] | None:
+    try:
+        return resolver.resolve_one(address) if address is not None else None
+    except (FormatError, StoreError):
+        return None
 
 
 def _logs(night: Night) -> dict[str, tuple[str, ...]]:
@@ -349,7 +357,7 @@ class _Close:
             unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
             listed = every_root.filter(pc.invert(unlisted))
             roots, sick_roots, edges, sick = self._rooted(listed, read_parts(files, list(self.edges), EDGES))
-            found = closure(roots, edges)
+            found = self._without_gone(closure(roots, edges))
             lengths, lost, unknown, _ = self._lengths(files, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
@@ -449,6 +457,15 @@ class _Close:
         gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
         unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(wanted, pc.is_null(any_length)))
         return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, unknown.select(METADATA.names).cast(METADATA), needed
+
+    def _without_gone(self, found: pa.Table) -> pa.Table:
+        """Returns the containers with `must_exist` false where no ref reaches them and they are
+        gone: the libraries' own collectors leave such husks, and nobody can read them.
+        """
+        failed = self._failed()
+        absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
+        gone = found.column("address").filter(pc.and_(absent, pc.equal(found.column("rank"), SPARED)))
+        return need_not_exist(found, gone.combine_chunks())
 
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])

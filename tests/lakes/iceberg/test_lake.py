@@ -286,6 +286,20 @@ def test_one_unreadable_table_is_named_and_the_others_are_frozen(builder: LakeBu
     assert broken.why.startswith("lake sales: table db.broken could not be read: ")
 
 
+def test_a_relative_path_in_a_property_is_no_claim_and_a_note(builder: LakeBuilder) -> None:
+    table = simple(builder, properties={"write.data.path": "objects/"})
+    refs = frozen(builder)
+    assert [claim.address for claim in refs.claims] == [f"{table.table.location()}/"]
+    assert [note for note in refs.notes if "table db.t: write.data.path is 'objects/'" in note]
+
+
+def test_a_table_with_an_address_of_two_meanings_is_unread(builder: LakeBuilder) -> None:
+    table = simple(builder)
+    path = table.path(table.metadata_location)
+    path.write_text(path.read_text().replace('"location":"', '"location":"file:///a/../b","old":"'))
+    assert "`..` component" in unread(builder)["db.t"]
+
+
 def test_a_table_outside_every_namespace_is_frozen_like_the_others(builder: LakeBuilder, tmp_path: Path) -> None:
     """Iceberg's JDBC catalog makes such tables, and pyiceberg loads none of them."""
     location = simple(builder).metadata_location
