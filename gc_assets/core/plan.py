@@ -88,15 +88,19 @@ class Sick(_Model):
         since = f"cannot be read since {self.since:%Y-%m-%d %H:%M} UTC, and {read}"
         return f"{self.name} {since}; nothing below its claims is touched and nothing is purged until it can be read: {self.why}"
 
+    @property
+    def is_whole_lake(self) -> bool:
+        return self.table_uuid is None and self.table_name is None
+
     def stops(self, storage: str) -> bool:
         """Decides whether a storage must not be collected until it was read once."""
         return self.good_on is None and (not self.storages or storage in self.storages)
 
     def covers(self, lake: str, table_uuid: str | None) -> bool:
         """Decides whether a history of the lake is its own, or that of the same table elsewhere."""
-        if self.table_uuid is None:
-            return lake == self.lake and self.table_name is None
-        return table_uuid == self.table_uuid
+        if self.is_whole_lake:
+            return lake == self.lake
+        return self.table_uuid is not None and table_uuid == self.table_uuid
 
 
 class PlanSummary(_Model):

@@ -73,7 +73,7 @@ def test_a_refusal_says_how_to_override_it_or_that_nothing_does(name: str, insid
 
 def test_what_proves_the_mark_wrong_can_never_be_overridden() -> None:
     fixed = {name for name, _, outside in EDGES if not outside.overridable}
-    marks = {"live_set", "lakes_present", "metadata_present", "no_live_candidate", "spelling"}
+    marks = {"live_set", "lakes_present", "never_read", "metadata_present", "no_live_candidate", "spelling"}
     assert fixed == marks | {"storages_apart", "links", "unfinished_apply"}
 
 

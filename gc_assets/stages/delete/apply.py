@@ -20,9 +20,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
-from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.phases import EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
+from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import RANKS
@@ -104,7 +104,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     with releasing(lease), ExitStack() as afterwards:
         afterwards.callback(_forget, state, recheck)
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
-        fresh = _marked(spark, night, plan, recheck, only_ending=stale)
+        fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=_has_begun(state, header))
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
@@ -138,7 +138,7 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
 def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
     """Raises `GateRefused` where the configuration or the state forbids to execute the plan."""
     header = plan.header
-    begun = any(item.name == "log.json" for item in night.state.files.list(execution_directory(header)))
+    begun = _has_begun(night.state, header)
     too_late = night.clock.now() >= header.apply_before
     storage = night.storage(header.storage)
     refuse_historical(header)
@@ -197,6 +197,10 @@ def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
     return [phase for phase in PHASES if phase in phases and (header.expiry_actions if phase == EXPIRE else phase in header.totals)]
 
 
+def _has_begun(state: State, header: PlanHeader) -> bool:
+    return any(item.name == "log.json" for item in state.files.list(execution_directory(header)))
+
+
 def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
     return replace(night, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
 
@@ -215,7 +219,19 @@ class _Fresh:
     frozen_at: datetime
 
 
-def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> _Fresh:
+def _refuse_newly_sick(header: PlanHeader, sick: Sequence[Sick]) -> None:
+    """Raises `LakeUnreadable` where a half applied plan may itself have moved what is needed to read
+    a table.
+    """
+    known = {(item.lake, item.table_uuid) for item in header.sick}
+    if new := [item for item in sick if (item.lake, item.table_uuid) not in known]:
+        raise LakeUnreadable(
+            f"plan {header.plan_id} was applied in part, and what it moved may be why: {'; '.join(item.told for item in new[:5])}. "
+            f"Mend it, or `gc-assets restore --plan {header.plan_id[:12]}` first, then apply again"
+        )
+
+
+def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool, resumed: bool = False) -> _Fresh:
     """Marks the lakes afresh. The refs are read under the lease.
 
     Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
@@ -224,6 +240,8 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     header = plan.header
     again = _again(night, plan, recheck)
     tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
+    if resumed and not only_ending:
+        _refuse_newly_sick(header, sick_of(tables))
     count, earlier = live_count(tables, header.storage), Earlier.of(night, header)
     checks = [
         gates.live_set(count.files, 1),

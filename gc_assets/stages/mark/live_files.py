@@ -120,7 +120,8 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     state = night.state
     inputs = inputs_of(night, lake_name)
     frozen = inputs[LAKE_REFS.name].facts(LakeRefsFacts)
-    memory = memory_of(night, lake_name, frozen.frozen_at)
+    has_unread = bool(_unread_tables(inputs))
+    memory = memory_of(night, lake_name, frozen.frozen_at) if has_unread else None
     entries = night.table(MANIFEST_ENTRIES, lake_name)
     cache = segments(night, lake_name)
     run = begin(night, night.group(lake_name), LIVE_FILES)
@@ -140,7 +141,15 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
     read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
-    closed = merge_written(once(spark, close, read, len(close.edges) + len(close.containers) + len(close.places)))
+    paths = len(close.edges) + len(close.containers) + len(close.places)
+    try:
+        closed = merge_written(once(spark, close, read, paths))
+    except LakeUnreadable:
+        # Where all is well nobody needs to know what the last night knew.
+        memory = memory_of(night, lake_name, frozen.frozen_at) if not has_unread else None
+        if memory is None:
+            raise
+        closed = merge_written(once(spark, replace(close, memory=memory), read, paths))
     kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
@@ -188,15 +197,19 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     )
 
 
+def _unread_tables(inputs: Mapping[str, Published]) -> list[UnreadTable]:
+    graph, reachable = inputs[COMMIT_GRAPH.name].facts(CommitGraphFacts), inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts)
+    whole = [UnreadTable(table_name=None, why=why) for why in (graph.unread, reachable.unread) if why is not None]
+    return [*inputs[LAKE_REFS.name].facts(LakeRefsFacts).unread, *whole]
+
+
 def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | None) -> dict[str, str]:
     """Returns why tables could not be read at all, by their uuid (`WHOLE`: the lake). Tables that
     no earlier night read are left out.
 
     Raises `LakeUnreadable` where no earlier night read the lake.
     """
-    graph, reachable = inputs[COMMIT_GRAPH.name].facts(CommitGraphFacts), inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts)
-    unread = [*inputs[LAKE_REFS.name].facts(LakeRefsFacts).unread]
-    unread += [UnreadTable(table_name=None, why=why) for why in (graph.unread, reachable.unread) if why is not None]
+    unread = _unread_tables(inputs)
     if unread and memory is None:
         raise LakeUnreadable(never_read(lake_name, unread[0].table_name, unread[0].why))
     found: dict[str, str] = {}

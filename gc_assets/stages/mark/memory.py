@@ -60,7 +60,7 @@ class Memory:
 
         `places` are the storages that each table claims a part of.
         """
-        before = {item.table_uuid or WHOLE: item for item in self.sick}
+        before = {item.table_uuid or WHOLE: item for item in self.sick if item.table_uuid is not None or item.is_whole_lake}
         known = {uuid: name for name, found in self.uuids.items() for uuid in found} | dict(names)
         return tuple(
             Sick(
@@ -90,9 +90,9 @@ class Memory:
             ids = pa.array(sorted(keys), pa.string())
             known = known.filter(pc.or_(pc.is_null(known.column("commit_id")), pc.is_in(known.column("table_uuid"), ids)))
             before = before.filter(pc.or_(pc.is_null(before.column("commit_id")), pc.is_in(before.column("table_uuid"), ids)))
-        was_sick = {item.table_uuid for item in self.sick}
-        partly = pc.is_in(known.column("table_uuid"), pa.array(sorted(uuid for uuid in was_sick if uuid is not None), pa.string()))
-        if None in was_sick:
+        was_sick = sorted(item.table_uuid for item in self.sick if item.table_uuid is not None)
+        partly = pc.is_in(known.column("table_uuid"), pa.array(was_sick, pa.string()))
+        if any(item.is_whole_lake for item in self.sick):
             partly = pa.chunked_array([pa.array(np.ones(known.num_rows, bool))])
         return pa.concat_tables(
             [as_sick(known.filter(pc.invert(partly)), in_full=True), as_sick(known.filter(partly), in_full=False), before]
