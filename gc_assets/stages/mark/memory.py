@@ -70,7 +70,7 @@ class Memory:
                 why=why,
                 since=before[key].since if key in before else now,
                 good_on=before[key].good_on if key in before else self.run_date if self.knows(key) else None,
-                storages=() if self.knows(key) else tuple(places.get(key, ())),
+                storages=() if self.knows(key) else tuple(sorted(set(places.get(key, ())))),
             )
             for key, why in sorted(keys.items())
         )
