@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
 from gc_assets.stages.books import plans as approvals
+from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
-from gc_assets.state.facts import DeletionLogFacts, ManifestEntriesFacts, OrphanFilesFacts
+from gc_assets.state.facts import DeletionLogFacts, LiveFilesFacts, ManifestEntriesFacts, OrphanFilesFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
@@ -84,12 +85,22 @@ def _live_while_refs(night: Night, published: Published) -> Verdict:
     refs = night.table(LAKE_REFS, published.receipt.owner)
     heads = _heads(night, refs)
     live = published.receipt.rows
-    return Verdict(live > 0 or heads == 0, {"live_files": live, "refs": heads}, f"no live file for {heads:,} refs" if not live else None)
+    is_empty = live == 0 and heads > 0 and not names_files(night, published.receipt.owner)
+    return Verdict(
+        live > 0 or heads == 0 or is_empty,
+        {"live_files": live, "refs": heads},
+        f"no live file for {heads:,} refs" if not live and not is_empty else None,
+    )
 
 
 def _heads(night: Night, refs: Published) -> int:
     column = read_parts(night.state.files, refs.paths(), LAKE_REFS.schema, ["head_commit_id"]).column(0)
     return len(column) - column.null_count
+
+
+def _nothing_sick(_: Night, published: Published) -> Verdict:
+    sick = published.facts(LiveFilesFacts).sick
+    return Verdict(not sick, {"sick": len(sick)}, "\n".join(item.told for item in sick) or None)
 
 
 def _everything_decoded(_: Night, published: Published) -> Verdict:
@@ -142,6 +153,9 @@ def _no_failed_key(_: Night, published: Published) -> Verdict:
 RECEIPT: Final = Check("receipt", "A table that is half there or was changed after publication would be taken for the truth.", _receipt)
 COMPLETE: Final = Check("complete", "A row that was never read or never written is a file that nobody protects.", _complete)
 LIVE_WHILE_REFS: Final = Check("live_while_refs", "An empty live set makes every file of the lake look like garbage.", _live_while_refs)
+NOTHING_SICK: Final = Check(
+    "nothing_sick", "What cannot be read holds up every purge until somebody mends it.", _nothing_sick, blocking=False
+)
 EVERYTHING_DECODED: Final = Check(
     "everything_decoded", "What an unreadable container names cannot be known to be live.", _everything_decoded, blocking=False
 )

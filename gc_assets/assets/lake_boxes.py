@@ -7,7 +7,7 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.box import Box, LakeConfig, RunDates, Shown, asset_of, has, keys_of, on_driver, spec_of
-from gc_assets.assets.checks import COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, RECEIPT
+from gc_assets.assets.checks import COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, NOTHING_SICK, RECEIPT
 from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
 from gc_assets.assets.kind_boxes import kind_boxes
 from gc_assets.assets.markdown import plain
@@ -165,6 +165,6 @@ LAKE_BOXES: Final = (
         shown=(Shown(LIVE_FILES, _live, _by_kind),),
         made_from=(REACHABLE_SNAPSHOTS, MANIFEST_ENTRIES, LIVE_CONTENTS),
         stage=live_files,
-        checks=(RECEIPT, LIVE_WHILE_REFS),
+        checks=(RECEIPT, LIVE_WHILE_REFS, NOTHING_SICK),
     ),
 )

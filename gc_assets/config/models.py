@@ -40,6 +40,7 @@ class Gates(Model):
     max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files a plan may take.")
     max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes a plan may take.")
     max_live_drop: Share = Field(default=0.2, description="Largest drop of the live count against the last published night.")
+    max_sick: int = Field(default=10, ge=0, description="Most tables that may be unreadable in a night without stopping its plan.")
 
 
 class Money(Model):
@@ -73,11 +74,14 @@ class StorageConfig(Model):
         return (self.location,) if self.inventory is None else (self.location, self.inventory.location)
 
     def policy(self) -> dict[str, Any]:
-        """Returns what enters the policy's digest, as JSON. One approval is what every plan before
-        0.4 asked for.
+        """Returns what enters the policy's digest, as JSON. What releases before 0.4 did not know
+        counts where it is not the default, so that their plans stay theirs.
         """
         left_out = {"mode", "rehearsals", "money", "s3", "inventory"} | ({"approvals_needed"} if self.approvals_needed == 1 else set())
-        return self.model_dump(mode="json", exclude=left_out)
+        found = self.model_dump(mode="json", exclude=left_out)
+        if self.gates.max_sick == Gates().max_sick:
+            del found["gates"]["max_sick"]
+        return found
 
     def anchored(self, anchor: Anchor) -> StorageConfig:
         """Returns the same storage with its relative paths made absolute."""

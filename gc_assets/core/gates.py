@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gc_assets.core.plan import Amount, GateResult, LiveCount
+from gc_assets.core.plan import Amount, GateResult, LiveCount, Sick
 from gc_assets.core.units import format_bytes
 
 # A default share never refuses a plan this small: in a young lake a few leftovers are a large part
@@ -26,13 +26,35 @@ def _result(name: str, passed: bool, message: str, *, overridable: bool, numbers
 
 
 def live_set(live: int, refs: int) -> GateResult:
-    """A storage whose lakes have refs has live files. Otherwise the mark read the wrong place
-    (neon, reliability.md 2).
+    """A storage whose lakes have refs has live files, unless none of their commits names any.
+    Otherwise the mark read the wrong place (neon, reliability.md 2). `refs` are those of lakes
+    whose commits name files.
     """
     message = f"{live:,} live files for {refs:,} refs."
-    if live == 0:
+    if live == 0 and refs:
         message += " Nothing would be live: expected at least one file. Check that the lakes' locations lie in this storage."
-    return _result("live_set", live > 0, message, overridable=False, numbers={"live": live, "refs": refs})
+    return _result("live_set", live > 0 or refs == 0, message, overridable=False, numbers={"live": live, "refs": refs})
+
+
+def sick_tables(sick: Sequence[Sick], limit: int) -> GateResult:
+    """No more than so many tables cannot be read. More of them are no sick tables, but a catalog or
+    a store that does not answer.
+    """
+    message = f"{len(sick):,} tables or repositories cannot be read; max_sick allows {limit:,}."
+    if sick:
+        message += f" {'; '.join(item.told for item in sick[:5])}."
+    return _result("sick_tables", len(sick) <= limit, message, overridable=True, numbers={"sick": len(sick), "limit": limit})
+
+
+def never_read(sick: Sequence[Sick], storage: str) -> GateResult:
+    """Nothing lies in the storage that no night read in full: what it needs would look like
+    garbage.
+    """
+    unknown = [item for item in sick if item.stops(storage)]
+    message = "every table that lies here was read in full once."
+    if unknown:
+        message = f"nobody knows what these need: {'; '.join(item.told for item in unknown[:5])}. Mend them, or drop them from the catalog."
+    return _result("never_read", not unknown, message, overridable=False, numbers={"tables": len(unknown)})
 
 
 def live_drop(live: LiveCount, before: LiveCount | None, limit: float) -> GateResult:
@@ -134,15 +156,19 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
 
 
-def foreign_metadata(count: int, samples: Sequence[str]) -> GateResult:
+def foreign_metadata(count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = ()) -> GateResult:
     """No metadata of a table or repository that no configured lake knows lies under a claimed
-    prefix.
+    prefix. What is named like metadata and is none holds the files beside it, and no plan.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
             f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {'; '.join(samples[:5])}. "
             "Add the catalog that knows them to lakes.yaml, or remove them by hand if they are dead."
+        )
+    if junk:
+        message += (
+            f" {junk:,} objects are named like metadata and are none, and the files beside them are kept: {'; '.join(junk_samples[:5])}."
         )
     return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
 

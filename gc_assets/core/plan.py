@@ -57,6 +57,51 @@ class GateResult(_Model):
     numbers: dict[str, float] = Field(default_factory=dict[str, float])
 
 
+class Sick(_Model):
+    """A table or repository that could not be read, and is protected by what earlier nights read of
+    it (design 6.5).
+
+    `table_uuid` and `table_name` are null where the whole lake is sick. `good_on` is the run date
+    of the last night that read it in full, null where none did: then nobody knows what it needs, and
+    the `storages` that it lies in have no plan (none named: no storage has one).
+    """
+
+    lake: str
+    table_uuid: str | None = None
+    table_name: str | None = None
+    why: str
+    since: datetime
+    good_on: date | None = None
+    storages: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The words for it in messages."""
+        table = self.table_name or self.table_uuid
+        return f"lake {self.lake}" if table is None else f"table {table} of lake {self.lake}"
+
+    @property
+    def told(self) -> str:
+        """A sentence for the report."""
+        read = "was never read in full" if self.good_on is None else f"was read in full last on {self.good_on}"
+        since = f"cannot be read since {self.since:%Y-%m-%d %H:%M} UTC, and {read}"
+        return f"{self.name} {since}; nothing below its claims is touched and nothing is purged until it can be read: {self.why}"
+
+    @property
+    def is_whole_lake(self) -> bool:
+        return self.table_uuid is None and self.table_name is None
+
+    def stops(self, storage: str) -> bool:
+        """Decides whether a storage must not be collected until it was read once."""
+        return self.good_on is None and (not self.storages or storage in self.storages)
+
+    def covers(self, lake: str, table_uuid: str | None) -> bool:
+        """Decides whether a history of the lake is its own, or that of the same table elsewhere."""
+        if self.is_whole_lake:
+            return lake == self.lake
+        return self.table_uuid is not None and table_uuid == self.table_uuid
+
+
 class PlanSummary(_Model):
     """What a list of plans shows of a plan. `refused_by` names its failed gates."""
 
@@ -99,6 +144,7 @@ class PlanHeader(_Model):
     the same substance that were used up before this one. `expiry_actions`
     counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
     made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
+    `sick` names what could not be read: nothing is purged while there is any (empty before 0.4).
     Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
     for a lake whose history this plan does not edit.
     """
@@ -128,6 +174,7 @@ class PlanHeader(_Model):
     after_expiry: Amount
     held_for_expiry: Amount
     quarantined: Amount
+    sick: tuple[Sick, ...] = ()
     expiry_actions: dict[str, int]
     expiry_digest: str
     gates: tuple[GateResult, ...]

@@ -94,6 +94,9 @@ class LakeKind:
     # Its live set is more than what its retained commits put, so retention answers with
     # `live_contents`.
     shows_contents: bool = False
+    # A lake of it is one repository. Where it cannot be read it is sick as a whole; there is no list
+    # of tables that could be unreadable instead.
+    is_one_table: bool = False
     # Its rules release files for good while the commits that name them stay.
     releases_by_rule: bool = False
     # Containers that the format rewrites under their names, and that name the same others afterwards.

@@ -195,6 +195,17 @@ class FormerRef:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """A table that a catalog names and that could not be read, with why. `table_name` is null where
+    it is the whole lake. `address` is that of its metadata, where the catalog says it.
+    """
+
+    table_name: str | None
+    why: str
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FrozenRefs:
     """All that a run knows of the changeable part of a lake: its refs, where its commits are read,
     what it claims, and which files are live whatever the commits say.
@@ -208,6 +219,8 @@ class FrozenRefs:
     no rolled-back history, so a rule that keeps rolled-back history does not keep it.
 
     `former` are refs that an earlier night saw, and that a night within the grace period missed.
+
+    `unread` names the tables that could not be read. Nothing else here speaks of them.
 
     `uncommitted` holds the staged objects (lakeFS), each under one address. All names of these
     objects are `pinned` too.
@@ -227,6 +240,7 @@ class FrozenRefs:
     former: tuple[FormerRef, ...] = ()
     min_age_seconds: int = 0
     uncommitted: tuple[Uncommitted, ...] = ()
+    unread: tuple[Unread, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +343,8 @@ class Lake(Protocol):
     def freeze(self, as_of: datetime) -> FrozenRefs:
         """Returns every ref and its head, with the rest of `FrozenRefs`.
 
-        Raises `LakeUnreadable` naming what could not be read.
+        A table that cannot be read is named in `unread`. Raises `LakeUnreadable` naming what else
+        could not be read, such as the list of tables.
         """
         ...
 

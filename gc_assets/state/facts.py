@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from gc_assets.core.approvals import Word
-from gc_assets.core.plan import Amount, PlanHeader, PlanSummary
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Sick
 from gc_assets.core.requests import Requests
 from gc_assets.core.units import format_bytes
 
@@ -77,9 +77,21 @@ class Freeze(Headline):
     rehearsal: bool
 
 
+class UnreadTable(BaseModel):
+    """A table that could not be read, with why, and the address of its metadata where that is
+    known. `table_name` is null where it is the whole lake.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    table_name: str | None
+    why: str
+    address: str | None = None
+
+
 class LakeRefsFacts(Facts):
     """`min_age_seconds` is the age below which the lake's own system keeps an object. `claims` and
-    `pinned` are counts.
+    `pinned` are counts. `unread` are tables of which nothing else here speaks.
     """
 
     TABLE: ClassVar = "lake_refs"
@@ -95,11 +107,12 @@ class LakeRefsFacts(Facts):
     pinned: int
     notes: tuple[str, ...]
     min_age_seconds: int
+    unread: tuple[UnreadTable, ...] = ()
 
 
 class CommitGraphFacts(Facts):
     """`known` commits were taken over from an earlier night's graph. `read_as` is a digest of what
-    the rows depend on besides the commits.
+    the rows depend on besides the commits. `unread` says why no commit of the lake could be read.
     """
 
     TABLE: ClassVar = "commit_graph"
@@ -107,15 +120,19 @@ class CommitGraphFacts(Facts):
     commits: int
     known: int = 0
     read_as: str | None = None
+    unread: str | None = None
 
 
 class ReachableSnapshotsFacts(Facts):
+    """`unread` says why the policy could not be asked, so that every commit is retained."""
+
     TABLE: ClassVar = "reachable_snapshots"
 
     retained: int
     expired: int
     dangling: int
     notes: tuple[str, ...] = ()
+    unread: str | None = None
 
 
 class ExpiryPlanFacts(Facts):
@@ -165,7 +182,8 @@ class ManifestEntriesFacts(Facts):
 
 class LiveFilesFacts(Facts):
     """`files` are the rows. Files that only expired or dangling commits name are counted apart, and
-    so are files that rules release.
+    so are files that rules release. `sick` names what could not be read; the rows hold what
+    earlier nights read of it.
     """
 
     TABLE: ClassVar = "live_files"
@@ -182,6 +200,7 @@ class LiveFilesFacts(Facts):
     lifecycle_files: int = 0
     external_files: int
     notes: tuple[str, ...] = ()
+    sick: tuple[Sick, ...] = ()
 
 
 class LiveFilterFacts(Facts):
@@ -263,7 +282,9 @@ class OrphanFilesFacts(Facts):
     `<reason>/<lake>`.
 
     A count ends in `_count` where the field without this ending holds samples. `unneeded_metadata`
-    serves no retained commit, and nobody deletes it.
+    serves no retained commit, and nobody deletes it. `sick` are tables whose metadata is not there
+    as it was decoded, and `missing_metadata` is what no table can wait for. `junk` is named like metadata and is none: it holds the
+    files beside it.
     """
 
     TABLE: ClassVar = "orphan_files"
@@ -277,10 +298,13 @@ class OrphanFilesFacts(Facts):
     rewritten: int = 0
     missing_metadata: tuple[str, ...]
     missing_metadata_count: int
+    sick: tuple[Sick, ...] = ()
     live_unlisted: tuple[str, ...]
     live_unlisted_count: int
     foreign_metadata: tuple[str, ...]
     foreign_metadata_count: int
+    junk: tuple[str, ...] = ()
+    junk_count: int = 0
     behind_links: tuple[str, ...]
     behind_links_count: int
     false_negatives: int

@@ -439,7 +439,7 @@ UNREADABLE: Final = pa.schema(
 PROBLEMS: Final = pa.schema(
     [
         column("key", STRING, "Where it is; undecodable bytes as `\\xNN`."),
-        column("kind", STRING, "`symlink`, `not_utf8`, `special` or `unreadable`."),
+        column("kind", STRING, "`symlink`, `not_utf8`, `special`, `time` or `unreadable`."),
         column("detail", STRING, "What was found."),
     ]
 )

@@ -169,7 +169,7 @@ class Lease(Protocol):
         ...
 
 
-ProblemKind = Literal["symlink", "not_utf8", "special", "unreadable"]
+ProblemKind = Literal["symlink", "not_utf8", "special", "time", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True)

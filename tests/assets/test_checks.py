@@ -11,12 +11,13 @@ from gc_assets.assets.checks import Check, Verdict
 from gc_assets.core.errors import StateError
 from gc_assets.core.filter import Filter, FilterSpec
 from gc_assets.core.hashing import xxhash64
+from gc_assets.core.plan import Sick
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import Written, publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, Table
+from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, Table
 from tests.assets.platforms import NOW, platform, stored_plan
 from tests.records import NOTHING_SWEPT
 
@@ -76,6 +77,26 @@ def test_a_lake_with_heads_and_no_live_file_is_stopped(night: Night) -> None:
 def test_a_lake_without_snapshots_may_have_no_live_file(night: Night) -> None:
     published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": None}])
     assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+
+
+def test_a_lake_none_of_whose_commits_names_anything_may_have_no_live_file(night: Night) -> None:
+    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
+    first = {"commit_id": "1", "parents": [], "committed_at": night.as_of, "content_roots": [], "summary": []}
+    published(night, "sales", COMMIT_GRAPH, [first])
+    assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+    root = {"address": "file:///m", "kind": "metarange", "is_container": True, "must_exist": True}
+    published(night, "sales", COMMIT_GRAPH, [{**first, "content_roots": [root]}])
+    assert not verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+
+
+def test_what_is_sick_is_told_and_stops_nothing(night: Night) -> None:
+    sick = Sick(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=night.as_of, good_on=night.run_date)
+    counts = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
+    groups: dict[str, Any] = {name: {} for name in ("by_kind", "by_storage", "metadata_by_storage")}
+    table = published(night, "sales", LIVE_FILES, [], **counts, **groups, sick=[sick.model_dump(mode="json")])
+    found = verdict(checks.NOTHING_SICK, night, table)
+    assert (found.passed, checks.NOTHING_SICK.blocking) == (False, False)
+    assert "table db.t of lake sales cannot be read since" in (found.found or "")
 
 
 def filter_over(night: Night, keys: list[str]) -> Published:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
 
 import pytest
 
 from gc_assets.core import gates
-from gc_assets.core.plan import Amount, GateResult, LiveCount
+from gc_assets.core.plan import Amount, GateResult, LiveCount, Sick
 
 GB = 10**9
+SICK = Sick(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1))
+
+NEVER_READ = SICK.model_copy(update={"good_on": None, "storages": ("warehouse",)})
 
 
 def small(files: int = 0, size: int = 0) -> Amount:
@@ -20,6 +24,9 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("live_set", gates.live_set(1, 3), gates.live_set(0, 3)),
     ("live_drop", gates.live_drop(LiveCount(80), LiveCount(100), 0.2), gates.live_drop(LiveCount(79), LiveCount(100), 0.2)),
     ("live_drop", gates.live_drop(LiveCount(100), LiveCount(100), 0.0), gates.live_drop(LiveCount(99), LiveCount(100), 0.0)),
+    ("sick_tables", gates.sick_tables([SICK], 1), gates.sick_tables([SICK, SICK], 1)),
+    ("never_read", gates.never_read([SICK, NEVER_READ], "lakehouse"), gates.never_read([SICK, NEVER_READ], "warehouse")),
+    ("never_read", gates.never_read([SICK], "warehouse"), gates.never_read([NEVER_READ.model_copy(update={"storages": ()})], "lakehouse")),
     ("metadata_present", gates.metadata_present(0, []), gates.metadata_present(1, ["m.avro"])),
     (
         "live_drop",
@@ -66,7 +73,7 @@ def test_a_refusal_says_how_to_override_it_or_that_nothing_does(name: str, insid
 
 def test_what_proves_the_mark_wrong_can_never_be_overridden() -> None:
     fixed = {name for name, _, outside in EDGES if not outside.overridable}
-    marks = {"live_set", "lakes_present", "metadata_present", "no_live_candidate", "spelling"}
+    marks = {"live_set", "lakes_present", "never_read", "metadata_present", "no_live_candidate", "spelling"}
     assert fixed == marks | {"storages_apart", "links", "unfinished_apply"}
 
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set
-from gc_assets.core.plan import Amount, PlanHeader, is_intact, sealed
+from gc_assets.core.plan import Amount, PlanHeader, Sick, is_intact, sealed
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 SUBSTANCE: dict[str, Any] = {
@@ -27,6 +27,7 @@ SUBSTANCE: dict[str, Any] = {
     "policy_digest": "b" * 64,
     "live_files": 7,
     "live_by_lake": {"sales": 7},
+    "sick": (),
     "live_bytes": 700,
     "totals": {"quarantine": Amount(files=2, bytes=200)},
     "by_reason": {"unreferenced": Amount(files=2, bytes=200)},
@@ -56,6 +57,7 @@ OTHER: dict[str, Any] = {
     "policy_digest": "d" * 64,
     "live_files": 6,
     "live_by_lake": {"sales": 6, "weather": 1},
+    "sick": (Sick(lake="sales", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1)),),
     "live_bytes": 699,
     "totals": {"purge": Amount(files=2, bytes=200)},
     "by_reason": {"uncommitted": Amount(files=2, bytes=200)},
@@ -125,11 +127,11 @@ def test_a_header_with_a_part_more_or_less_is_refused() -> None:
 
 
 def test_a_plan_of_a_release_that_counted_no_kinds_and_no_lakes_is_still_that_plan() -> None:
-    unknown = {"by_kind", "live_by_lake"}
+    unknown = {"by_kind", "live_by_lake", "sick"}
     then = sealed(**{name: value for name, value in SUBSTANCE.items() if name not in unknown}, created_at=NOW)
     document = {name: value for name, value in then.model_dump(mode="json").items() if name not in unknown}
     assert is_intact(PlanHeader.model_validate(document))
-    assert not any(is_intact(PlanHeader.model_validate({**document, name: {}})) for name in unknown)
+    assert not any(is_intact(PlanHeader.model_validate({**document, name: [] if name == "sick" else {}})) for name in unknown)
 
 
 def test_a_plan_waits_a_day_for_approval_and_three_for_execution() -> None:

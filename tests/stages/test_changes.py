@@ -103,13 +103,12 @@ def test_an_expired_approval_and_another_policy_are_refused(untouched: Planned) 
         house.apply(header)
 
 
-def test_a_lake_that_cannot_be_read_at_apply_stops_it_before_anything_moves(untouched: Planned) -> None:
-    metadata = TableBuilder.path(untouched.table.metadata_location)
-    whole = metadata.read_bytes()
-    metadata.write_bytes(whole[:100])
-    with pytest.raises(LakeUnreadable, match=r"db\.t"):
+def test_a_catalog_that_cannot_be_listed_at_apply_stops_it_before_anything_moves(untouched: Planned) -> None:
+    catalog = untouched.house.root / "catalog.db"
+    catalog.rename(f"{catalog}.aside")
+    with pytest.raises(LakeUnreadable, match=r"catalog\.db does not exist"):
         untouched.house.apply(untouched.header)
-    metadata.write_bytes(whole)
+    Path(f"{catalog}.aside").rename(catalog)
     assert not (untouched.house.warehouse / ".gc-assets" / "lease.json").exists()
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import fastavro
 import pyarrow as pa
+
+from gc_assets.core.bounded import bound_of, inflated
 
 if TYPE_CHECKING:
     from datafusion import Expr
@@ -55,8 +57,9 @@ def read_columns(raw: bytes, columns: Sequence[Column], expected_rows: int | Non
     count is the expected one (where nobody expects one: the sum of the block headers). Otherwise
     fastavro decides, which raises on such a block.
     """
-    header = read_header(raw)
-    if len(raw) >= DATAFUSION_FROM_BYTES:
+    is_large = len(raw) >= DATAFUSION_FROM_BYTES
+    raw, header = _unpacked(raw, read_header(raw))
+    if is_large:
         rows = count_rows(raw, header) if expected_rows is None else expected_rows
         try:
             table = _with_datafusion(raw, header, columns)
@@ -93,14 +96,45 @@ def count_rows(raw: bytes, header: Header) -> int:
     """Returns the number of records by the block headers. Raises `ValueError` where a block is cut
     off or its sync marker is wrong.
     """
-    at, rows = header.blocks_at, 0
+    return sum(count for count, _, _ in _blocks(raw, header))
+
+
+def _blocks(raw: bytes, header: Header) -> Iterator[tuple[int, int, int]]:
+    """Yields of each block the number of records, and where its data begin and end."""
+    at = header.blocks_at
     while at < len(raw):
         count, at = _read_long(raw, at)
         size, at = _read_long(raw, at)
-        if raw[at + size : at + size + 16] != header.sync or size < 0:
+        if raw[at + size : at + size + 16] != header.sync or size < 0 or count < 0:
             raise ValueError(f"the Avro block ending at byte {at + size:,} of {len(raw):,} is cut off or damaged")
-        at, rows = at + size + 16, rows + count
-    return rows
+        yield count, at, at + size
+        at += size + 16
+
+
+def _unpacked(raw: bytes, header: Header) -> tuple[bytes, Header]:
+    """Returns the file without compression, so that no reader inflates a block beyond any bound.
+
+    A file that is not compressed stays as it is, and one of snappy: that grows by a constant factor
+    at most. Raises `ValueError` as `count_rows` does.
+    """
+    codec = header.metadata.get(b"avro.codec", b"null").decode("utf-8", "replace")
+    if codec in {"null", "snappy"}:
+        return raw, header
+    metadata = {key: value for key, value in header.metadata.items() if key != b"avro.codec"}
+    start = _header(metadata, header.sync)
+    parts, total = [start], 0
+    for count, begin, end in _blocks(raw, header):
+        block = inflated(raw[begin:end], codec)
+        total += len(block)
+        if total > bound_of(len(raw)):
+            raise ValueError(f"its blocks inflate to more than {bound_of(len(raw)):,} bytes, which no manifest of this length does")
+        parts += [_long(count), _long(len(block)), block, header.sync]
+    return b"".join(parts), Header(metadata, header.sync, len(start))
+
+
+def _header(metadata: Mapping[bytes, bytes], sync: bytes) -> bytes:
+    pairs = b"".join(_long(len(part)) + part for pair in metadata.items() for part in pair)
+    return MAGIC + _long(len(metadata)) + pairs + _long(0) + sync
 
 
 def without_empty_records(schema: Any) -> Any:
@@ -125,9 +159,8 @@ def _with_datafusion(raw: bytes, header: Header, columns: Sequence[Column]) -> p
 
     kept = {key: value for key, value in header.metadata.items() if key == b"avro.codec"}
     kept[b"avro.schema"] = json.dumps(without_empty_records(json.loads(header.metadata[b"avro.schema"]))).encode()
-    pairs = b"".join(_long(len(part)) + part for pair in kept.items() for part in pair)
     with tempfile.NamedTemporaryFile(suffix=".avro") as file:  # DataFusion reads from a path only
-        file.write(MAGIC + _long(len(kept)) + pairs + _long(0) + header.sync)
+        file.write(_header(kept, header.sync))
         file.write(memoryview(raw)[header.blocks_at :])
         file.flush()
         frame = SessionContext(SessionConfig().with_target_partitions(1)).read_avro(file.name)

@@ -18,16 +18,20 @@ from urllib.parse import quote, quote_plus
 from pydantic import SecretStr
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError, NoSuchTableError
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 from pyiceberg.utils.config import Config
+from sqlalchemy import select
 from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
 
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
 from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
 from gc_assets.lakes.iceberg.still_asked import Removal
+from gc_assets.lakes.protocol import Unread
 
 # What Arrow says of a store that refused or did not answer. Of a key that is missing it says
 # something else.
@@ -37,6 +41,7 @@ _STORE_REFUSED = (
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write s3.access-key-id and s3.secret-access-key there as ${NAME}"
 )
 _BROKEN = "repair it or drop it from the catalog"
+_IO, _GUARDED = "py-io-impl", "gc_assets.lakes.iceberg.file_io.GuardedFileIO"
 _USER_INFO = re.compile(r"://[^/@\s]+@")
 _BETWEEN_PARTS = re.compile(r"[:\s]+")
 # Shorter parts stand in many words.
@@ -65,20 +70,14 @@ class CatalogTable:
     handle: Table
 
 
-def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> Iterator[TablePointer]:
+def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> Iterator[TablePointer | Unread]:
     """Returns every table of every namespace, nested ones too, ordered by name. Views are not
     tables.
 
-    Raises `LakeUnreadable` naming the namespace or table that could not be read: nothing is ever
-    left out.
+    Nothing is ever left out: a table that could not be read is named with why. Raises
+    `LakeUnreadable` naming the namespace that could not be listed.
     """
-    tables = Tables(lake, catalog_name, properties)
-    for identifier in tables.identifiers():
-        name = ".".join(identifier)
-        table = tables.load(identifier)
-        if table is None:
-            raise tables.unreadable(f"table {name}", "it was dropped while the catalog was read")
-        yield TablePointer(name, table.metadata_location)
+    return Tables(lake, catalog_name, properties).pointers()
 
 
 class Tables:
@@ -92,6 +91,47 @@ class Tables:
         self._properties = properties
         self._clients = threading.local()
 
+    def pointers(self) -> Iterator[TablePointer | Unread]:
+        """Yields every table with its metadata's address, ordered by name. As `list_tables` says."""
+        try:
+            client = self._client()
+        except LakeUnreadable:
+            raise
+        except Exception as error:  # noqa: BLE001 - as below
+            raise self._unlisted(error) from None
+        if isinstance(client, SqlCatalog):
+            yield from self._of_database(client)
+            return
+        for identifier in self.identifiers():
+            name = ".".join(identifier)
+            try:
+                table = self.load(identifier)
+                if table is None:
+                    raise self.unreadable(f"table {name}", "it was dropped while the catalog was read")
+            except LakeUnreadable as error:
+                yield Unread(name, str(error))
+                continue
+            yield TablePointer(name, table.metadata_location)
+
+    def _of_database(self, client: SqlCatalog) -> Iterator[TablePointer | Unread]:
+        """Asks the catalog's own table, which needs no metadata file, and which knows tables outside
+        every namespace too (Iceberg's JDBC catalog makes them, pyiceberg loads none).
+        """
+        wanted = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location)
+        wanted = wanted.where(IcebergTables.catalog_name == client.name)
+        of_tables = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # views stand in the same table
+        try:
+            with Session(client.engine) as session:
+                found = session.execute(wanted if of_tables is None else wanted.where(of_tables)).all()
+        except Exception as error:  # noqa: BLE001 - as below
+            raise self._unlisted(error) from None
+        named = [(f"{namespace}.{name}" if namespace else name, location) for namespace, name, location in found]
+        for name, location in sorted(named, key=lambda item: item[0]):
+            if location:
+                yield TablePointer(name, location)
+            else:
+                yield Unread(name, str(self.unreadable(f"table {name}", "the catalog does not say where its metadata.json is")))
+
     # Errors are raised `from None`: a driver's traceback may carry the connection string.
     def identifiers(self) -> list[Identifier]:
         """Returns every table, ordered by name. Raises `LakeUnreadable`."""
@@ -100,7 +140,7 @@ class Tables:
         except LakeUnreadable:
             raise
         except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does; it stops the run here
-            raise self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _named(error)) from None
+            raise self._unlisted(error) from None
 
     def load(self, identifier: Identifier) -> CatalogTable | None:
         """Returns the table as the catalog has it now, or null where there is none of that name.
@@ -146,13 +186,18 @@ class Tables:
             f"{_STORE_REFUSED if _OF_S3.search(finding) else _BROKEN}, then run again: without it nothing can be called garbage"
         )
 
+    def _unlisted(self, error: Exception) -> LakeUnreadable:
+        return self.unreadable(f"the list of tables of catalog {self._catalog_name!r}", _named(error))
+
     def _client(self) -> Catalog:
         client: Catalog | None = getattr(self._clients, "catalog", None)
         if client is None:
             plain = {key: value.get_secret_value() if isinstance(value, SecretStr) else value for key, value in self._properties.items()}
             self._require_database(plain)
             # A database without the catalog's tables is another one than was meant.
-            client = load_catalog(self._catalog_name, **{**plain, "init_catalog_tables": "false"})
+            chosen = _IO in (Config().get_catalog_config(self._catalog_name) or {})
+            ours = {} if chosen else {_IO: _GUARDED}
+            client = load_catalog(self._catalog_name, **{**ours, **plain, "init_catalog_tables": "false"})
             # Asked of the open catalog: a configuration file of pyiceberg's or the server may have
             # set it too.
             mode = client.properties.get("snapshot-loading-mode", "all")

@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.objects import Objects
+from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata
@@ -33,6 +34,7 @@ from gc_assets.lakes.protocol import (
     FrozenRefs,
     Kind,
     Retention,
+    Unread,
 )
 
 # pyiceberg 0.12 writes no metadata of format version 3, and its `commit_table` for these catalogs
@@ -59,15 +61,22 @@ class IcebergLake:
         return {**self.__dict__, "_config": self._config.model_copy(update={"catalog": {}})}
 
     def freeze(self, as_of: datetime) -> FrozenRefs:  # noqa: ARG002 - of the protocol; Iceberg's refs carry no time of their own
-        """Returns every branch and tag of every table, as its current metadata.json says.
-
-        Raises `LakeUnreadable` naming the table that could not be read, or whose ref points at a
-        missing snapshot.
+        """Returns every branch and tag of every table, as its current metadata.json says. A table
+        that could not be read, or whose ref points at a missing snapshot, is `unread`.
         """
         from gc_assets.lakes.iceberg.catalog import list_tables  # pyiceberg takes half a second; executors never open a catalog
 
         pointers = list_tables(self.name, self._config.catalog_name, self._config.catalog)
-        registrations = [self._registration(pointer.name, pointer.metadata_location) for pointer in pointers]
+        registrations: list[Registration] = []
+        unread: list[Unread] = []
+        for pointer in pointers:
+            if isinstance(pointer, Unread):
+                unread.append(pointer)
+                continue
+            try:
+                registrations.append(self._registration(pointer.name, pointer.metadata_location))
+            except LakeUnreadable as error:
+                unread.append(Unread(pointer.name, str(error), pointer.metadata_location))
         spared = {item.table.table_uuid for item in registrations if not item.collect}
         return FrozenRefs(
             lake=self.name,
@@ -76,7 +85,8 @@ class IcebergLake:
             sources=tuple(source_of(item) for item in registrations),
             claims=_claims(registrations, spared),
             pinned=_pinned(registrations),
-            notes=(*self._merged_in(), *_notes(self.name, registrations)),
+            notes=(*self._merged_in(), *(() if unread and not registrations else _notes(self.name, registrations))),
+            unread=tuple(unread),
         )
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
@@ -132,7 +142,7 @@ class IcebergLake:
     def _registration(self, name: str, metadata_location: str) -> Registration:
         table, size_bytes = self._metadata(name, metadata_location)
         matched = any(fnmatchcase(name, pattern) for pattern in self._config.tables)
-        return Registration(name, table, size_bytes, matched, writable=self._can_commit(table.format_version))
+        return Registration(name, table, size_bytes, matched, writable="." in name and self._can_commit(table.format_version))
 
     def _can_commit(self, format_version: int) -> bool:
         """Over REST the server writes the metadata, of whatever format version."""
@@ -146,12 +156,23 @@ class IcebergLake:
     def _metadata(self, name: str, address: str) -> tuple[TableMetadata, int]:
         try:
             raw = self._objects.read(address)
-            return parse_metadata(address, raw), len(raw)
+            table = parse_metadata(address, raw)
+            _require_addresses(table)
+            return table, len(raw)
         except FileNotFoundError:
             problem = f"its metadata {address} does not exist; restore it, or drop the table from the catalog"
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from None
-        except (OSError, FormatError) as error:
+        except (OSError, FormatError, StoreError) as error:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
+
+
+def _require_addresses(table: TableMetadata) -> None:
+    """Raises `FormatError` for an address of the table that means different places to different
+    readers.
+    """
+    lists = [snapshot.manifest_list for snapshot in table.snapshots]
+    files = [file.address for snapshot in table.snapshots for file in snapshot.files] + [file.address for file in table.loose_files]
+    KeyResolver([]).resolve(pa.array([*table.locations, *lists, *files, *table.previous_metadata], pa.string()))
 
 
 def _claims(registrations: Iterable[Registration], spared: set[str]) -> tuple[Claim, ...]:
@@ -191,6 +212,8 @@ def _notes(lake: str, registrations: Sequence[Registration]) -> Iterator[str]:
         yield f"lake {lake}: the catalog has no tables; nothing of it is claimed"
     uuids = Counter(item.table.table_uuid for item in registrations)
     for item in registrations:
+        for key, path in item.table.relative_locations.items():
+            yield f"table {item.name}: {key} is {path!r}, a relative path, which means another place to each reader; it is no claim"
         if not item.table.gc_enabled:
             yield f"table {item.name}: gc.enabled is {item.table.properties[GC_ENABLED]}, so everything of it is kept"
         elif not item.matched:

@@ -7,14 +7,15 @@ Pure: bytes in, values out. Knows neither catalogs nor retention. Source: Iceber
 
 from __future__ import annotations
 
-import gzip
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
+from gc_assets.core.bounded import gunzip
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.protocol import ContentRoot, Kind
 
@@ -30,6 +31,7 @@ GC_ENABLED = "gc.enabled"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCATIONS = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _T = TypeVar("_T")
 
 
@@ -74,9 +76,18 @@ class TableMetadata:
     format_version: int = 2
 
     @property
+    def relative_locations(self) -> Mapping[str, str]:
+        """The table properties that name a place by a relative path, which nobody can resolve."""
+        return {key: self.properties[key] for key in _LOCATIONS if self.properties.get(key) and _is_relative(self.properties[key])}
+
+    @property
     def gc_enabled(self) -> bool:
         """False only where the owner says so; every spelling but `true` counts as a no."""
         return self.properties.get(GC_ENABLED, "true").strip().lower() == "true"
+
+
+def _is_relative(location: str) -> bool:
+    return not location.startswith("/") and _SCHEME.match(location) is None
 
 
 def parse_metadata(address: str, raw: bytes) -> TableMetadata:
@@ -110,7 +121,7 @@ def parse_metadata(address: str, raw: bytes) -> TableMetadata:
         address=address,
         table_uuid=document.required("table-uuid", str),
         properties=properties,
-        locations=tuple(dict.fromkeys(locations)),
+        locations=tuple(dict.fromkeys(location for location in locations if not _is_relative(location))),
         snapshots=snapshots,
         refs=_refs(document, listed),
         previous_metadata=tuple(item.required("metadata-file", str) for item in document.items("metadata-log")),
@@ -154,8 +165,8 @@ def _document(address: str, raw: bytes) -> Mapping[str, Any]:
     if not raw:
         raise FormatError(f"{address}: the metadata file is empty; restore it, or point the catalog at the version before it")
     try:
-        document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except (ValueError, EOFError, OSError, zlib.error) as error:
+        document = json.loads(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except (ValueError, EOFError, RecursionError, zlib.error) as error:
         raise FormatError(f"{address}: {len(raw):,} bytes that are not a whole JSON document ({error}); restore the file") from error
     if not isinstance(document, dict):
         raise FormatError(f"{address}: expected a JSON object, found {type(document).__name__}")

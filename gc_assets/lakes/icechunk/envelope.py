@@ -10,6 +10,7 @@ from typing import Final
 
 import zstandard
 
+from gc_assets.core.bounded import zstd_pieces
 from gc_assets.core.errors import FormatError
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
@@ -51,8 +52,8 @@ def unwrap(where: str, raw: bytes, file_type: int) -> bytes:
     # The frame carries no content size, which only a streaming decompressor takes.
     frame = zstandard.ZstdDecompressor().decompressobj()
     try:
-        payload = frame.decompress(body)
-    except zstandard.ZstdError as error:
+        payload = b"".join(zstd_pieces(frame, body))
+    except (zstandard.ZstdError, ValueError) as error:
         raise FormatError(f"{where}: its zstd frame is damaged: {error}; restore the file from a backup") from error
     if not frame.eof or frame.unused_data:
         found = f"{len(frame.unused_data):,} bytes after it" if frame.eof else "its end missing"

@@ -31,6 +31,7 @@ KIND: Final = LakeKind(
     open=_open,
     modules=("zstandard",),
     edits_history=True,
+    is_one_table=True,
     undoes_edits=True,
     rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent
     foreign_signs=(ForeignSign(r"(^|/)repo$", _repository), ForeignSign(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),

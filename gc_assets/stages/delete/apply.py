@@ -20,9 +20,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
-from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.phases import EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, PlanHeader
+from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import RANKS
@@ -44,6 +44,7 @@ from gc_assets.stages.books.plans import (
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
 from gc_assets.stages.delete.judge import REFUSED, Judge
+from gc_assets.stages.delete.withheld import sick_of, with_withheld
 from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
@@ -108,7 +109,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         _forget_dead(night, header.storage, lease.token)
         afterwards.callback(_forget, state, recheck)
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
-        fresh = _marked(spark, night, plan, recheck, only_ending=stale)
+        fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=has_begun(state, header))
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
@@ -209,8 +210,8 @@ class _Fresh:
     """What a mark under the lease says of the storage.
 
     `needed` are the keys that a lake needs (columns key, needed, is_live); `is_live` is false for a
-    key that only expired history needs. `judge` judges the plan's rows. `frozen_at` is when the
-    first ref was read.
+    key that only expired history needs. Keys that wait for a table that cannot be read count as
+    needed. `judge` judges the plan's rows. `frozen_at` is when the first ref was read.
     """
 
     needed: DataFrame
@@ -218,7 +219,19 @@ class _Fresh:
     frozen_at: datetime
 
 
-def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool) -> _Fresh:
+def _refuse_newly_sick(header: PlanHeader, sick: Sequence[Sick]) -> None:
+    """Raises `LakeUnreadable` where a half applied plan may itself have moved what is needed to read
+    a table.
+    """
+    known = {(item.lake, item.table_uuid) for item in header.sick}
+    if new := [item for item in sick if (item.lake, item.table_uuid) not in known]:
+        raise LakeUnreadable(
+            f"plan {header.plan_id} was applied in part, and what it moved may be why: {'; '.join(item.told for item in new[:5])}. "
+            f"Mend it, or `gc-assets restore --plan {header.plan_id[:12]}` first, then apply again"
+        )
+
+
+def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool, resumed: bool = False) -> _Fresh:
     """Marks the lakes afresh. The refs are read under the lease.
 
     Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
@@ -227,11 +240,15 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     header = plan.header
     again = _again(night, plan, recheck)
     tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
+    if resumed and not only_ending:
+        _refuse_newly_sick(header, sick_of(tables))
     count, earlier = live_count(tables, header.storage), Earlier.of(night, header)
     checks = [
         gates.live_set(count.files, 1),
         gates.live_drop(count, earlier.count(count), night.storage(header.storage).gates.max_live_drop),
         gates.lakes_present(earlier.gone(count)),
+        gates.sick_tables(sick_of(tables), night.storage(header.storage).gates.max_sick),
+        gates.never_read(sick_of(tables), header.storage),
         gates.storages_apart(night.overlapping_storages(header.storage)),
     ]
     aliases = planned_by_alias(spark, again, header.storage, tables, lambda: read_table(spark, night.state, DELETION_PLAN, plan.published))
@@ -246,7 +263,9 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     once = live.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
     live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
     in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
-    needed = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
+    keys = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
+    rows = read_table(spark, night.state, DELETION_PLAN, plan.published)
+    needed = with_withheld(keys, rows, header.storage, tables, night.state.files)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
     frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
     return _Fresh(needed, Judge.of(again, header, refs, tables), frozen_at)

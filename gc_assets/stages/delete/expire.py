@@ -22,19 +22,20 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED, UNDONE
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import PlanHeader, Sick
 from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_spoilt
 from gc_assets.stages.delete.plan import EXPIRY_SIDE, planned_actions
+from gc_assets.stages.delete.withheld import sick_of
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged, reached
 from gc_assets.stages.tables import publish, read_paths, write_rows
 from gc_assets.state.facts import ExpiryLogFacts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN
+from gc_assets.state.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
 from gc_assets.stores.execution import releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
@@ -186,6 +187,7 @@ def expire_lakes(spark: SparkSession, night: Night, again: Night, plan: StoredPl
     the night of the fresh mark.
     """
     counts = Counter[str]()
+    sick = sick_of([again.table(LIVE_FILES, lake.name) for lake in night.config.lakes])
     edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
     for lake_name, actions in actions_of(night, plan).items():
         record = ExpiryRecord(night, plan.header, lake_name)
@@ -195,7 +197,7 @@ def expire_lakes(spark: SparkSession, night: Night, again: Night, plan: StoredPl
             rows = read_paths(spark, night.state.files, EXPIRY_ACTIONS, plan.published.paths(EXPIRY_SIDE))
             remember(spark, again, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
         lease.check()
-        edited |= make_edits(record, actions, lease, only_interrupted=only_interrupted)
+        edited |= make_edits(record, actions, lease, sick, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))
         for item in record.outcomes().values():
             if item.verdict in {FAILED, CHANGED}:
@@ -203,12 +205,14 @@ def expire_lakes(spark: SparkSession, night: Night, again: Night, plan: StoredPl
     return Expired(dict(counts), edited, frozenset(failed), frozenset(not_made))
 
 
-def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, *, only_interrupted: bool) -> bool:
+def make_edits(
+    record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, sick: Sequence[Sick] = (), *, only_interrupted: bool
+) -> bool:
     """Gives each of a lake's actions an outcome on record; returns false where all had a final one
     before.
 
-    An action that failed is tried again, one that spoilt the lake is not. Where an earlier run
-    began, an edit that turns out to be made counts as `done`.
+    The history of what is sick is not edited. An action that failed is tried again, one that spoilt
+    the lake is not. Where an earlier run began, an edit that turns out to be made counts as `done`.
 
     With `only_interrupted` nothing begins that had not begun, and nothing that failed is tried
     again: the plan must come to its end.
@@ -232,6 +236,13 @@ def make_edits(record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lea
             return True
     if not resumed:
         record.intend(actions)
+    waiting = {action: item for action in todo for item in sick if item.covers(record.lake, action.table_uuid)}
+    if waiting:
+        at = clock.now()
+        record.conclude([Settled(action, CHANGED, f"{item.name} cannot be read", at) for action, item in waiting.items()], lease.token)
+        todo = [action for action in todo if action not in waiting]
+        if not todo:
+            return True
     doing(f"expire: {len(todo):,} edits of the history of lake {record.lake}")
     outcomes = night.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - night.longest_grace())
     found: list[Settled] = []

@@ -20,11 +20,13 @@ from gc_assets.core import gates
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, repeated, sealed
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, repeated, sealed
 from gc_assets.stages.books.accepted import Earlier, last_accepted
 from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished, used_up
+from gc_assets.stages.delete.withheld import sick_of
 from gc_assets.stages.engine import once
+from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
 from gc_assets.stages.night import Night
@@ -84,13 +86,14 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
     run = begin(night, storage_name, DELETION_PLAN)
     doing(f"{orphans.receipt.rows:,} orphan files")
-    expiry = _plan_expiry(spark, night, storage_name, refs, run)
-    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, run)
+    sick = (*sick_of(live), *orphans.facts(OrphanFilesFacts).sick)
+    expiry = _plan_expiry(spark, night, storage_name, refs, sick, run)
+    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, sick, run)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
     aliases = planned_by_alias(spark, night, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
-    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, aliases)
+    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick, aliases)
     written = replace(written, side={**written.side, **expiry.side})
     header = _earlier_or(night, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
@@ -98,14 +101,14 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     return publish(state, run, written, night.clock, inputs=[orphans, inventory, *live, *refs], facts=facts, unsafe=night.unsafe)
 
 
-def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: list[Published], run: Run) -> Written:
-    """Writes the edits of history of every table that claims a part of the storage.
+def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: list[Published], sick: tuple[Sick, ...], run: Run) -> Written:
+    """Writes the edits of history of every table that claims a part of the storage and is not sick.
 
     `facts` count them per lake.
     """
     sources = [(table.receipt.owner, night.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in refs]
     copy = _CopyExpiry(
-        storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run
+        storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run, sick
     )
     return merge_written(once(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources)))
 
@@ -126,6 +129,7 @@ class _CopyExpiry:
     sources: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
     files: Files
     run: Run
+    sick: tuple[Sick, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -139,6 +143,8 @@ class _CopyExpiry:
         here = read_parts(self.files, list(claims), CLAIMS)
         here = here.filter(pc.equal(here.column("storage"), self.storage))
         mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(here.column("table_uuid"), "").unique()))
+        uuids = mine.column("table_uuid").to_pylist()
+        mine = mine.filter(pa.array([not any(item.covers(lake, uuid) for item in self.sick) for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 
@@ -159,6 +165,7 @@ def _rows(
     inventory: Published,
     refs: list[Published],
     expiry: Written,
+    sick: tuple[Sick, ...],
     run: Run,
 ) -> DataFrame:
     """Returns the planned keys.
@@ -227,8 +234,10 @@ def _rows(
     restore = is_needed & ~F.coalesce(taken, F.lit(False))
     # A purge takes only what a lake still claims: a lake that left the configuration may need the
     # rest by now. It takes nothing while live metadata that nobody ever read waits in quarantine.
-    # Once that is back, the next night knows what it needs.
-    purge = ~is_needed & due & F.col("lake").isNotNull() & F.lit(not _needs_unread_metadata(spark, night, live))
+    # Once that is back, the next night knows what it needs. Nor while a table cannot be read: what
+    # it took up meanwhile is not known.
+    unknown = bool(sick) or _needs_unread_metadata(spark, night, live)
+    purge = ~is_needed & due & F.col("lake").isNotNull() & F.lit(not unknown)
     back = judged.select(
         "key",
         F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
@@ -286,6 +295,7 @@ def _header(
     refs: list[Published],
     written: Written,
     expiry: Written,
+    sick: tuple[Sick, ...],
     aliases: list[str],
 ) -> PlanHeader:
     storage, found, counted = night.storage(storage_name), orphans.facts(OrphanFilesFacts), live_count(live, storage_name)
@@ -303,8 +313,9 @@ def _header(
             freed += amount
     if HELD_SIDE in written.side:
         expired = [Totals(amount.files, amount.bytes) for name, amount in found.by_reason.items() if name.startswith("expired/")]
-        planned = reasons.get("expired", Totals())
-        held = sum(expired, Totals(-planned.rows, -planned.size_bytes))
+        going = reasons.get("expired", Totals())
+        held = sum(expired, Totals(-going.rows, -going.size_bytes))
+    planned = totals.get(QUARANTINE, Totals())
     return sealed(
         night.config.plan_secret(),
         storage=storage_name,
@@ -328,10 +339,11 @@ def _header(
         by_kind={action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())} for action, amounts in sorted(kinds.items())},
         after_expiry=_amount(freed),
         held_for_expiry=_amount(held),
+        sick=sick,
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
         expiry_actions=dict(sorted(expiry.facts.items())),
         expiry_digest=f"{expiry.digest:016x}",
-        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, _amount(totals.get(QUARANTINE, Totals())), aliases)),
+        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, sick, _amount(planned), aliases)),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
     )
@@ -348,6 +360,7 @@ def _gates(
     inventory: Published,
     live: LiveCount,
     refs: list[Published],
+    sick: tuple[Sick, ...],
     planned: Amount,
     aliases: list[str],
 ) -> list[GateResult]:
@@ -358,16 +371,18 @@ def _gates(
     listed = inventory.facts(StorageInventoryFacts)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
-        gates.live_set(live.files, sum(table.receipt.rows for table in refs)),
+        gates.live_set(live.files, sum(table.receipt.rows for table in refs if live.files or names_files(night, table.receipt.owner))),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.gone(live) if earlier is not None else []),
+        gates.sick_tables(sick, limits.max_sick),
+        gates.never_read(sick, storage_name),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
         gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
         gates.links(found.behind_links_count + len(aliases), [*found.behind_links, *aliases]),
         gates.storages_apart(night.overlapping_storages(storage_name)),
-        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata),
+        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
         gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),

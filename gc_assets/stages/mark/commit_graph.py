@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets import __version__
+from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
@@ -45,7 +46,8 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     that were dropped since. After an upgrade, or where a storage moved, all are read anew.
 
     Commits that two sources share (a table registered twice) are one row with the union of their
-    content roots. Raises `LakeUnreadable` naming a source that could not be read.
+    content roots. Raises `LakeUnreadable` naming a source that could not be read. A lake that is
+    one repository has no commits then, and the facts say why.
     """
     state = night.state
     refs = night.table(LAKE_REFS, lake_name)
@@ -59,11 +61,17 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     forgotten = tuple(last.paths()) if last is not None and earlier is None else ()
     read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known, forgotten)
     doing(f"{count:,} histories to read, {earlier.receipt.rows if earlier is not None else 0:,} commits known")
-    is_small = count <= HERE_SOURCES and (before is None or before.rows <= engine.BEGUN_ROWS)
-    written = _written_here(read, count, run, state, earlier) if is_small else None
-    if written is None:
-        written = _written_by_executors(spark, read, count, run, state, earlier)
-    facts = CommitGraphFacts(commits=written.rows, known=earlier.receipt.rows if earlier is not None else 0, read_as=meaning)
+    is_small, unread = count <= HERE_SOURCES and (before is None or before.rows <= engine.BEGUN_ROWS), None
+    try:
+        written = _written_here(read, count, run, state, earlier) if is_small else None
+        if written is None:
+            written = _written_by_executors(spark, read, count, run, state, earlier)
+    except (LakeUnreadable, StoreError) as error:
+        if not night.kind(lake_name).is_one_table:
+            raise
+        written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
+    known_rows = earlier.receipt.rows if earlier is not None else 0
+    facts = CommitGraphFacts(commits=written.rows, known=known_rows, read_as=meaning, unread=unread)
     return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
 
 

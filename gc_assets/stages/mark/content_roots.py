@@ -81,6 +81,17 @@ def root_tables(night: Night, lake_name: str, inputs: dict[str, Published]) -> R
     )
 
 
+def names_files(night: Night, lake_name: str) -> bool:
+    """Says whether any commit of the lake's graph points at metadata, or its present state does.
+    Where none does, that nothing is live is a fact.
+    """
+    graph, refs = night.find(COMMIT_GRAPH, lake_name), night.find(LAKE_REFS, lake_name)
+    if graph is None or refs is None:
+        return True
+    roots = read_parts(night.state.files, graph.paths(), COMMIT_GRAPH.schema, ["content_roots"]).column(0)
+    return bool(refs.paths(PINNED_SIDE)) or bool(pc.sum(pc.list_value_length(roots)).as_py())
+
+
 def content_roots(tables: RootTables) -> pa.Table:
     """Returns one row per commit and object that it points at (columns `ROOTS`).
 

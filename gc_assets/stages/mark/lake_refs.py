@@ -11,13 +11,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.paths import KeyResolver
-from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Ref
+from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, Unread
 from gc_assets.stages.mark.former_refs import freeze_of, refuse_hidden
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import publish, read_rows, write_rows
-from gc_assets.state.facts import LakeRefsFacts, Verdicts
+from gc_assets.state.facts import LakeRefsFacts, UnreadTable, Verdicts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import CLAIMS, EXPIRY_LOG, LAKE_REFS, PINNED, SOURCES, UNCOMMITTED
@@ -46,7 +47,7 @@ def lake_refs(night: Night, lake_name: str) -> Published:
     doing("reading refs")
     frozen_at = night.clock.now()
     lake = night.lake(lake_name)
-    refs = lake.freeze(night.as_of)
+    refs = _frozen(night, lake_name, lake)
     refuse_hidden(night, lake_name, lake, freeze_of(frozen_at, refs.refs))
     resolver = night.resolver()
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
@@ -72,9 +73,22 @@ def lake_refs(night: Night, lake_name: str) -> Published:
         pinned=len(refs.pinned),
         notes=refs.notes,
         min_age_seconds=refs.min_age_seconds,
+        unread=tuple(UnreadTable(table_name=item.table_name, why=item.why, address=item.address) for item in refs.unread),
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, side)
     return publish(state, run, written, night.clock, facts=facts, unsafe=night.unsafe)
+
+
+def _frozen(night: Night, lake_name: str, lake: Lake) -> FrozenRefs:
+    """Returns what the lake says of itself. A lake that is one repository and cannot be read is
+    `unread` as a whole; whether an earlier night read it is seen where its live set is made.
+    """
+    try:
+        return lake.freeze(night.as_of)
+    except (LakeUnreadable, StoreError) as error:
+        if not night.kind(lake_name).is_one_table:
+            raise
+        return FrozenRefs(lake_name, lake.kind, (), (), (), (), unread=(Unread(None, str(error)),))
 
 
 def _still_counts(night: Night, lake_name: str, frozen: Published) -> bool:
@@ -97,6 +111,7 @@ def refs_digest(refs: FrozenRefs) -> str:
     ]
     rows += [[claim.table_uuid, claim.address, claim.collect] for claim in refs.claims]
     rows += [[source.table_uuid, source.address] for source in refs.sources]
+    rows += [["unread", item.table_name] for item in refs.unread]
     return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
 
 
@@ -116,6 +131,7 @@ def frozen_refs(night: Night, lake_name: str, published: Published) -> FrozenRef
         pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(night, published, PINNED_SIDE, PINNED)),
         notes=published.facts(LakeRefsFacts).notes,
         min_age_seconds=published.facts(LakeRefsFacts).min_age_seconds,
+        unread=tuple(Unread(item.table_name, item.why, item.address) for item in published.facts(LakeRefsFacts).unread),
     )
 
 

@@ -5,7 +5,7 @@ What only the other commits name is written beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,15 +15,17 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.plan import Amount
+from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
+from gc_assets.core.paths import KeyResolver
+from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import FILE_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.engine import once
-from gc_assets.stages.mark.content_roots import RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.manifest_entries import named_length, segment_rows, segments
+from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
 from gc_assets.stages.mark.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
@@ -35,14 +37,27 @@ from gc_assets.stages.tables import (
     publish,
     put,
     read_paths,
+    read_rows,
     read_table,
     report_parts,
     write_frame,
 )
-from gc_assets.state.facts import LiveFilesFacts, Segment
+from gc_assets.state.facts import CommitGraphFacts, LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts, Segment, UnreadTable
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CONTAINERS, DELETION_LOG, EDGES, LIVE_FILES, MANIFEST_ENTRIES, PLACES, UNREADABLE
+from gc_assets.state.schemas import (
+    CLAIMS,
+    COMMIT_GRAPH,
+    CONTAINERS,
+    DELETION_LOG,
+    EDGES,
+    LAKE_REFS,
+    LIVE_FILES,
+    MANIFEST_ENTRIES,
+    PLACES,
+    REACHABLE_SNAPSHOTS,
+    UNREADABLE,
+)
 
 EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external"
 # Files of retained commits that their owner's lifecycle rules release (lakeFS).
@@ -57,6 +72,7 @@ OPTIONAL_SIDE = "_optional"
 # Published beside the table: live metadata objects that are gone and were never decoded. What they
 # named is not known.
 UNKNOWN_SIDE = "_unknown"
+PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, SICK_SIDE)
 # Who needs a file. The smallest number is the strongest witness. Where `expands` is true, the
 # entries of `container` are needed too, and must exist only where the container must.
 WITNESSES: Final = pa.schema(
@@ -105,11 +121,18 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     Side tables hold the files that only expired or only dangling commits name, those that lifecycle
     rules release, and external addresses.
 
-    Raises `LakeUnreadable` naming containers that could not be decoded, where retained commits or
-    history that is yet to be edited need them. Without them the live set would be too small.
+    A table whose containers could not be decoded, where retained commits or history that is yet to
+    be edited need them, is sick. So is one that could not be read at all. All that such a table
+    needs by tonight's word, and all that it needed when it was last read in full, is live; its
+    claims become shields. The facts name it, also where no night ever read it: the plan then stops
+    the storages concerned. Raises `LakeUnreadable` where no earlier night read the lake, because
+    then the live set would be too small.
     """
     state = night.state
     inputs = inputs_of(night, lake_name)
+    frozen = inputs[LAKE_REFS.name].facts(LakeRefsFacts)
+    has_unread = bool(_unread_tables(inputs))
+    memory = memory_of(night, lake_name, frozen.frozen_at) if has_unread else None
     entries = night.table(MANIFEST_ENTRIES, lake_name)
     cache = segments(night, lake_name)
     run = begin(night, night.group(lake_name), LIVE_FILES)
@@ -122,12 +145,23 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         tuple(state.paths(cache, PLACES_SIDE)),
         _logs(night),
         run,
+        tuple(inputs[LAKE_REFS.name].paths(CLAIMS_SIDE)),
+        memory,
+        _unread(lake_name, inputs, memory),
     )
     doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
     read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
-    closed = merge_written(once(spark, close, read, len(close.edges) + len(close.containers) + len(close.places)))
-    kept_sides = {side: closed.side.pop(side) for side in (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE) if side in closed.side}
+    paths = len(close.edges) + len(close.containers) + len(close.places)
+    try:
+        closed = merge_written(once(spark, close, read, paths))
+    except LakeUnreadable:
+        # Where all is well nobody needs to know what the last night knew.
+        memory = memory_of(night, lake_name, frozen.frozen_at) if not has_unread else None
+        if memory is None:
+            raise
+        closed = merge_written(once(spark, replace(close, memory=memory), read, paths))
+    kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
@@ -138,7 +172,8 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(cache), columns)
     files = _files(rows, direct, witnesses, lake_name)
     lifecycle = released_by_lifecycle(night, lake_name)
-    if lifecycle is not None:
+    sick = _sick(night, lake_name, inputs[LAKE_REFS.name], memory, closed.facts["sick"])
+    if lifecycle is not None and not sick:
         files = _without(files, read_table(spark, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
     doing("naming the files")
     written = write_frame(files, LIVE_FILES, run, state, ["storage", "kind"], routes)
@@ -151,7 +186,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         files=written.rows,
         metadata_by_storage=closed.facts["metadata_by_storage"],
         optional_by_storage=closed.facts["optional_by_storage"],
-        notes=tuple(closed.facts["notes"]),
+        notes=(*closed.facts["notes"], *(item.told for item in sick)),
         live_bytes=sum(total.size_bytes for total in written.totals.values()),
         by_kind=_by(written.totals, 1),
         by_storage=_by(written.totals, 0),
@@ -160,6 +195,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         dangling_files=aside[DANGLING_SIDE],
         lifecycle_files=aside[LIFECYCLE_SIDE],
         external_files=aside[EXTERNAL_SIDE],
+        sick=sick,
     )
     return publish(
         state,
@@ -170,6 +206,59 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         facts=facts,
         unsafe=night.unsafe,
     )
+
+
+def _unread_tables(inputs: Mapping[str, Published]) -> list[UnreadTable]:
+    graph, reachable = inputs[COMMIT_GRAPH.name].facts(CommitGraphFacts), inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts)
+    whole = [UnreadTable(table_name=None, why=why) for why in (graph.unread, reachable.unread) if why is not None]
+    return [*inputs[LAKE_REFS.name].facts(LakeRefsFacts).unread, *whole]
+
+
+def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | None) -> dict[str, str]:
+    """Returns why tables could not be read at all, by their uuid (`WHOLE`: the lake). Tables that
+    no earlier night read are left out.
+
+    Raises `LakeUnreadable` where no earlier night read the lake.
+    """
+    unread = _unread_tables(inputs)
+    if unread and memory is None:
+        raise LakeUnreadable(never_read(lake_name, unread[0].table_name, unread[0].why))
+    found: dict[str, str] = {}
+    for item in unread:
+        for uuid in [WHOLE] if item.table_name is None else memory.uuids.get(item.table_name, []) if memory is not None else []:
+            found.setdefault(uuid, item.why)
+    return found
+
+
+def _sick(night: Night, lake_name: str, refs: Published, memory: Memory | None, found: Mapping[str, str]) -> tuple[Sick, ...]:
+    """Returns all that is sick: what the walk `found`, and tables that no night ever read."""
+    facts = refs.facts(LakeRefsFacts)
+    if memory is None:
+        return ()
+    rows = read_rows(night.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
+    names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
+    places: dict[str, list[str]] = {}
+    for row in read_parts(night.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
+        if row["table_uuid"] is not None and row["storage"] is not None:
+            places.setdefault(row["table_uuid"], []).append(row["storage"])
+    before = {item.table_name: item for item in memory.sick if item.good_on is None}
+    resolver = night.resolver()
+    unknown: list[Sick] = []
+    for item in facts.unread:
+        if item.table_name is None or item.table_name in memory.uuids:
+            continue
+        place = _place(resolver, item.address)
+        since = before[item.table_name].since if item.table_name in before else facts.frozen_at
+        storages = () if place is None else (place[0],)
+        unknown.append(Sick(lake=lake_name, table_name=item.table_name, why=item.why, since=since, storages=storages))
+    return (*memory.sick_now(found, names, places, lake_name, facts.frozen_at), *unknown)
+
+
+def _place(resolver: KeyResolver, address: str | None) -> tuple[str, str] | None:
+    try:
+        return resolver.resolve_one(address) if address is not None else None
+    except (FormatError, StoreError):
+        return None
 
 
 def _logs(night: Night) -> dict[str, tuple[str, ...]]:
@@ -281,26 +370,28 @@ class _Close:
     places: tuple[str, ...]
     logs: dict[str, tuple[str, ...]]
     run: Run
+    claims: tuple[str, ...]
+    memory: Memory | None
+    unread: dict[str, str]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
         for _ in batches:
             every_root = content_roots(self.roots)
             unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
-            roots = every_root.filter(pc.invert(unlisted))
-            edges = read_parts(files, list(self.edges), EDGES)
-            found = closure(roots, edges)
-            collected = collected_before(self.roots, self.logs, found, self._failed())
-            if len(collected):
-                roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
-                found = closure(roots, edges)
+            listed = every_root.filter(pc.invert(unlisted))
             index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes", "etag", "digest"])
-            lengths, lost, unknown = self._lengths(index, found)
+            roots, sick_roots, edges, sick = self._rooted(listed, read_parts(files, list(self.edges), EDGES), index)
+            found = self._without_gone(closure(roots, edges))
+            lengths, lost, unknown, _ = self._lengths(index, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct = _witnessed(found, lengths, leaves)
             metadata = _identified(_metadata(found, lengths, leaves), index)
             claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            if self.memory is not None and sick:
+                shields = self.memory.shields(sick, [read_parts(files, list(self.claims), CLAIMS), claims])
+                claims = pa.concat_tables([claims, shields])
             sides = {
                 WITNESSES_SIDE: witnesses,
                 DIRECT_SIDE: direct,
@@ -308,16 +399,63 @@ class _Close:
                 OPTIONAL_SIDE: _optional(leaves),
                 CLAIMS_SIDE: claims,
                 UNKNOWN_SIDE: unknown,
+                SICK_SIDE: sick_roots,
             }
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
-            yield report_parts(parts, facts={**counts, "notes": notes})
+            yield report_parts(parts, facts={**counts, "notes": notes, "sick": sick})
 
-    def _lengths(self, index: pa.Table, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table]:
-        """Returns three things about the containers of `found`, by the decoded ones in `index`: the
-        decoded length of each, the rows of those that live contents show and that are gone, and
-        those that are gone and were never decoded (columns `METADATA`).
+    def _rooted(self, roots: pa.Table, edges: pa.Table, index: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, str]]:
+        """Returns all roots with what sick tables need or needed, the latter alone (columns
+        `SICK_ROOTS`), the edges, and why which table is sick, by its key.
+
+        A container that several tables share names one of them, so the rest is looked at anew
+        without that table, until nothing that is needed is broken.
+        """
+        sick = dict(self.unread)
+        while True:
+            well = roots.filter(pc.invert(_is_of(roots, sick)))
+            found = closure(well, edges)
+            collected = collected_before(self.roots, self.logs, found, self._failed())
+            if len(collected):
+                roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
+                found = closure(roots.filter(pc.invert(_is_of(roots, sick))), edges)
+            broken = self._lengths(index, found)[3]
+            if not broken.num_rows:
+                break
+            errors = {row["address"]: row["error"] for row in self._failed().to_pylist()}
+            if self.memory is None:
+                raise LakeUnreadable(_explain(self.lake_name, broken, errors))
+            for row in broken.to_pylist():
+                key = row["table_uuid"] or WHOLE
+                sick.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
+        if self.memory is None or not sick:
+            return roots, SICK_ROOTS.empty_table(), edges, sick
+        remembered = self.memory.roots_of(sick)
+        self._require_decoded(closure(remembered.filter(remembered.column("in_full")).select(ROOTS.names), edges), index)
+        is_mine = pc.and_(_is_of(roots, sick), pc.less_equal(roots.column("rank"), HELD))
+        of_sick = pa.concat_tables([remembered, as_sick(roots.filter(is_mine), in_full=False)])
+        return pa.concat_tables([roots.filter(pc.invert(is_mine)), kept(of_sick.select(ROOTS.names))]), of_sick, edges, sick
+
+    def _require_decoded(self, remembered: pa.Table, index: pa.Table) -> None:
+        """Raises `LakeUnreadable` where nobody knows any more what a sick table needed: this
+        release, or these storages, never read it.
+        """
+        failed = self._failed()
+        absent = pc.is_in(remembered.column("address"), failed.column("address").filter(failed.column("absent")))
+        optional = pc.or_(pc.equal(remembered.column("rank"), SPARED), pc.invert(remembered.column("must_exist")))
+        lacking = pc.invert(pc.is_in(remembered.column("address"), index.column("container")))
+        needed = remembered.filter(pc.and_not(lacking, pc.and_(absent, optional)))
+        if needed.num_rows:
+            errors = {row["address"]: row["error"] for row in failed.to_pylist()}
+            raise LakeUnreadable(_explain(self.lake_name, needed, errors))
+
+    def _lengths(self, index: pa.Table, found: pa.Table) -> tuple[pa.ChunkedArray, pa.Table, pa.Table, pa.Table]:
+        """Returns four things about the containers of `found`, by the decoded ones in `index`: the
+        decoded length of each, the rows of those that live contents show and that are gone, those
+        that are gone and were never decoded (columns `METADATA`), and those that must be kept and
+        were not decoded.
 
         The length is null for a container that could not be read and that only freed commits need,
         and for one that is gone and need not exist. Where the parent tells a length, only an object
@@ -327,7 +465,7 @@ class _Close:
         (icechunk.md 5, H12). What is left of it is kept while it is young, and it stops no plan.
 
         What could not be read tonight is undecoded, even if an earlier object of that name was once
-        decoded. Raises `LakeUnreadable` for what must be kept and was not decoded.
+        decoded.
         """
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         told = found.column("size_bytes")
@@ -340,14 +478,34 @@ class _Close:
         optional = pc.or_(pc.equal(found.column("rank"), SPARED), pc.invert(found.column("must_exist")))
         wanted = pc.and_(lost, pc.less(found.column("rank"), RELEASED))
         needed = found.filter(pc.and_not(wanted, pc.and_(absent, optional)))
-        if needed.num_rows:
-            raise LakeUnreadable(_explain(self.lake_name, needed, {row["address"]: row["error"] for row in failed.to_pylist()}))
         gone = found.filter(wanted) if self.roots.contents is not None else found.slice(0, 0)
         unknown = found.append_column("container_size_bytes", any_length).filter(pc.and_(wanted, pc.is_null(any_length)))
-        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, _as_metadata(unknown)
+        return pc.if_else(lost, pa.scalar(None, pa.int64()), lengths), gone, _as_metadata(unknown), needed
+
+    def _without_gone(self, found: pa.Table) -> pa.Table:
+        """Returns the containers with `must_exist` false where no ref reaches them and they are
+        gone: the libraries' own collectors leave such husks, and nobody can read them.
+        """
+        failed = self._failed()
+        absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
+        gone = found.column("address").filter(pc.and_(absent, pc.equal(found.column("rank"), SPARED)))
+        return need_not_exist(found, gone.combine_chunks())
 
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
+
+
+def _is_of(roots: pa.Table, sick: Collection[str]) -> pa.ChunkedArray:
+    """Marks the roots of these tables (`WHOLE`: all)."""
+    if WHOLE in sick:
+        return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
+    return pc.is_in(roots.column("table_uuid"), pa.array(sorted(sick), pa.string()))
+
+
+def never_read(lake_name: str, table_name: str | None, why: str) -> str:
+    """Says that nothing stands in for what could not be read."""
+    what = f"table {table_name}" if table_name is not None else "the repository"
+    return f"{why}\n  lake {lake_name}: no earlier night read {what} in full, so nobody knows what it needs, and there is no plan"
 
 
 def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table]:

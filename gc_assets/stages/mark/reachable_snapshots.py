@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import StateError
+from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.lakes.protocol import (
     DANGLING,
     EXPIRED,
@@ -20,6 +20,7 @@ from gc_assets.lakes.protocol import (
     ExpiryAction,
     FrozenRefs,
     Lake,
+    Retention,
     watched,
 )
 from gc_assets.stages.engine import once
@@ -28,7 +29,7 @@ from gc_assets.stages.mark.lake_refs import frozen_refs
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import merge_written, publish, report_parts, write_rows
-from gc_assets.state.facts import ExpiryPlanFacts, LakeRefsFacts, LiveContentsFacts, ReachableSnapshotsFacts
+from gc_assets.state.facts import CommitGraphFacts, ExpiryPlanFacts, LakeRefsFacts, LiveContentsFacts, ReachableSnapshotsFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
@@ -41,7 +42,8 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     """Publishes `reachable_snapshots` and `expiry_plan` of a run date, and `live_contents` for
     lakes that have it.
 
-    Raises `LakeUnreadable` where a commit that must be kept cannot be read. Raises `StateError`
+    Raises `LakeUnreadable` where a commit that must be kept cannot be read, unless the lake is one
+    repository: then all its commits stay, and the facts say why. Raises `StateError`
     where the policy did not speak about every commit exactly once.
     """
     state = night.state
@@ -59,6 +61,8 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     task = _Retain(
         lake,
         replace(frozen, former=former),
+        graph.facts(CommitGraphFacts).unread or next((item.why for item in frozen.unread if item.table_name is None), None),
+        night.kind(lake_name).is_one_table,
         state.files,
         tuple(graph.paths()),
         _logs(night, lake_name),
@@ -122,6 +126,8 @@ class _Retain:
 
     lake: Lake
     refs: FrozenRefs
+    unread: str | None
+    is_one_table: bool
     files: Files
     graph_paths: tuple[str, ...]
     logs: tuple[str, ...]
@@ -135,14 +141,14 @@ class _Retain:
         for _ in batches:
             commits = read_parts(self.files, list(self.graph_paths), COMMIT_GRAPH.schema)
             refs = replace(self.refs, edits=edits_in(self.files, self.logs))
-            retention = self.lake.retain(refs, commits, self.as_of, self.grace_cutoff)
+            retention, unread = self._judged(refs, commits)
             self._check(commits, retention.reachable)
             reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.reachable_run, self.files)
             expiry = write_rows(retention.expiry, EXPIRY_PLAN, self.expiry_run, self.files)
             states = {
                 state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
             }
-            facts = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes)}
+            facts = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes), "unread": unread}
             yield report_parts(reachable.parts, reachable.digest, facts=facts)
             yield report_parts(expiry.parts, expiry.digest, facts={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
             if self.contents_run is not None:
@@ -150,6 +156,25 @@ class _Retain:
                     raise StateError(f"lake {self.refs.lake}: the policy did not say which contents are live, so nothing is published")
                 contents = write_rows(retention.contents, LIVE_CONTENTS, self.contents_run, self.files)
                 yield report_parts(contents.parts, contents.digest, facts={"asset": LIVE_CONTENTS.name})
+
+    def _judged(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Retention, str | None]:
+        """Returns the policy's word, or why a lake that is one repository cannot have one. Then
+        every commit stays.
+        """
+        unread = self.unread
+        if unread is None:
+            try:
+                return self.lake.retain(refs, commits, self.as_of, self.grace_cutoff), None
+            except (LakeUnreadable, StoreError) as error:
+                if not self.is_one_table:
+                    raise
+                unread = str(error)
+        rows = [
+            {"commit_id": commit_id, "state": RETAINED, "refs": [], "refs_count": 0, "reason": "the repository cannot be read in full"}
+            for commit_id in commits.column("commit_id").to_pylist()
+        ]
+        reachable = pa.Table.from_pylist(rows, REACHABLE_SNAPSHOTS.schema)
+        return Retention(reachable, EXPIRY_PLAN.schema.empty_table()), unread
 
     def _check(self, commits: pa.Table, reachable: pa.Table) -> None:
         asked, answered = _commit_keys(commits), _commit_keys(reachable)

@@ -43,7 +43,11 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     earlier = _newest(night, lake_name, day)
     listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
     known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
-    gone = known.join(listed.select(*ID), list(ID), "left_anti")
+    missing = known.join(listed.select(*ID), list(ID), "left_anti")
+    # What could not be read tonight is not gone.
+    unread = [item.table_name for item in inputs[0].facts(LakeRefsFacts).unread]
+    is_unread = F.coalesce(F.col("table_name").isin(unread), F.lit(False))
+    gone, unknown = missing.filter(~is_unread), missing.filter(is_unread)
     remembered = (
         _with_removals(spark, night, lake_name, gone)
         .select(
@@ -55,7 +59,7 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
         )
         .filter(F.col("expired_at") >= F.lit(seen_at - _keep(night, lake_name)))
     )
-    rows = listed.unionByName(remembered.select(*listed.columns))
+    rows = listed.unionByName(remembered.select(*listed.columns)).unionByName(unknown.select(*listed.columns))
     run = begin(night, lake_name, SNAPSHOT_HISTORY, day)
     doing(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier nights")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])

@@ -87,6 +87,8 @@ def _indexed(night: Night) -> Iterator[Finding]:
 def _lake(night: Night, name: str) -> Iterator[Finding]:
     refs = night.lake(name).freeze(night.clock.now())
     yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
+    for item in refs.unread:
+        yield Finding(name, "sick", FAIL, item.why, "Nothing below its claims is touched and nothing is purged until it can be read.")
     for note in refs.notes:
         yield Finding(name, "note", WARN, note)
     resolver = night.resolver()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from gc_assets.core.claims import WRITTEN_TO, Claim, Claims, Owner, own_claims
 from gc_assets.core.paths import Location
@@ -56,3 +56,15 @@ def _keys(night: Night, storage_name: str, *names: str) -> Iterator[str]:
     """Yields the keys of a place of ours in the storage, by each of its names."""
     places = {night.resolver().resolve_one(name) for name in names}
     yield from (key for place in places if place is not None for storage, key in [place] if storage == storage_name)
+
+
+def prefixes_of(night: Night, storage_name: str, tables: Iterable[Published], owners: Collection[Owner]) -> tuple[str, ...]:
+    """Returns the claims of these on a storage, as prefixes of keys."""
+    found: set[str] = set()
+    for table in tables:
+        for row in read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
+            owner = Owner(table.receipt.owner, row["table_uuid"])
+            whole = Owner(owner.lake, None)
+            if row["storage"] == storage_name and (owner in owners or whole in owners):
+                found.add(row["key"])
+    return tuple(sorted(found))

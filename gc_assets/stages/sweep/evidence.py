@@ -34,24 +34,33 @@ from gc_assets.stores.protocol import Lister
 # A gate names a few objects and counts the rest, up to this number.
 MAX_NAMED: Final = 1_000
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
-MISSING_DDL: Final = "key string, kind string"
+MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string"
 LOST_DDL: Final = "files long, keys array<string>"
 
 
-def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[str]:
-    """Returns the live metadata objects that the inventory lacks or shows with another length, as
-    sentences. What it lacks is looked up.
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A live metadata object that is not as it was decoded, and the table or lake that needs it."""
+
+    said: str
+    lake: str
+    table_uuid: str | None
+
+
+def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[Missing]:
+    """Returns the live metadata objects that the inventory lacks or shows with another length. What
+    it lacks is looked up.
 
     At most `MAX_NAMED` are returned.
     """
     needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
-        "key", "kind", F.col("container_size_bytes").alias("decoded_bytes")
+        "key", "kind", F.col("container_size_bytes").alias("decoded_bytes"), "lake", "table_uuid"
     )
     present = listed.select("key", F.col("size_bytes").alias("listed_bytes")).join(F.broadcast(needed), "key")
     sound = present.filter("decoded_bytes is null or decoded_bytes = listed_bytes").select("key")
-    lacking = needed.join(sound, "key", "left_anti").select("key", "kind", "decoded_bytes")
+    lacking = needed.join(sound, "key", "left_anti").select("key", "kind", "decoded_bytes", "lake", "table_uuid")
     rows = collect(lacking.mapInArrow(_Missing(lister), MISSING_DDL).limit(MAX_NAMED))
-    return sorted(f"{row['kind']} {row['key']}" for row in rows)
+    return sorted((Missing(f"{row['kind']} {row['key']}", row["lake"], row["table_uuid"]) for row in rows), key=lambda item: item.said)
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ class _Missing:
         for batch in batches:
             sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
             decoded = pc.fill_null(batch.column("decoded_bytes"), sizes)
-            yield batch.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False))).select(["key", "kind"])
+            yield batch.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False))).select(["key", "kind", "lake", "table_uuid"])
 
 
 def rewritten_metadata(spark: SparkSession, night: Night, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
@@ -137,17 +146,36 @@ class _Lost:
             yield pa.RecordBatch.from_pydict({"files": [len(lost)], "keys": pa.array([lost[:MAX_SAMPLES]], pa.list_(pa.string()))})
 
 
-def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], cutoff: datetime) -> list[str]:
-    """Returns the metadata of tables and repositories that no configured lake knows, as sentences.
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """Metadata of tables and repositories that no configured lake knows, as sentences, and `junk`:
+    keys of what is no metadata at all, with why.
+    """
 
-    At most `MAX_NAMED` are returned.
+    known: list[str]
+    junk: dict[str, str]
+
+    def held(self) -> tuple[str, ...]:
+        """Returns the prefixes below which junk holds all files: those of the table that it may have
+        been of.
+        """
+        directories = (key.rpartition("/")[0] for key in self.junk)
+        return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
+
+
+def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], cutoff: datetime) -> Strangers:
+    """Returns the metadata of tables and repositories that no configured lake knows.
+
+    At most `MAX_NAMED` are returned. If there are more, none of them is taken for junk.
     """
     if not suspects:
-        return []
+        return Strangers([], {})
     frame = read_paths(spark, night.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, night, storage_name), "key", "left_anti")
     found = foreign_metadata(frame, storage_name, night.resolver(), night.objects(), known_tables(night))
-    return sorted(f"{row['key']}: {row['why']}" for row in collect(found.limit(MAX_NAMED)))
+    rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
+    junk = {row["key"]: row["why"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
+    return Strangers([f"{row['key']}: {row['why']}" for row in rows if row["key"] not in junk], junk)
 
 
 def _named_by_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:

@@ -7,6 +7,7 @@ Such metadata means that some catalog was not asked. Its live files would look u
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -22,13 +23,14 @@ from gc_assets.stages.sweep.known_tables import Known
 
 # Formats that no kind here reads. The name alone tells them.
 OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")
-FOREIGN_DDL: Final = "key string, why string"
+FOREIGN_DDL: Final = "key string, why string, is_junk boolean"
 
 
 def foreign_metadata(
     suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: Mapping[str, Known]
 ) -> DataFrame:
-    """Returns the suspects that are foreign, each with the reason (columns key, why).
+    """Returns the suspects that are foreign, each with the reason (columns key, why, is_junk). Junk
+    are bytes that are no metadata of the kind that their name promises.
 
     `suspects` has the columns key and is_old, and only names that match `suspect`. `known_tables`
     maps the uuid of each table of a configured catalog to what the catalogs know of it.
@@ -65,23 +67,23 @@ class _Judge:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             pairs = zip(batch.column("key").to_pylist(), batch.column("is_old").to_pylist(), strict=True)
-            judged = [(key, self._why(key, is_old=is_old)) for key, is_old in pairs]
-            found = [(key, why) for key, why in judged if why]
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([k for k, _ in found], pa.string()), pa.array([w for _, w in found], pa.string())], ["key", "why"]
-            )
+            judged = [(key, *self._why(key, is_old=is_old)) for key, is_old in pairs]
+            rows = [{"key": key, "why": why, "is_junk": is_junk} for key, why, is_junk in judged if why]
+            yield pa.RecordBatch.from_pylist(rows, pa.schema([("key", pa.string()), ("why", pa.string()), ("is_junk", pa.bool_())]))
 
-    def _why(self, key: str, *, is_old: bool) -> str | None:
+    def _why(self, key: str, *, is_old: bool) -> tuple[str | None, bool]:
         sign = next(sign for sign in self.signs if re.search(sign.names, key))
         if sign.judge is None:
-            return "metadata of a repository or table of another kind"
+            return "metadata of a repository or table of another kind", False
         try:
             found = sign.judge(self._read(key))
         except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            return f"{sign.noun} that cannot be read ({error})"
-        return self._table(found, is_old=is_old) if isinstance(found, TableFound) else found
+            return None, False
+        except OSError as error:
+            return f"{sign.noun} that cannot be read ({error})", False
+        except (ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
+            return f"{sign.noun} that cannot be read ({error})", True
+        return (self._table(found, is_old=is_old) if isinstance(found, TableFound) else found), False
 
     def _table(self, found: TableFound, *, is_old: bool) -> str | None:
         known = self.known_tables.get(found.uuid)

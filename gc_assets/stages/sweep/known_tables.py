@@ -18,8 +18,9 @@ from gc_assets.stages.mark.decoding import PLACES_SIDE
 from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import read_rows
+from gc_assets.state.facts import LiveFilesFacts
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, PLACES
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, PLACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class Known:
     in_use: bool = True
 
 
+# A catalog that cannot be asked for a table is no sign of another catalog.
+_NEVER_NEWER = Known(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
@@ -55,7 +58,8 @@ def known_tables(night: Night) -> dict[str, Known]:
         for uuid, item in found.items():
             other = known.get(uuid, item)
             known[uuid] = Known(max(item.newest, other.newest), item.in_use or other.in_use)
-    return of_servers | of_catalogs
+    sick = [item for lake in night.config.lakes for item in night.table(LIVE_FILES, lake.name).facts(LiveFilesFacts).sick]
+    return of_servers | of_catalogs | {item.table_uuid: _NEVER_NEWER for item in sick if item.table_uuid is not None}
 
 
 def _of_catalog(night: Night, lake_name: str) -> dict[str, Known]:

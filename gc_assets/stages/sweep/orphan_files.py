@@ -6,6 +6,7 @@ candidate that equals a live key stops the plan.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -14,8 +15,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
+from gc_assets.core.claims import Owner
 from gc_assets.core.gates import MAX_UNLISTED
-from gc_assets.core.plan import Amount
+from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.books.ledger import quarantine_ledger
@@ -32,8 +34,17 @@ from gc_assets.stages.mark.manifest_entries import REWRITTEN_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.sweep.ages import Ages
-from gc_assets.stages.sweep.claims import claims_of, notes_on_claims
-from gc_assets.stages.sweep.evidence import REREAD, behind_links, foreign, missing_metadata, rewritten_metadata, unlisted
+from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
+from gc_assets.stages.sweep.evidence import (
+    MAX_NAMED,
+    REREAD,
+    Missing,
+    behind_links,
+    foreign,
+    missing_metadata,
+    rewritten_metadata,
+    unlisted,
+)
 from gc_assets.stages.sweep.exact import any_hit, hits
 from gc_assets.stages.sweep.foreign_metadata import suspect
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
@@ -50,6 +61,7 @@ from gc_assets.stages.tables import (
     publish,
     put,
     read_paths,
+    read_rows,
     read_table,
     write_frame,
 )
@@ -62,6 +74,9 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_F
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a report names more than once: nobody can tell which row is the object.
 NAMED_TWICE_SIDE = "_named_twice"
+# Candidates below the claims of tables whose metadata is not as it was decoded, and beside junk.
+WITHHELD_SIDE = "_withheld"
+STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, WITHHELD_SIDE)
 WITNESS_DDL: Final = (
     "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string, table_uuid: string>"
 )
@@ -126,12 +141,17 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
-    missing, reread = list[str](), REREAD.empty_table()
+    missing, reread = list[Missing](), REREAD.empty_table()
     if probed.facts.get("metadata_found", 0) < needed:
         missing = missing_metadata(keys, listed, lister)
         reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed)
-        others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
-        missing += [f"{row['kind']} {row['key']}, which was written anew in its place since it was read; run again" for row in others]
+    # The cache knows what these name. But their tables are broken, and wait until somebody mends
+    # them.
+    broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(missing)} if len(missing) < MAX_NAMED else {}
+    withheld = (*prefixes_of(night, storage_name, [*refs, *live], broken), *strangers.held())
+    others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
+    stopping = [f"{row['kind']} {row['key']}, which was written anew in its place since it was read; run again" for row in others]
+    stopping += [item.said for item in missing] if not broken else []
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
     optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
@@ -141,20 +161,20 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
         gone = purged_by_rule(spark, night, storage_name)
         waiting = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal)
-        lacking, lacking_samples = unlisted(keys, listed, waiting, gone, lister)
+        lacking, lacking_samples = unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
+    if withheld:
+        frame = _without(frame, withheld)
     if inventory.facts(StorageInventoryFacts).report is not None:
         frame = _once(frame)
     doing(f"{sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ())):,} candidates against the live keys themselves")
-    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], [FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE])
+    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], STOPPED_SIDES)
     again = tuple(put(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
     written = replace(written, side={**written.side, REWRITTEN_SIDE: again}) if again else written
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
     waterfall = {key[0]: value for key, value in probed.totals.items()}
-    stopped = {
-        side: sum(part.rows for part in written.side.get(side, ())) for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE)
-    }
+    stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in STOPPED_SIDES}
     facts = OrphanFilesFacts(
         grace_cutoff=old_before,
         historical=any(table.facts(LakeRefsFacts).historical for table in refs),
@@ -165,12 +185,15 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         unneeded_metadata=Amount(files=probed.facts.get("unneeded_files", 0), bytes=probed.facts.get("unneeded_bytes", 0)),
         live_keys=live_count(live, storage_name).files,
         rewritten=reread.num_rows,
-        missing_metadata=tuple(missing[:MAX_SAMPLES]),
-        missing_metadata_count=len(missing),
+        missing_metadata=tuple(stopping[:MAX_SAMPLES]),
+        missing_metadata_count=len(stopping),
+        sick=_sick(night, storage_name, refs, broken),
         live_unlisted=tuple(lacking_samples),
         live_unlisted_count=lacking,
-        foreign_metadata=tuple(strangers[:MAX_SAMPLES]),
-        foreign_metadata_count=len(strangers),
+        foreign_metadata=tuple(strangers.known[:MAX_SAMPLES]),
+        foreign_metadata_count=len(strangers.known),
+        junk=tuple(f"{key}: {why}" for key, why in strangers.junk.items())[:MAX_SAMPLES],
+        junk_count=len(strangers.junk),
         behind_links=tuple(linked[:MAX_SAMPLES]),
         behind_links_count=len(linked),
         false_negatives=stopped[FALSE_NEGATIVES_SIDE],
@@ -193,6 +216,30 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         facts=facts,
         unsafe=night.unsafe,
     )
+
+
+def _sick(night: Night, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Sick, ...]:
+    """Returns the tables whose metadata is not there as it was decoded, and since when."""
+    if not broken:
+        return ()
+    last = night.state.latest(storage_name, ORPHAN_FILES.name, before=night.run_date)
+    before = {(item.lake, item.table_uuid): item for item in last.facts(OrphanFilesFacts).sick} if last is not None else {}
+    frozen = {table.receipt.owner: table for table in refs}
+    found: list[Sick] = []
+    for owner, said in sorted(broken.items(), key=lambda item: (item[0].lake, item[0].table_uuid or "")):
+        table = frozen[owner.lake]
+        rows = read_rows(night.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist()
+        new = Sick(
+            lake=owner.lake,
+            table_uuid=owner.table_uuid,
+            table_name={row["table_uuid"]: row["table_name"] for row in rows}.get(owner.table_uuid),
+            why=f"{said} is missing from the listing, or has another length than was decoded",
+            since=table.facts(LakeRefsFacts).frozen_at,
+            good_on=night.run_date,
+        )
+        earlier = before.get((owner.lake, owner.table_uuid), new)
+        found.append(new.model_copy(update={"since": earlier.since, "good_on": earlier.good_on}))
+    return tuple(found)
 
 
 def uncollected_metadata() -> str:
@@ -239,6 +286,24 @@ def _orphans(
         F.when(lifecycle, F.col("dangling_commits")).alias("dangling_commits"),
         F.when(F.col("exact"), FALSE_NEGATIVES_SIDE).when(F.col("exact").isNotNull(), NEAR_MISSES_SIDE).otherwise("").alias(ROUTE),
     )
+
+
+def _of_others(keys: DataFrame, owners: Collection[Owner]) -> DataFrame:
+    """Returns the live keys that these lakes and tables do not need by themselves."""
+    mine = F.lit(False)
+    for owner in owners:
+        mine |= (F.col("lake") == owner.lake) & (
+            F.lit(True) if owner.table_uuid is None else F.col("table_uuid").eqNullSafe(owner.table_uuid)
+        )
+    return keys.filter(~mine)
+
+
+def _without(orphans: DataFrame, prefixes: Sequence[str]) -> DataFrame:
+    """Routes aside what lies below these prefixes, unless it stops the plan."""
+    below = F.lit(False)
+    for prefix in prefixes:
+        below |= F.col("key").startswith(prefix)
+    return orphans.withColumn(ROUTE, F.when((F.col(ROUTE) == "") & below, WITHHELD_SIDE).otherwise(F.col(ROUTE)))
 
 
 def _once(orphans: DataFrame) -> DataFrame:

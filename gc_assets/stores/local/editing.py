@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.stores.local.confined import Entry, Tree
-from gc_assets.stores.local.objects import LocalObjects, etag_of, local_path
+from gc_assets.stores.local.objects import NEVER_WAIT, LocalObjects, content_of, etag_of, local_path
 
-_NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINKS = os.O_NOFOLLOW | NEVER_WAIT
 _NEW_FILE_MODE = 0o666
 
 
@@ -32,7 +32,7 @@ class EditableLocalObjects(LocalObjects):
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
         with _place(address) as place, os.fdopen(_opened(place, os.O_RDONLY), "rb") as source:
             etag = etag_of(os.fstat(source.fileno()))
-            return source.read(), etag
+            return content_of(source, address), etag
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
         """Replaces as the protocol says; mode and owner stay. Of two calls at once one waits for

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StoreError
-from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, printable
+from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_ns, printable
 from gc_assets.stores.protocol import (
     INVENTORY_SCHEMA,
     LISTING_SOURCE,
@@ -44,6 +44,7 @@ DIRECTORIES_PER_TASK = 32
 # A task below this many entries costs more to start than to run.
 ENTRIES_PER_TASK = 20_000
 BATCH_ROWS = 65_536
+YEAR_NS = 3_652_425 * 86_400 * 10**5
 
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
@@ -107,7 +108,7 @@ class LocalListingTask:
             unit = pending.pop()
             try:
                 with _opened(self.root, unit.key) as (directory, scan):
-                    modified_ns = os.fstat(directory).st_mtime_ns
+                    directory_ns = modified_ns(os.fstat(directory))
                     names = [entry.name for entry in islice(scan, HUGE_DIRECTORY + 1)]
                     met += len(names)
                     if len(names) > HUGE_DIRECTORY and unit.shares == 1 and self.parallelism > 1:
@@ -123,8 +124,8 @@ class LocalListingTask:
                             yield rows.take()
                         names = [entry.name for entry in islice(scan, BATCH_ROWS)]
                         met += len(names)
-                    if is_leaf and unit.key and unit.shares == 1 and modified_ns < self.settled_ns:
-                        rows.directories.append(Directory(unit.key, modified_ns, objects))
+                    if is_leaf and unit.key and unit.shares == 1 and directory_ns < self.settled_ns:
+                        rows.directories.append(Directory(unit.key, directory_ns, objects))
             except FileNotFoundError as error:
                 if not unit.key:
                     rows.problem(b"", "unreadable", error)
@@ -243,9 +244,12 @@ class _Rows:
             if not is_utf8(name):
                 self.problem(prefix + name, "not_utf8", "the name is not UTF-8: kept, with everything below it")
             elif stat.S_ISREG(status.st_mode):
+                if modified_ns(status) != status.st_mtime_ns:
+                    years = 1970 + status.st_mtime_ns // YEAR_NS
+                    self.problem(prefix + name, "time", f"last modified about the year {years}: kept, because nobody can tell its age")
                 self.keys.append(prefix + name)
                 self.sizes.append(status.st_size)
-                self.modified.append(status.st_mtime_ns)
+                self.modified.append(modified_ns(status))
                 self.inodes.append(status.st_ino)
             elif stat.S_ISDIR(status.st_mode):
                 if unit.recurse and not unit.is_reserved(name) and unit.below(name).key not in self.carried:

@@ -6,6 +6,7 @@ inside this package: keys are UTF-8 whatever the locale of the process.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -13,13 +14,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import BinaryIO
 
+from gc_assets.core.bounded import MOST_BYTES
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import FILE, scheme_of
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _IDENTITY = re.compile(r"\d+-(-?\d+)-\d+", re.ASCII)
+# Opening a FIFO waits for its other end, and opening a terminal may make it ours.
+NEVER_WAIT = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# In the year 2262.
+LATEST_NS = 2**63 - 1
 _RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
 
 
@@ -71,6 +78,31 @@ def identity(address: str) -> str | None:
     return etag_of(status) if stat.S_ISREG(status.st_mode) else None
 
 
+def modified_ns(status: os.stat_result) -> int:
+    """Returns when a file was modified, in nanoseconds since 1970. A time that 64 bits cannot tell
+    becomes the latest that they can: such a file counts as young, and as another one than its
+    identity says.
+    """
+    known = -(2**63) <= status.st_mtime_ns <= LATEST_NS
+    return status.st_mtime_ns if known else LATEST_NS
+
+
+def content_of(source: BinaryIO, address: str) -> bytes:
+    """Returns the bytes of an open file. Raises `OSError` for anything but a regular file, which
+    may never end, and for a file that is larger than any metadata.
+    """
+    status = os.fstat(source.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "expected a regular file, found a directory, socket, fifo or device", address)
+    if status.st_size > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found {status.st_size:,}", address)
+
+    content = source.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"expected metadata of at most {MOST_BYTES:,} bytes, found more, and it grows", address)
+    return content
+
+
 def is_utf8(name: bytes) -> bool:
     if name.isascii():
         return True
@@ -89,9 +121,9 @@ class LocalObjects:
         return self.read_identified(address)[0]
 
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        with Path(os.fsdecode(_raw(address))).open("rb") as source:
+        with os.fdopen(os.open(_raw(address), os.O_RDONLY | NEVER_WAIT), "rb") as source:
             etag = etag_of(os.fstat(source.fileno()))
-            return source.read(), etag
+            return content_of(source, address), etag
 
     def identity_at_hand(self, address: str) -> str | None:
         try:
@@ -139,7 +171,7 @@ class LocalObjects:
                         status = entry.stat(follow_symlinks=False)
                     except FileNotFoundError:
                         continue  # gone since the directory was read: as if it had been gone before
-                    yield prefix + relative.decode(), status.st_size, EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
+                    yield prefix + relative.decode(), status.st_size, EPOCH + timedelta(microseconds=modified_ns(status) // 1000)
 
 
 def _raw(address: str) -> bytes:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from botocore.exceptions import ClientError
 
 from gc_assets.config.s3 import EVERYWHERE, Places, S3Config
+from gc_assets.core.bounded import MOST_BYTES
 from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
@@ -98,6 +99,9 @@ class S3Objects:
         with told(address):
             client, target = self._asked(address, role)
             answer = client.get_object(**target)
+            if answer["ContentLength"] > MOST_BYTES:
+                found = f"expected metadata of at most {MOST_BYTES:,} bytes, found {answer['ContentLength']:,}"
+                raise OSError(errno.EFBIG, found, address)
             return answer["Body"].read(), identity_of(answer)
 
     def replace(self, address: str, content: bytes, etag: str) -> None:

@@ -273,3 +273,22 @@ def test_the_empty_partition_record_leaves_the_schema_and_nothing_else() -> None
             },
         ],
     }
+
+
+@pytest.mark.parametrize("codec", ["deflate", "bzip2", "xz", "zstandard", "snappy"])
+@pytest.mark.parametrize("count", [2, 2_000])
+def test_a_compressed_manifest_reads_like_a_plain_one(codec: str, count: int) -> None:
+    records = list(fastavro.reader(io.BytesIO(manifest(count=count))))
+    try:
+        packed = avro_file(ENTRY, records, codec)
+    except ValueError:
+        pytest.skip(f"fastavro has no {codec} here")
+    plain = avro_file(ENTRY, records)
+    assert decode(container(packed), packed).equals(decode(container(plain), plain))
+
+
+def test_a_manifest_that_inflates_without_end_is_refused() -> None:
+    records = list(fastavro.reader(io.BytesIO(manifest({"file_path": "a" * 70_000_000}))))
+    bomb = avro_file(ENTRY, records, "deflate")
+    with pytest.raises(FormatError, match="more than 67,108,864 bytes"):
+        decode(container(bomb), bomb)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.icechunk import entries
+from gc_assets.lakes.icechunk.envelope import rewrap
 from gc_assets.lakes.icechunk.ids import distinct, is_object_id, spell, spell_one
 from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
 from gc_assets.stores.local.objects import LocalObjects
@@ -283,3 +284,9 @@ def test_the_first_snapshot_of_every_repository_has_the_spelled_name_of_the_libr
 
 def test_the_library_is_the_version_whose_reading_of_virtual_locations_was_observed():
     assert icechunk.__version__ == "1.1.21"
+
+
+def test_a_manifest_that_decompresses_without_end_is_refused(manifest: tuple[Container, bytes]):
+    of, raw = manifest
+    bomb = rewrap(raw, bytes(70_000_000))
+    refused(of, bomb, "more than 67,108,864 bytes", size_bytes=len(bomb))

@@ -156,6 +156,19 @@ def test_sockets_and_fifos_are_kept_and_said(tmp_path):
     assert sorted((p.key, p.kind) for p in step.problems) == [("fifo", "special"), ("socket", "special")]
 
 
+@pytest.mark.parametrize("seconds", [9_223_372_037, 12_000_000_000])
+def test_a_file_with_a_time_after_2262_is_listed_as_young_and_named(tmp_path, seconds):
+    write(tmp_path, "a")
+    write(tmp_path, "late")
+    os.utime(tmp_path / "late", (seconds, seconds))
+    step = listed(tmp_path)
+    assert keys(step) == ["a", "late"]
+    assert [(p.key, p.kind, p.is_incomplete) for p in step.problems] == [("late", "time", False)]
+    row = next(row for row in step.objects.to_pylist() if row["key"] == "late")
+    assert row["last_modified"].year == 2262
+    assert row["etag"] != etag_of((tmp_path / "late").stat())
+
+
 def deny(monkeypatch, name: bytes, number: int = errno.EACCES) -> None:
     real = os.scandir
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import StoreError
+from gc_assets.stores.local.editing import EditableLocalObjects
 from gc_assets.stores.local.objects import LocalObjects, etag_of, identity, local_path
 from tests.stores.builders import write
 
@@ -49,6 +50,24 @@ def test_a_directory_is_no_object(tmp_path):
         OBJECTS.size(str(tmp_path))
     with pytest.raises(OSError, match="directory"):
         OBJECTS.read(str(tmp_path))
+
+
+@pytest.mark.parametrize("read", [OBJECTS.read, EditableLocalObjects().read_with_etag])
+def test_a_fifo_or_a_device_in_place_of_an_object_is_an_error_at_once(tmp_path, read):
+    os.mkfifo(tmp_path / "manifest.avro")
+    with pytest.raises(OSError, match="expected a regular file"):
+        read(str(tmp_path / "manifest.avro"))
+    if read == OBJECTS.read:  # an edit follows no link
+        (tmp_path / "endless.avro").symlink_to("/dev/zero")
+        with pytest.raises(OSError, match="expected a regular file"):
+            read(str(tmp_path / "endless.avro"))
+
+
+def test_a_file_larger_than_any_metadata_is_not_read_into_memory(tmp_path):
+    path = write(tmp_path, "manifest.avro")
+    os.truncate(path, 2**40)
+    with pytest.raises(OSError, match="at most 1,073,741,824 bytes, found 1,099,511,627,776"):
+        OBJECTS.read(str(path))
 
 
 def test_list_spells_addresses_as_the_prefix_does(tmp_path):

@@ -1,0 +1,67 @@
+"""Says which rows of a plan wait for tables that cannot be read by now (design 6.5).
+
+A plan may be older than the sickness. So an apply asks again, by its own fresh mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from gc_assets.core.claims import Claim, Claims, Owner
+from gc_assets.core.phases import PURGE
+from gc_assets.core.plan import Sick
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.state.facts import LiveFilesFacts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import CLAIMS
+
+WITHHELD_DDL: Final = "key string, needed string, is_live boolean"
+
+
+def sick_of(live: Sequence[Published]) -> tuple[Sick, ...]:
+    """Returns what is sick, by `live_files` of every lake."""
+    return tuple(item for table in live for item in table.facts(LiveFilesFacts).sick)
+
+
+def with_withheld(needed: DataFrame, rows: DataFrame, storage_name: str, live: Sequence[Published], files: Files) -> DataFrame:
+    """Adds to the needed keys (columns key, needed, is_live) those of a plan that must wait: all
+    that it would purge, and all below the claims of what is sick.
+    """
+    sick = sick_of(live)
+    if not sick:
+        return needed
+    shields = [
+        Claim(row["key"], Owner(table.receipt.owner, row["table_uuid"]), collect=False)
+        for table in live
+        for row in read_parts(files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
+        if row["storage"] == storage_name and not row["collect"]
+    ]
+    # Where somebody claims everything, what nobody owns is what a shield covers.
+    everywhere = Claim("", Owner("", None), collect=True)
+    names = ", ".join(item.name for item in sick[:3]) + (f" and {len(sick) - 3:,} more" if len(sick) > 3 else "")
+    withhold = _Withhold(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
+    waiting = rows.select("key", "action").mapInArrow(withhold, WITHHELD_DDL)
+    return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
+
+
+@dataclass(frozen=True)
+class _Withhold:
+    """Takes rows of a plan (columns key, action) and yields those that wait. Runs in executors."""
+
+    claims: Claims
+    why: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            shielded = pc.is_null(self.claims.resolve(batch.column("key"))[0])
+            waits = batch.column("key").filter(pc.or_(shielded, pc.equal(batch.column("action"), PURGE)))
+            count = len(waits)
+            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.why, count), pa.repeat(True, count)], ["key", "needed", "is_live"])

@@ -1,0 +1,67 @@
+"""A snapshot that no ref reaches and whose manifest is gone: the library's own collector leaves these, and they hold nothing up."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.protocol import Kind
+from gc_assets.stages.mark.content_roots import RootTables
+from gc_assets.stages.mark.live_files import DIRECT, DIRECT_SIDE, _Close
+from gc_assets.stages.tables import merge_written, paths_of, put
+from gc_assets.state.journal import Run, State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, CONTAINERS, EDGES, REACHABLE_SNAPSHOTS, UNREADABLE
+
+PLACE = {"storage": "warehouse", "must_exist": True}
+
+
+def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
+    """Key to whether it must exist, of what a retained snapshot names that so many refs reach and whose manifest cannot be read."""
+    files, run = State.at(str(root)).files, Run("weather", "live_files", date(2026, 1, 1), "run")
+
+    def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
+        return tuple(f"{run.path}/{part.name}" for part in put(pa.Table.from_pylist(rows, schema), run, files, name))
+
+    snapshot = {**PLACE, "address": "s", "key": "s", "kind": Kind.SNAPSHOT, "is_container": True, "size_bytes": 1}
+    commit = {"commit_id": "s", "parents": [], "committed_at": datetime(2026, 1, 1, tzinfo=UTC), "content_roots": [snapshot], "summary": []}
+    retained = {"commit_id": "s", "state": "retained", "refs": [], "refs_count": refs, "reason": "r"}
+    manifest = {**PLACE, "address": "m", "key": "m", "kind": Kind.CHUNK_MANIFEST}
+    close = _Close(
+        "weather",
+        RootTables(
+            files,
+            parts("graph", [commit], COMMIT_GRAPH.schema),
+            parts("reachable", [retained], REACHABLE_SNAPSHOTS.schema),
+            (),
+            (),
+            edited=True,
+        ),
+        parts("edges", [{**manifest, "container": "s", "container_size_bytes": 1, "size_bytes": 7}], EDGES),
+        parts("decoded", [{"container": "s", "kind": Kind.SNAPSHOT, "container_size_bytes": 1, "entries": 1}], CONTAINERS),
+        parts("failed", [{"address": "m", "kind": Kind.CHUNK_MANIFEST, "error": "gone", "absent": absent}], UNREADABLE),
+        (),
+        {},
+        run,
+        (),
+        None,
+        {},
+    )
+    report = merge_written([row for batch in close(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
+    rows = read_parts(files, paths_of(run, report, DIRECT_SIDE), DIRECT).to_pylist()
+    return {row["key"]: row["must_exist"] for row in rows}
+
+
+def test_what_no_ref_reaches_and_is_gone_need_not_be_listed(tmp_path: Path) -> None:
+    assert closed(tmp_path, refs=0, absent=True) == {"s": True, "m": False}
+
+
+@pytest.mark.parametrize("refs, absent", [(1, True), (0, False)])
+def test_what_a_ref_reaches_or_is_there_and_cannot_be_read_stops_the_night(tmp_path: Path, refs: int, absent: bool) -> None:
+    with pytest.raises(LakeUnreadable, match="gone"):
+        closed(tmp_path, refs=refs, absent=absent)

@@ -1,0 +1,264 @@
+"""Random histories of tables that fall sick and recover, and take up each other's files meanwhile: no live file is ever purged.
+
+Each night runs the walk from content roots to live files over written tables, with its memory of the night before. What a
+plan makes of it (quarantine below claims, purge where nobody is sick, restore) is a few lines here; `test_sick_tables` proves
+these against the plan itself. The oracle is the world: what every table really needs, readable or not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.plan import Sick
+from gc_assets.lakes.protocol import Kind
+from gc_assets.stages.mark.content_roots import RootTables
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.mark.live_files import DIRECT, DIRECT_SIDE, WITNESSES, WITNESSES_SIDE, _Close
+from gc_assets.stages.mark.memory import SICK_SIDE, Memory
+from gc_assets.stages.tables import merge_written, paths_of, put
+from gc_assets.state.journal import Run, State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import CLAIMS, COMMIT_GRAPH, CONTAINERS, EDGES, PINNED, REACHABLE_SNAPSHOTS, UNREADABLE
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+STORAGE = "warehouse"
+
+
+@dataclass
+class Table:
+    """A table as it really is: snapshots (manifest lists) of manifests, and a claim of its own."""
+
+    uuid: str
+    snapshots: list[str] = field(default_factory=list)
+    metadata_broken: bool = False
+
+
+@dataclass
+class World:
+    chance: random.Random
+    manifests_of: dict[str, list[str]] = field(default_factory=dict)
+    files_of: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+    made: int = 0
+
+    def name(self, prefix: str) -> str:
+        self.made += 1
+        return f"{prefix}{self.made}"
+
+    def needs(self, table: Table) -> set[str]:
+        manifests = {manifest for snapshot in table.snapshots for manifest in self.manifests_of[snapshot]}
+        return {file for manifest in manifests for file in self.files_of[manifest]} | manifests | set(table.snapshots)
+
+    def all_files(self) -> set[str]:
+        return {file for files in self.files_of.values() for file in files}
+
+    def commit(self, table: Table) -> None:
+        """Own files, files of others (`add_files`), or manifests of others (a clone); old snapshots may go."""
+        manifest = self.name(f"{table.uuid}/m")
+        own = [self.name(f"{table.uuid}/f") for _ in range(self.chance.randint(0, 2))]
+        others = [file for other in self.tables.values() if not other.metadata_broken for file in sorted(self.needs(other)) if "/f" in file]
+        self.files_of[manifest] = own + (self.chance.sample(others, min(len(others), 2)) if self.chance.random() < 0.6 else [])
+        shared = [name for other in self.tables.values() for snapshot in other.snapshots for name in self.manifests_of[snapshot]]
+        snapshot = self.name(f"{table.uuid}/s")
+        kept = self.manifests_of[table.snapshots[-1]] if table.snapshots and self.chance.random() < 0.5 else []
+        clone = [self.chance.choice(shared)] if shared and self.chance.random() < 0.4 else []
+        self.manifests_of[snapshot] = list(dict.fromkeys([*kept, manifest, *clone]))
+        table.snapshots = [*table.snapshots[self.chance.randint(0, 1) :], snapshot][-2:]
+
+    def pass_a_day(self) -> None:
+        for table in self.tables.values():
+            if self.chance.random() < 0.6:
+                self.commit(table)
+            table.metadata_broken = self.chance.random() < (0.6 if table.metadata_broken else 0.2)
+        containers = [*self.manifests_of, *self.files_of]
+        self.broken = {name for name in containers if self.chance.random() < (0.5 if name in self.broken else 0.04)}
+
+
+@dataclass
+class Collector:
+    root: Path
+    world: World
+    cached: set[str] = field(default_factory=set)
+    quarantined: set[str] = field(default_factory=set)
+    purged: set[str] = field(default_factory=set)
+    memory: Memory | None = None
+    last_good: dict[str, set[str]] = field(default_factory=dict)
+    nights: int = 0
+    sick_nights: int = 0
+    refused: int = 0
+    quarantined_before: set[str] = field(default_factory=set)
+
+    def night(self) -> None:
+        self.nights += 1
+        now = START + timedelta(days=self.nights)
+        files = State.at(str(self.root)).files
+        run = Run("sales", "live_files", date(2026, 1, 1) + timedelta(days=self.nights), f"run{self.nights}")
+
+        def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
+            return tuple(f"{run.path}/{part.name}" for part in put(pa.Table.from_pylist(rows, schema), run, files, name))
+
+        readable = [table for table in self.world.tables.values() if not table.metadata_broken]
+        listed = {snapshot for table in readable for snapshot in table.snapshots}
+        known = listed | {manifest for snapshot in listed & (self.cached | self._sound()) for manifest in self.world.manifests_of[snapshot]}
+        self.cached |= known & self._sound()
+        roots = RootTables(
+            files,
+            parts("graph", [_commit(table, snapshot) for table in readable for snapshot in table.snapshots], COMMIT_GRAPH.schema),
+            parts(
+                "reachable", [_retained(table, snapshot) for table in readable for snapshot in table.snapshots], REACHABLE_SNAPSHOTS.schema
+            ),
+            (),
+            parts("pinned", [], PINNED),
+            edited=True,
+        )
+        claims = parts("claims", [_claim(table) for table in readable], CLAIMS)
+        edges = [
+            _edge(snapshot, manifest)
+            for snapshot in sorted(self.cached & self.world.manifests_of.keys())
+            for manifest in self.world.manifests_of[snapshot]
+        ]
+        unread = {table.uuid: "broken" for table in self.world.tables.values() if table.metadata_broken}
+        if any(self.memory is None or uuid not in self.memory.uuids for uuid in unread):
+            self.refused += 1
+            return  # `live_files` refuses what no night ever read
+        close = _Close(
+            "sales",
+            roots,
+            parts("edges", edges, EDGES),
+            parts(
+                "cached",
+                [{"container": name, "kind": "k", "container_size_bytes": 1, "entries": 1} for name in sorted(self.cached)],
+                CONTAINERS,
+            ),
+            parts(
+                "failed",
+                [{"address": name, "kind": "k", "error": "broken", "absent": False} for name in sorted(known & self.world.broken)],
+                UNREADABLE,
+            ),
+            (),
+            {},
+            run,
+            claims,
+            self.memory,
+            unread,
+        )
+        try:
+            report = merge_written([row for batch in close(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
+        except LakeUnreadable:
+            self.refused += 1
+            return
+        witnesses = read_parts(files, paths_of(run, report, WITNESSES_SIDE), WITNESSES).to_pylist()
+        direct = read_parts(files, paths_of(run, report, DIRECT_SIDE), DIRECT).to_pylist()
+        expanding = {row["container"] for row in witnesses if row["expands"]} & self.cached
+        live = {row["key"] for row in direct} | {file for name in expanding for file in self.world.files_of.get(name, [])}
+        shields = {row["key"] for row in read_parts(files, paths_of(run, report, CLAIMS_SIDE), CLAIMS).to_pylist() if not row["collect"]}
+        sick: dict[str, str] = report.facts["sick"]
+        self._plan(live, shields, {f"{table.uuid}/" for table in readable} - shields, sick)
+        for uuid, table in self.world.tables.items():
+            if uuid not in sick:
+                self.last_good[uuid] = self.world.needs(table)
+        told = tuple(
+            Sick(lake="sales", table_uuid=uuid, table_name=uuid, why=why, since=now, good_on=run.run_date) for uuid, why in sick.items()
+        )
+        names = {table.uuid for table in readable} | {item.table_uuid for item in told if item.table_uuid}
+        self.memory = Memory(
+            files,
+            run.run_date,
+            roots,
+            tuple(paths_of(run, report, SICK_SIDE)),
+            (*claims, *paths_of(run, report, CLAIMS_SIDE)),
+            {name: {name} for name in names},
+            told,
+        )
+        self._judge(sick)
+
+    def _sound(self) -> set[str]:
+        return ({*self.world.manifests_of, *self.world.files_of}) - self.world.broken
+
+    def _plan(self, live: set[str], shields: set[str], claims: set[str], sick: dict[str, str]) -> None:
+        self.quarantined -= live
+        if not sick:
+            self.purged |= self.quarantined
+            self.quarantined = set()
+        claimed = {file for file in self.world.all_files() if any(file.startswith(claim) for claim in claims)}
+        self.quarantined |= {file for file in claimed - live - self.purged if not any(file.startswith(shield) for shield in shields)}
+        self.sick_nights += bool(sick)
+
+    def _judge(self, sick: dict[str, str]) -> None:
+        for uuid, table in self.world.tables.items():
+            files = {file for file in self.world.needs(table) if "/f" in file}
+            assert not files & self.purged, f"purged although table {uuid} needs it"
+            assert uuid in sick or not files & self.quarantined, f"in quarantine although table {uuid} can be read and needs it"
+            if uuid in sick:
+                needed = {file for file in self.last_good[uuid] if "/f" in file}
+                assert not needed & self.quarantined, f"in quarantine although sick table {uuid} needed it when it was read last"
+                below = {file for file in self.quarantined - self.quarantined_before if file.startswith(f"{uuid}/")}
+                assert not below, f"quarantined below the claim of sick table {uuid}"
+        self.quarantined_before = set(self.quarantined)
+
+
+def _root(snapshot: str) -> dict[str, Any]:
+    place = {"address": snapshot, "storage": STORAGE, "key": snapshot}
+    return {**place, "kind": Kind.MANIFEST_LIST, "is_container": True, "size_bytes": None, "must_exist": True}
+
+
+def _commit(table: Table, snapshot: str) -> dict[str, Any]:
+    return {
+        "table_uuid": table.uuid,
+        "commit_id": snapshot,
+        "parents": [],
+        "committed_at": START,
+        "content_roots": [_root(snapshot)],
+        "summary": [],
+    }
+
+
+def _retained(table: Table, snapshot: str) -> dict[str, Any]:
+    return {"table_uuid": table.uuid, "commit_id": snapshot, "state": "retained", "refs": ["main"], "refs_count": 1, "reason": "r"}
+
+
+def _claim(table: Table) -> dict[str, Any]:
+    key = f"{table.uuid}/"
+    return {"address": key, "storage": STORAGE, "key": key, "table_uuid": table.uuid, "table_name": table.uuid, "collect": True}
+
+
+def _edge(snapshot: str, manifest: str) -> dict[str, Any]:
+    place = {"address": manifest, "storage": STORAGE, "key": manifest, "kind": Kind.MANIFEST, "must_exist": True}
+    return {**place, "container": snapshot, "container_size_bytes": 1}
+
+
+def histories(root: Path, seeds: range) -> Iterator[Collector]:
+    for seed in seeds:
+        world = World(random.Random(seed))
+        for number in range(4):
+            table = Table(f"t{number}")
+            world.tables[table.uuid] = table
+            world.commit(table)
+        collector = Collector(root / str(seed), world)
+        collector.night()
+        for _ in range(8):
+            world.pass_a_day()
+            collector.night()
+        world.broken = set()
+        for table in world.tables.values():
+            table.metadata_broken = False
+        collector.night()
+        yield collector
+
+
+@pytest.mark.parametrize("first", range(0, 20, 10))
+def test_no_live_file_is_lost_while_tables_fall_sick_and_recover(tmp_path: Path, first: int) -> None:
+    found = list(histories(tmp_path, range(first, first + 10)))
+    assert sum(item.sick_nights for item in found) > 20
+    assert sum(len(item.purged) for item in found) > 20
+    assert all(not item.quarantined & {file for table in item.world.tables.values() for file in item.world.needs(table)} for item in found)
