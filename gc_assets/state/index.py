@@ -185,7 +185,7 @@ class Index:
             version, digest, runs = int(document["index_version"]), document["sha256"], document["runs"]
             entries = _Runs.model_validate({"runs": runs}).runs if version == INDEX_VERSION else ()
             damage = None if version != INDEX_VERSION or digest == _digest(runs) else "its sum does not agree"
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             version, entries, damage = INDEX_VERSION, (), "; ".join(str(error).splitlines()[:2])
         if version != INDEX_VERSION:
             raise StateError(f"{where} has version {version}, this release reads version {INDEX_VERSION}; upgrade gc-assets")
