@@ -64,12 +64,13 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
                 return log_told(night, storage.name, {"nothing_changed": choice.why_not})
             header = choice.plan.header
             applied = apply_plan(collector.spark(), night, choice.plan, choice.phases)
+            of_plan = {"plan_id": header.plan_id, **undoing_told(header, night.config)}
             if applied.nothing_to_do is not None:
-                return log_told(night, storage.name, {"nothing_changed": applied.nothing_to_do, "plan_id": header.plan_id})
+                return log_told(night, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
             if applied.edited:
                 for event in edits_told(night, header.expiry_actions):
                     context.log_event(event)
-            return log_told(night, storage.name, {"plan_id": header.plan_id, **undoing_told(header, night.config)})
+            return log_told(night, storage.name, of_plan)
 
     return run
 

@@ -121,7 +121,7 @@ class LocalObjects:
         return self.read_identified(address)[0]
 
     def read_identified(self, address: str) -> tuple[bytes, str]:
-        with os.fdopen(os.open(_raw(address), os.O_RDONLY | NEVER_WAIT), "rb") as source:
+        with os.fdopen(os.open(os.fsdecode(_raw(address)), os.O_RDONLY | NEVER_WAIT), "rb") as source:
             etag = etag_of(os.fstat(source.fileno()))
             return content_of(source, address), etag
 
