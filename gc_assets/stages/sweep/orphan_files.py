@@ -146,8 +146,9 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         missing = missing_metadata(keys, listed, lister)
         reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed)
     # The cache knows what these name. But their tables are broken, and wait until somebody mends
-    # them.
-    broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(missing)} if len(missing) < MAX_NAMED else {}
+    # them. Where all metadata is missing, or very much, the listing is that of another place.
+    is_another_place = len(missing) >= min(MAX_NAMED, needed)
+    broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(missing)} if not is_another_place else {}
     withheld = (*prefixes_of(night, storage_name, [*refs, *live], broken), *strangers.held())
     others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
     stopping = [f"{row['kind']} {row['key']}, which was written anew in its place since it was read; run again" for row in others]
