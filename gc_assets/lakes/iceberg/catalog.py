@@ -97,7 +97,7 @@ class Tables:
             client = self._client()
         except LakeUnreadable:
             raise
-        except Exception as error:  # noqa: BLE001 - as below
+        except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does
             raise self._unlisted(error) from None
         if isinstance(client, SqlCatalog):
             yield from self._of_database(client)
@@ -123,7 +123,7 @@ class Tables:
         try:
             with Session(client.engine) as session:
                 found = session.execute(wanted if of_tables is None else wanted.where(of_tables)).all()
-        except Exception as error:  # noqa: BLE001 - as below
+        except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does
             raise self._unlisted(error) from None
         named = [(f"{namespace}.{name}" if namespace else name, location) for namespace, name, location in found]
         for name, location in sorted(named, key=lambda item: item[0]):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
 from gc_assets.core.bounded import gunzip
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
@@ -17,7 +17,7 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHO
 
 def table_found(raw: bytes) -> TableFound:
     """Returns the table or view to which the bytes of a metadata file belong."""
-    document = json.loads(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    document = parsed_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
     uuid = document["table-uuid"] if "table-uuid" in document else document["view-uuid"]
     return TableFound(uuid, max((item["timestamp-ms"] for item in document.get("snapshots", [])), default=0))
 

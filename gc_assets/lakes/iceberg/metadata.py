@@ -7,7 +7,6 @@ Pure: bytes in, values out. Knows neither catalogs nor retention. Source: Iceber
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
 
 from gc_assets.core.bounded import gunzip
+from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError
 from gc_assets.lakes.protocol import ContentRoot, Kind
 
@@ -165,8 +165,8 @@ def _document(address: str, raw: bytes) -> Mapping[str, Any]:
     if not raw:
         raise FormatError(f"{address}: the metadata file is empty; restore it, or point the catalog at the version before it")
     try:
-        document = json.loads(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    except (ValueError, EOFError, RecursionError, zlib.error) as error:
+        document = parsed_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
+    except (ValueError, EOFError, zlib.error) as error:
         raise FormatError(f"{address}: {len(raw):,} bytes that are not a whole JSON document ({error}); restore the file") from error
     if not isinstance(document, dict):
         raise FormatError(f"{address}: expected a JSON object, found {type(document).__name__}")

@@ -81,7 +81,7 @@ class _Judge:
             return None, False
         except OSError as error:
             return f"{sign.noun} that cannot be read ({error})", False
-        except (ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
+        except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
             return f"{sign.noun} that cannot be read ({error})", True
         return (self._table(found, is_old=is_old) if isinstance(found, TableFound) else found), False
 
