@@ -26,6 +26,9 @@ from gc_assets.stores.s3.objects import identity_of
 
 # Requests about single keys that a batch makes at the same time.
 CONCURRENT: Final = 16
+# Keys that one request deletes. A server takes 1,000, one after the other; several smaller requests
+# at the same time are done sooner.
+TOGETHER: Final = 125
 # What the XML of a request to delete many keys cannot say, or a server's answer to it.
 _ALONE: Final = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 # What a server says that knows no versions at all.
@@ -157,17 +160,19 @@ class Bucket:
         return versions[:at_most]
 
     def delete(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
-        """Deletes keys, at most 1,000 in a request: with a version id that version for good, without
-        one what stands there. Answers are in the order of the keys. Raises `OSError` where a
-        request as a whole is refused.
+        """Deletes keys: with a version id that version for good, without one what stands there.
+
+        Answers are in the order of the keys. Where a request as a whole is forbidden, that is the
+        answer for each of its keys. Raises `OSError` where one fails otherwise: others may have
+        been carried out.
         """
         answers = dict[tuple[str, str | None], Deleted]()
         alone, together = list[tuple[str, str | None]](), list[tuple[str, str | None]]()
         for item in objects:
             (alone if _ALONE.search(f"{self.prefix}{item[0]}") else together).append(item)
-        for start in range(0, len(together), pages.PAGE_KEYS):
-            some = together[start : start + pages.PAGE_KEYS]
-            answers |= zip(some, self._deleted(some), strict=True)
+        requests = [together[start : start + TOGETHER] for start in range(0, len(together), TOGETHER)]
+        for some, deleted in zip(requests, each(requests, self._deleted), strict=True):
+            answers |= zip(some, deleted, strict=True)
         answers |= zip(alone, each(alone, self._deleted_alone), strict=True)
         return [answers[item] for item in objects]
 
@@ -178,15 +183,18 @@ class Bucket:
             with told(self.address(key)):
                 answer = client.delete_object(**self.target(key, version_id))
         except PermissionError as error:
-            return Deleted(f"AccessDenied: {error.strerror}")
+            return _forbidden(error)
         return Deleted(None, answer.get("VersionId") if answer.get("DeleteMarker") else None)
 
     def _deleted(self, objects: Sequence[tuple[str, str | None]]) -> list[Deleted]:
         named = [{"Key": f"{self.prefix}{key}"} | ({"VersionId": version} if version else {}) for key, version in objects]
         # A version is deleted as often as one likes.
         client = self.client("change") if all(version is not None for _, version in objects) else self.client_that_asks_once()
-        with told(f"s3://{self.name}/{self.prefix}"):
-            answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer(self.settings))
+        try:
+            with told(f"s3://{self.name}/{self.prefix}"):
+                answer = client.delete_objects(Bucket=self.name, Delete={"Objects": named}, **payer(self.settings))
+        except PermissionError as error:
+            return [_forbidden(error)] * len(named)
         # A version's answer names the version; that of a key without one may or may not.
         gone = {_named(item, of): item for item in answer.get("Deleted", []) for of in ("VersionId", None)}
         wrong = {_named(item, of): item for item in answer.get("Errors", []) for of in ("VersionId", None)}
@@ -229,6 +237,10 @@ def each(values: Iterable[_T], ask: Callable[[_T], _R]) -> list[_R]:
         return [ask(value) for value in values]
     with ThreadPoolExecutor(min(CONCURRENT, len(values))) as pool:
         return list(pool.map(ask, values))
+
+
+def _forbidden(error: PermissionError) -> Deleted:
+    return Deleted(f"AccessDenied: {error.strerror}")
 
 
 def _named(item: Mapping[str, Any], of: str | None) -> tuple[str, str | None]:

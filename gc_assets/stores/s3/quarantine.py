@@ -323,7 +323,7 @@ def _deleted_and_settled(
             answers = dict(zip(objects, bucket.delete(objects), strict=True))
             break
         except OSError as error:
-            if isinstance(error, PermissionError) or attempt + 1 == _ATTEMPTS:
+            if attempt + 1 == _ATTEMPTS:
                 return [step if isinstance(step, Result) else _failed(step.planned, error) for _, step in sorted(steps.items())]
         asked |= {step.planned for step in left.values()}
         todo = list(left)

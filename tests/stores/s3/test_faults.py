@@ -22,7 +22,7 @@ from gc_assets.stores.protocol import LEASE_DURATION, Outcome, Planned, Quaranti
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.killed import PROCESSES
-from tests.s3.proxy import Exchange, Rule, error_answer
+from tests.s3.proxy import Exchange, Rule, drop_answer, error_answer
 from tests.s3.servers import shared
 from tests.state.s3_place import place
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
@@ -131,3 +131,21 @@ def test_the_wrong_region_is_named_as_such() -> None:
         elsewhere = Places(default=shared("versity").settings.model_copy(update={"region": "eu-central-1"}))
         with pytest.raises(StoreError, match=r"cannot be listed: .*the bucket lies in another region; set `s3.region`"):
             open_store(bench.store.location, elsewhere).plan_listing(2)
+
+
+def test_of_many_requests_that_delete_one_that_is_forbidden_refuses_its_own_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.stores.s3.bucket.TOGETHER", 2)
+    keys = [f"t/{number}" for number in range(5)]
+    no = error_answer(403, "AccessDenied")
+    forbidden = Rule(lambda request: "/t/3" in str(request.keys), lambda exchange: exchange.reply(no), times=10**9)
+    lost = Rule(lambda request: "/t/0" in str(request.keys), drop_answer)
+    with in_a_bucket("ceph", versioned=True) as bench:
+        for key in keys:
+            bench.put(key, key.encode())
+        rows = planned(bench, *keys)
+        with through(bench, lost, forbidden) as (store, proxy):
+            results = store.quarantine("versioned", PLAN).act(rows)
+        assert [result.verdict for result in results] == ["done", "done", "denied", "denied", "done"]
+        assert "quarantine 't/3': AccessDenied" in str(results[3].error)
+        assert sorted(len(request.keys) for request in proxy.requests if request.keys) == [1, 2, 2, 2]
+        assert [bench.get(key) for key in keys] == [None, None, b"t/2", b"t/3", None]
