@@ -50,7 +50,7 @@ def expired(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("mode, versioned", [("trash", False), ("versioned", True)])
 def test_a_token_that_expires_in_a_run_is_told_and_the_next_run_ends_the_plan(mode: QuarantineMode, versioned: bool) -> None:
-    for step in count(1, 3):
+    for step in count(1, 5):
         with in_a_bucket("ceph", versioned=versioned) as bench, in_memory() as folder:
             for key in KEYS:
                 bench.put(key, key.encode())
