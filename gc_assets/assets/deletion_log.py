@@ -19,7 +19,7 @@ from gc_assets.assets.results import Figures, key_of, materialized
 from gc_assets.assets.step_log import lines_in
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
-from gc_assets.core.phases import EXPIRE, PHASES
+from gc_assets.core.phases import ABORT, DONE, EXPIRE, PHASES
 from gc_assets.core.plan import Amount
 from gc_assets.report.shares import Amounts
 from gc_assets.resources.collector import Collector
@@ -103,8 +103,13 @@ def _figures(published: Published) -> Figures:
 
 
 def _amounts(books: Amounts) -> dict[str, int]:
-    of_files = [phase for phase in PHASES if phase != EXPIRE]
+    of_files = [phase for phase in PHASES if phase not in {EXPIRE, ABORT}]
+    uploads = {name.partition("/")[2]: amount for name, amount in books.items() if name.startswith(f"{ABORT}/")}
+    books = {name: amount for name, amount in books.items() if not name.startswith(f"{ABORT}/")}
     figures = {f"{phase}d_{unit}": getattr(books.get(f"{phase}/done", Amount()), unit) for phase in of_files for unit in ("files", "bytes")}
+    if uploads:
+        figures |= {"aborted_upload_bytes": uploads.get(DONE, Amount()).bytes}
+        figures |= {f"{'aborted' if outcome == DONE else outcome}_uploads": amount.files for outcome, amount in uploads.items()}
     other = {name: amount for name, amount in books.items() if not name.endswith("/done")}
     return figures | {
         f"{outcome}_files": sum(amount.files for name, amount in other.items() if name.endswith(f"/{outcome}"))

@@ -107,6 +107,8 @@ def _planned(published: Published) -> Figures:
         "live_bytes": header.live_bytes,
         "gates_failed": len(header.failed_gates),
     }
+    if header.uploads.count:
+        figures |= {"uploads_to_abort": header.uploads.count, "upload_bytes_to_abort": header.uploads.bytes}
     for action in (QUARANTINE, PURGE, RESTORE):
         amount = header.totals.get(action)
         figures |= {f"{action}_files": amount.files if amount else 0, f"{action}_bytes": amount.bytes if amount else 0}
@@ -116,6 +118,8 @@ def _planned(published: Published) -> Figures:
 def _plan(night: Night, published: Published) -> str:
     header = header_of(published)
     amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
+    if header.uploads.count:
+        amounts.append(f"| abort of unfinished uploads | {header.uploads.count:,} | {format_bytes(header.uploads.bytes)} |")
     gates = [f"| {plain(gate.name)} | {'passed' if gate.passed else '**refused**'} | {plain(gate.message)} |" for gate in header.gates]
     return "\n".join(
         [

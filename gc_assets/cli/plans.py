@@ -16,7 +16,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gc_assets.core.approvals import Word
     from gc_assets.resources.platform import Platform
@@ -76,7 +76,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
                 **row,
                 "plan_id": row["plan_id"][:12],
                 "bytes": format_bytes(row["bytes"]),
-                "actions": ", ".join(f"{name} {files:,}" for name, files in row["actions"].items()),
+                "actions": ", ".join(_actions(row)),
                 "edits": ", ".join(f"{name} {count:,}" for name, count in row["expiry_actions"].items()),
                 "refused_by": ", ".join(row["refused_by"]),
                 "said": "; ".join(row["said"]),
@@ -173,7 +173,7 @@ def _print_word(plan: StoredPlan, word: Word, format_: str) -> None:
 @common_options
 def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mode: Any, format_: str) -> None:
     """Executes an approved plan, and nothing but its rows: restore, then expire (edits of history),
-    then quarantine, then purge.
+    then quarantine, then purge, then abort (uploads in parts that nobody finished).
 
     Marks the lakes afresh before it touches a file, and again after it edited a history; what a
     lake needs is left alone. Stopped in the middle, the same command goes on from its log.
@@ -311,6 +311,8 @@ def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:
         "bytes": sum(total.bytes for total in header.totals.values()),
         "actions": {name: total.files for name, total in header.totals.items()},
         "expiry_actions": header.expiry_actions,
+        "uploads": header.uploads.count,
+        "upload_bytes": header.uploads.bytes,
         "refused_by": list(header.refused_by),
         "approved_by": plan.verdict.approved_by,
         "approvals_needed": plan.verdict.needed,
@@ -324,6 +326,12 @@ def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:
         "rehearsal": header.rehearsal,
         "unsafe": list(header.unsafe),
     }
+
+
+def _actions(row: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"{name} {files:,}" for name, files in row["actions"].items())
+    if row["uploads"]:
+        yield f"abort {row['uploads']:,} uploads"
 
 
 def _print_books(books: Mapping[str, Totals], plan_id: str | None, format_: str) -> None:

@@ -113,8 +113,10 @@ def plan_line(header: PlanHeader) -> str:
     frees = f"; {edits:,} edits of history free {header.after_expiry.files:,} of them" if edits else ""
     held = header.held_for_expiry
     waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for another plan's edits of history" if held.files else ""
+    aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
     sick = f"; cannot be read: {', '.join(item.name for item in header.sick[:5])}, so nothing is purged" if header.sick else ""
-    return f"{header.storage}: plan {header.plan_id}, {files:,} files, {format_bytes(size)} ({actions}), {gates}{frees}{waits}{sick}"
+    plan = f"plan {header.plan_id}, {files:,} files, {format_bytes(size)} ({actions}), {gates}"
+    return f"{header.storage}: {plan}{frees}{waits}{aborts}{sick}"
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:

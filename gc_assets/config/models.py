@@ -65,6 +65,7 @@ class StorageConfig(Model):
     )
     gates: Gates = Field(default_factory=lambda: Gates())
     approvals_needed: Literal[1, 2] = Field(default=1, description="How many different names have to approve a plan.")
+    abort_uploads: bool = Field(default=True, description="Whether plans abort uploads in parts that nobody finished.")
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="How this storage is reached, over what `s3` says for all places.")
     inventory: InventoryConfig | None = Field(default=None, description="Reports that are read instead of listing the storage.")
@@ -79,6 +80,8 @@ class StorageConfig(Model):
         """
         left_out = {"mode", "rehearsals", "money", "s3", "inventory"} | ({"approvals_needed"} if self.approvals_needed == 1 else set())
         found = self.model_dump(mode="json", exclude=left_out)
+        if self.abort_uploads:
+            del found["abort_uploads"]
         if self.gates.max_sick == Gates().max_sick:
             del found["gates"]["max_sick"]
         return found

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Final, Literal, get_args
 
-# The acts on a file. A row of `deletion_plan` has one as its action, and a row of `deletion_log`
-# names it as its phase.
-Action = Literal["quarantine", "purge", "restore"]
+# The acts on a file, and the one on an upload in parts that nobody finished. A row of
+# `deletion_plan` has one as its action, and a row of `deletion_log` names it as its phase.
+Action = Literal["quarantine", "purge", "restore", "abort"]
 QUARANTINE: Final = "quarantine"
 PURGE: Final = "purge"
 RESTORE: Final = "restore"
+ABORT: Final = "abort"
 
 # Edits of history are a phase of their own (design 6.4). What is needed again comes back first.
-Phase = Literal["restore", "expire", "quarantine", "purge"]
+Phase = Literal["restore", "expire", "quarantine", "purge", "abort"]
 EXPIRE: Final = "expire"
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gc_assets.core.units import format_bytes
+
 APPROVE_WITHIN: Final = timedelta(hours=24)
 APPLY_WITHIN: Final = timedelta(hours=72)
 # The key of `by_kind` for files that no metadata names.
@@ -102,6 +104,22 @@ class Sick(_Model):
         return self.table_uuid is not None and table_uuid == self.table_uuid
 
 
+class Uploads(_Model):
+    """The unfinished uploads in parts that a plan aborts, and the bytes of their parts. `digest`
+    stands for its list of them. `later` counts those that a later plan may abort, because one plan
+    takes so many only.
+    """
+
+    count: int = 0
+    bytes: int = 0
+    later: int = 0
+    digest: str = ""
+
+    def __str__(self) -> str:
+        more = f", the oldest of {self.count + self.later:,}" if self.later else ""
+        return f"{self.count:,} unfinished uploads ({format_bytes(self.bytes)}){more}"
+
+
 class PlanSummary(_Model):
     """What a list of plans shows of a plan. `refused_by` names its failed gates."""
 
@@ -119,10 +137,11 @@ class PlanSummary(_Model):
     expiry_actions: dict[str, int]
     refused_by: tuple[str, ...]
     rows: int
+    uploads: Uploads = Uploads()
 
     @property
     def has_work(self) -> bool:
-        return bool(self.rows or self.expiry_actions)
+        return bool(self.rows or self.expiry_actions or self.uploads.count)
 
     def status_at(self, now: datetime) -> str:
         """Returns in a word why the plan cannot be applied, or `ready`. It knows nothing of
@@ -136,15 +155,16 @@ class PlanSummary(_Model):
 
 
 class PlanHeader(_Model):
-    """Everything about a plan except its rows and its edits of history. `rows_digest` and
-    `expiry_digest` stand for these.
+    """Everything about a plan except its rows, its edits of history and its uploads. `rows_digest`,
+    `expiry_digest` and `uploads.digest` stand for these.
 
-    Both are the sum of the rows' hashes, and are checked again before acting. `keyed` says whether
+    Each is the sum of the rows' hashes, and is checked again before acting. `keyed` says whether
     the id is an HMAC (`plan_key`) or a digest that anybody can make. `repeats` counts the plans of
     the same substance that were used up before this one. `expiry_actions`
     counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
     made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
     `sick` names what could not be read: nothing is purged while there is any (empty before 0.4).
+    `uploads` are aborted (none before 0.4).
     Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
     for a lake whose history this plan does not edit.
     """
@@ -180,6 +200,7 @@ class PlanHeader(_Model):
     gates: tuple[GateResult, ...]
     rows: int
     rows_digest: str
+    uploads: Uploads = Uploads()
     keyed: bool = False
     repeats: int = 0
 
@@ -215,6 +236,7 @@ def sealed(key: bytes | None = None, **substance: Any) -> PlanHeader:
     created_at: datetime = substance.pop("created_at")
     substance["keyed"] = key is not None
     substance.setdefault("repeats", 0)
+    substance.setdefault("uploads", Uploads())
     draft = PlanHeader(
         **substance,
         plan_id="",

@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 from gc_assets import __version__
 from gc_assets.config.models import StorageConfig
 from gc_assets.report.lakes import lake_page
-from gc_assets.report.night_report import Asked, Change, NightReport, PlannedFile, Quarantined, StoragePage
+from gc_assets.report.night_report import Asked, Change, NightReport, PlannedFile, PlannedUpload, Quarantined, StoragePage
 from gc_assets.report.shares import steps_of
 from gc_assets.stages.books.ledger import quarantined
 from gc_assets.stages.books.plans import StoredPlan, load
+from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches
 from gc_assets.stages.read.undoing import apply_command, undoing
@@ -89,6 +90,7 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         notes=orphans.facts(OrphanFilesFacts).notes,
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
         unfinished=_unfinished(night, storage.name),
+        uploads=tuple(_uploads(night, plan)) if plan is not None else (),
     )
 
 
@@ -110,6 +112,11 @@ def _largest(night: Night, plan: Published) -> Iterator[PlannedFile]:
         top = both.take(pc.sort_indices(both, sort_keys=[("size_bytes", "descending"), ("key", "ascending")])[:LARGEST_FILES])
     for row in top.to_pylist():
         yield PlannedFile(**row)
+
+
+def _uploads(night: Night, plan: Published) -> Iterator[PlannedUpload]:
+    for row in planned_uploads(night.state, plan).slice(0, LARGEST_FILES).to_pylist():
+        yield PlannedUpload(row["key"], row["upload_id"], row["initiated"], row["size_bytes"])
 
 
 def _quarantined(night: Night, storage: StorageConfig) -> Iterator[Quarantined]:

@@ -54,6 +54,16 @@ class PlannedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedUpload:
+    """An unfinished upload that the plan aborts."""
+
+    key: str
+    upload_id: str
+    initiated: datetime
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantined:
     """What one plan moved aside and is still there. A plan of the moment `purge_from` or later may
     purge it.
@@ -80,7 +90,7 @@ class Change:
 class StoragePage:
     """A storage on the page. `header` and `status` are null where the date has no plan yet.
     `words` are what people said of the plan. `unfinished` tells of uploads in parts that nobody
-    finished, null where there are none.
+    finished, null where there are none. `uploads` are the oldest of those that the plan aborts.
     """
 
     name: str
@@ -99,6 +109,7 @@ class StoragePage:
     problems: dict[str, int]
     usd_per_gb_month: float | None
     unfinished: str | None = None
+    uploads: tuple[PlannedUpload, ...] = ()
     notes: tuple[str, ...] = ()
 
     def usd_per_month(self, size_bytes: int) -> float | None:

@@ -321,9 +321,11 @@ DELETION_LOG = table(
     "What happened to each planned key.",
     ("key", "version_id", "phase", "plan_id", "run_id"),
     column("key", STRING, "Canonical key."),
-    column("version_id", STRING, "Object version that was planned, where the store has versions.", since="0.3"),
+    column(
+        "version_id", STRING, "Object version that was planned, where the store has versions; of an `abort` the upload's id.", since="0.3"
+    ),
     column("run_id", STRING, "The run of `apply` or `restore` that did it; null in logs of 0.2.", since="0.3"),
-    column("phase", STRING, "`quarantine`, `purge` or `restore`."),
+    column("phase", STRING, "`quarantine`, `purge` or `restore`; `abort` of an upload in parts that nobody finished."),
     column("outcome", STRING, "`done`, `absent`, `changed`, `denied` or `failed`."),
     column("error", STRING, "What the store said, where the outcome is not `done`; of a purge, the older versions that went too."),
     column("at", TIMESTAMP, "When the outcome was known."),
@@ -341,6 +343,18 @@ DELETION_LOG = table(
 # The edits of history that one approval would execute. They stand beside `deletion_plan` and belong
 # to the lakes that claim a part of the storage.
 EXPIRY_ACTIONS: Final = pa.schema([column("lake", STRING, "Lake whose history is edited."), *EXPIRY_PLAN.schema])
+
+# The uploads in parts that one approval would abort. They too stand beside `deletion_plan`.
+UPLOADS: Final = pa.schema(
+    [
+        column("key", STRING, "Canonical key of the object that the upload would have made."),
+        column("upload_id", STRING, "The server's name of the upload."),
+        column("initiated", TIMESTAMP, "When it was begun, by the server's clock."),
+        column("size_bytes", LONG, "Size of its parts."),
+        column("etag", STRING, "Identity of the upload: one that a part was added to since is left alone."),
+        column("lake", STRING, "Lake that claims the key."),
+    ]
+)
 
 # Side tables lie beside a published table, in a directory whose leading underscore hides it from
 # plain readers.

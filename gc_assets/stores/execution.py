@@ -21,7 +21,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
 from gc_assets.core.phases import VERDICTS
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.protocol import Lease, Outcome, Planned, Quarantine
+from gc_assets.stores.protocol import Aborting, Lease, Outcome, Planned, Quarantine
 from gc_assets.stores.write_ahead import WriteAheadLog, share_of
 
 # S3 deletes at most this many keys a request; on a disk it is a fraction of a second between two
@@ -57,7 +57,7 @@ def releasing(lease: Lease) -> Generator[None]:
 
 
 def execute(
-    rows: Iterable[Planned], quarantine: Quarantine, log: WriteAheadLog, lease: Lease, clock: Clock, batch_size: int = BATCH_SIZE
+    rows: Iterable[Planned], actor: Quarantine | Aborting, log: WriteAheadLog, lease: Lease, clock: Clock, batch_size: int = BATCH_SIZE
 ) -> Iterator[Outcome]:
     """Yields one outcome per row.
 
@@ -84,7 +84,7 @@ def execute(
             name = log.intend(share, lease.token, todo)
             resumed = {planned for planned in todo if planned.act in history.interrupted}
             lease.check()
-            results = quarantine.act(todo, resumed)
+            results = actor.act(todo, resumed)
             lease.check()
             at = clock.now()
             outcomes = [
@@ -114,7 +114,7 @@ def planned_rows(batch: pa.RecordBatch) -> Iterator[Planned]:
 
 
 def outcome_rows(
-    outcomes: Iterable[Outcome], plan_id: str, quarantine: str, run_id: str | None = None, *, rehearsal: bool = False
+    outcomes: Iterable[Outcome], plan_id: str, quarantine: str | None, run_id: str | None = None, *, rehearsal: bool = False
 ) -> pa.RecordBatch:
     """Returns outcomes as a batch with the columns of `deletion_log`. Without `run_id` no run has
     done it yet: the outcome comes from a write-ahead log.

@@ -66,6 +66,8 @@ class Planned:
     `etag` and `version_id` name the only object that may be touched at that key. `version_id` is
     null in a store without versions. `source_plan_id` is the plan that quarantined the key, null
     for the quarantine itself. `kind` is null where nothing names the file.
+
+    An unfinished upload to the key has its id as `version_id`.
     """
 
     key: str
@@ -231,6 +233,48 @@ class Unfinished:
     size_bytes: int
     sized: int
     unknown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload in parts that was begun and neither completed nor given up.
+
+    `initiated` is when it was begun (UTC), `size_bytes` are those of its parts. `etag` is its
+    identity: a further part makes it another. `Store.modified` reads from it when the upload was
+    last written to.
+    """
+
+    key: str
+    upload_id: str
+    initiated: datetime
+    size_bytes: int
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class OldUploads:
+    """Uploads that nobody wrote to for long, the oldest first. `later` counts those that nobody
+    looked at, because there are too many.
+    """
+
+    uploads: tuple[Upload, ...] = ()
+    later: int = 0
+
+
+class Aborting(Protocol):
+    """Ends unfinished uploads for good. Pickles, and is safe to use from threads."""
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        """One result per planned upload, in order. A row names the upload as its version.
+
+        - The upload is looked at right before it is aborted. One whose identity is another by now
+          is left alone: `changed`.
+        - One that is not there any more was completed or aborted: `absent`. It is `done` where this
+          run, or the interrupted one of a row of `resumed`, had asked for its end.
+        - A key below the reserved prefix is `denied`.
+        - A single upload never raises.
+        """
+        ...
 
 
 class ListingTask(Protocol):
@@ -425,6 +469,20 @@ class Store(Protocol):
     def unfinished(self, before: datetime) -> Unfinished | None:
         """Returns the uploads in parts that lie unfinished here; those begun before the moment are
         `old`. Null where a store has no such thing. Never raises `OSError`: they decide nothing.
+        """
+        ...
+
+    def old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
+        """Returns unfinished uploads to wanted keys, begun and last written to before a moment: of
+        the oldest `at_most`. None lies below the reserved prefix.
+
+        Raises `OSError` where they cannot be listed. A store without such a thing has none.
+        """
+        ...
+
+    def aborting(self) -> Aborting:
+        """Returns what ends unfinished uploads. Raises `UsageError` in a store without such a
+        thing.
         """
         ...
 

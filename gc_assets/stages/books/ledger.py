@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.phases import ABSENT, DONE, PURGE, QUARANTINE
+from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
 from gc_assets.stages.tables import parallelism, spark_schema
 from gc_assets.state.files import Files
 from gc_assets.state.folds import Source
@@ -57,10 +57,13 @@ LEFT_DDL: Final = "key string, etag string"
 
 
 def settled(words: pa.Table) -> pa.Table:
-    """Returns the words that settle something, with the plan that quarantined the copy (`by`)."""
+    """Returns the words that settle something, with the plan that quarantined the copy (`by`). What
+    became of an upload says nothing of the file at its key.
+    """
     done = pc.equal(words.column("outcome"), DONE)
     gone = pc.and_(pc.equal(words.column("phase"), PURGE), pc.equal(words.column("outcome"), ABSENT))
-    mine = words.filter(pc.or_(done, gone))
+    of_files = pc.not_equal(words.column("phase"), ABORT)
+    mine = words.filter(pc.and_(of_files, pc.or_(done, gone)))
     quarantined = pc.equal(mine.column("phase"), QUARANTINE)
     return mine.append_column("by", pc.if_else(quarantined, mine.column("plan_id"), mine.column("source_plan_id")))
 

@@ -23,7 +23,7 @@ from gc_assets.lakes.protocol import LEAF_RANK, RANKS
 from gc_assets.stages.tables import REQUESTS, spark_schema
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import execute, outcome_rows, planned_rows
-from gc_assets.stores.protocol import Lease, Planned, Quarantine, QuarantineMode, Result, Store
+from gc_assets.stores.protocol import Aborting, Lease, Planned, Quarantine, QuarantineMode, Result, Store
 from gc_assets.stores.write_ahead import WriteAheadLog
 
 # `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's
@@ -68,7 +68,7 @@ def _turn(row: tuple[Planned, QuarantineMode]) -> tuple[int, QuarantineMode]:
 
 
 @dataclass(frozen=True)
-class _OnlyInterrupted:
+class OnlyInterrupted:
     """Ends what a crash left in the middle, and begins nothing.
 
     Stands in where the plan is past its time or made under another policy. What cannot be ended is
@@ -76,7 +76,7 @@ class _OnlyInterrupted:
     name it.
     """
 
-    inner: Quarantine
+    inner: Quarantine | Aborting
 
     def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
         ended = map(_given_up, self.inner.act([planned for planned in batch if planned in resumed], resumed))
@@ -146,7 +146,7 @@ class Act:
             for (_, mode), members in groupby(rows, key=_turn):
                 quarantine = self.store.quarantine(mode, self.plan_id)
                 mine = [row for row, _ in members]
-                doing = _OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
+                doing = OnlyInterrupted(quarantine) if self.only_interrupted else quarantine
                 wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
                 back = _PutBack(quarantine, self.plan_id, spared, retried, refused)
                 kept = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)

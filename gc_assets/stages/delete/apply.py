@@ -1,5 +1,5 @@
-"""Executes one approved plan: lease, fresh mark, then restore, expire, quarantine and purge, with
-intents and outcomes on record.
+"""Executes one approved plan: lease, fresh mark, then restore, expire, quarantine, purge and abort,
+with intents and outcomes on record.
 
 Acts and never decides: the rows are the plan's, less what the fresh mark shows to be live again and
 what should not have been in a plan at all.
@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
-from gc_assets.core.phases import EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
+from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
@@ -44,6 +44,7 @@ from gc_assets.stages.books.plans import (
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
 from gc_assets.stages.delete.judge import REFUSED, Judge
+from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
 from gc_assets.stages.delete.withheld import sick_of, with_withheld
 from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.mark.snapshot_history import snapshot_history
@@ -52,7 +53,19 @@ from gc_assets.stages.night import RECHECK, Night
 from gc_assets.stages.progress import begin, doing, logged, reached
 from gc_assets.stages.sweep.aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
-from gc_assets.stages.tables import Totals, Written, collect, parallelism, publish, read_table, row_hash, spark_schema, write_frame
+from gc_assets.stages.tables import (
+    Totals,
+    Written,
+    add_totals,
+    collect,
+    parallelism,
+    publish,
+    read_table,
+    row_hash,
+    spark_schema,
+    write_frame,
+    write_rows,
+)
 from gc_assets.state.facts import DeletionLogFacts, LakeRefsFacts
 from gc_assets.state.journal import Published, State
 from gc_assets.state.receipts import Balance
@@ -99,6 +112,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     if already is not None:
         return Applied(None, {}, already)
     refuse_apply(night, plan, phases)
+    approved_uploads(state, plan)
     chosen = phases_of(header, phases)
     stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
     stale = stale or night.storage(header.storage).quarantine != header.quarantine
@@ -111,7 +125,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
         fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=has_begun(state, header))
         lease.renew()  # the mark may have taken longer than a lease lasts
-        log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows)
+        log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
         _same_rows(rows, plan)
         execution = _Execution(spark, night, plan, rows, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
@@ -121,6 +135,9 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
                     fresh = _marked(spark, night, plan, recheck, only_ending=stale)
                 execution.remember(recheck)
                 lease.renew()
+                continue
+            if phase == ABORT:
+                execution.abort(fresh)
                 continue
             execution.act(phase, fresh)
             if phase == RESTORE and len(chosen) > 1:  # what came back may name files that nobody knew to be needed
@@ -198,7 +215,9 @@ def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
 
 def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
     """Returns those of `phases` in which the plan has something to do, in the order of execution."""
-    return [phase for phase in PHASES if phase in phases and (header.expiry_actions if phase == EXPIRE else phase in header.totals)]
+    of_files = {phase: phase in header.totals for phase in PHASES}
+    asked = of_files | {EXPIRE: bool(header.expiry_actions), ABORT: header.uploads.count > 0}
+    return [phase for phase in PHASES if phase in phases and asked[phase]]
 
 
 def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
@@ -376,6 +395,17 @@ class _Execution:
             if self.night.kind(lake.name).has(SNAPSHOT_HISTORY) and lake.name in self.plan.header.expiry_actions:
                 snapshot_history(self.spark, _again(self.night, self.plan, recheck), lake.name)
 
+    def abort(self, fresh: _Fresh) -> None:
+        """Aborts the plan's uploads in parts. They are few, and this process asks for them."""
+        rows = abort_uploads(
+            self.night, self.plan, fresh.judge, self.log, self.lease, self.run.run_id, only_interrupted=self.only_interrupted
+        )
+        found: dict[tuple[str, ...], Totals] = {}
+        add_totals(found, rows, ["outcome"])
+        self.books |= {(ABORT, outcome): total for (outcome,), total in found.items()}
+        self.written.append(write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.night.state.files))
+        balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in found.items()})
+
     def publish(self, chosen: Sequence[str]) -> Applied:
         """Publishes the log, with balanced books. Raises `GateRefused` where the lease was lost.
 
@@ -398,7 +428,7 @@ class _Execution:
             together = Written(
                 tuple(item for part in self.written for item in part.parts), sum(part.digest for part in self.written) % 2**64
             )
-            planned = sum(header.totals[phase].files for phase in of_files)
+            planned = sum(header.uploads.count if phase == ABORT else header.totals[phase].files for phase in of_files)
             published = publish(
                 state,
                 self.run,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claims
-from gc_assets.core.phases import PURGE, QUARANTINE
+from gc_assets.core.phases import ABORT, PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.ages import Ages
@@ -57,7 +57,7 @@ class Judge:
         lake, _ = self.claims.resolve(key)
         modified = self.store.modified(batch.column("etag"))
         old = self.ages.old(pa.RecordBatch.from_arrays([key, modified, lake], names=["key", "last_modified", "lake"]))
-        takes = pc.is_in(batch.column("action"), pa.array([QUARANTINE, PURGE]))
+        takes = pc.is_in(batch.column("action"), pa.array([QUARANTINE, PURGE, ABORT]))
         fits = pc.and_(pc.fill_null(pc.equal(lake, planned), False), pc.fill_null(old, False))
         if pc.all(pc.or_(fits, pc.invert(takes)), min_count=0).as_py():
             return pa.nulls(batch.num_rows, pa.string())

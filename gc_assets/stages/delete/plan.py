@@ -20,10 +20,11 @@ from gc_assets.core import gates
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, repeated, sealed
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, Uploads, repeated, sealed
 from gc_assets.stages.books.accepted import Earlier, last_accepted
 from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished, used_up
+from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
 from gc_assets.stages.delete.withheld import sick_of
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.content_roots import names_files
@@ -78,7 +79,8 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     Its header is in the receipt's facts and beside the table as `_header.json`. The plan holds the
     edits of history that the policy asks for (`planned_actions`) and the files that these edits
     free (`after_expiry`). It leaves out files held by history that this plan does not edit
-    (`held_for_expiry`): another plan edits that.
+    (`held_for_expiry`): another plan edits that. Beside all this it holds the uploads that nobody
+    finished (`planned_uploads`).
     """
     state = night.state
     orphans = night.table(ORPHAN_FILES, storage_name)
@@ -93,8 +95,10 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
     aliases = planned_by_alias(spark, night, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
-    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick, aliases)
-    written = replace(written, side={**written.side, **expiry.side})
+    uploads, later = old_uploads(night, storage_name, orphans.facts(OrphanFilesFacts).grace_cutoff, refs, live)
+    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick, aliases, summary(uploads, later))
+    aborted = {UPLOADS_SIDE: tuple(put(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
+    written = replace(written, side={**written.side, **expiry.side, **aborted})
     header = _earlier_or(night, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
     facts = DeletionPlanFacts(plan_id=header.plan_id, header=header)
@@ -297,6 +301,7 @@ def _header(
     expiry: Written,
     sick: tuple[Sick, ...],
     aliases: list[str],
+    uploads: Uploads,
 ) -> PlanHeader:
     storage, found, counted = night.storage(storage_name), orphans.facts(OrphanFilesFacts), live_count(live, storage_name)
     totals: dict[str, Totals] = {}
@@ -346,6 +351,7 @@ def _header(
         gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, sick, _amount(planned), aliases)),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
+        uploads=uploads,
     )
 
 

@@ -20,6 +20,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.stages.books.ledger import newest
 from gc_assets.stages.books.plans import plans
+from gc_assets.stages.delete.uploads import UPLOADS_SIDE
 from gc_assets.stages.mark.live_files import EXTERNAL_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import rows_where
@@ -28,7 +29,17 @@ from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.probe import SIDE_FILE
 from gc_assets.state.facts import DeletionPlanFacts, OrphanFilesFacts, StorageInventoryFacts
-from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY, STRING, TIMESTAMP
+from gc_assets.state.schemas import (
+    DELETION_LOG,
+    DELETION_PLAN,
+    LAKE_REFS,
+    LIVE_FILES,
+    ORPHAN_FILES,
+    STORAGE_INVENTORY,
+    STRING,
+    TIMESTAMP,
+    UPLOADS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,7 @@ def _explain(night: Night, storage: str, key: str) -> Explanation:
                 sentence = f"It is live: {_because(links)}."
                 if last is not None and last["phase"] == QUARANTINE:
                     sentence += f" But it {_done(storage, key, last)[1].removeprefix('It ')}"
-                return Explanation(storage, key, "live", sentence, links, facts, history)
+                return Explanation(storage, key, "live", sentence + _uploads(facts), links, facts, history)
     if last is not None:
         verdict, sentence = _done(storage, key, last)
     elif (main := _main_file(night, storage, key)) is not None and "orphan" in facts and facts["orphan"] is None:
@@ -100,7 +111,13 @@ def _explain(night: Night, storage: str, key: str) -> Explanation:
         verdict, sentence = _not_live(night, storage, facts)
     judged = {row["plan_id"] for row in history} | ({facts["plan_id"]} if facts.get("plan") is not None else set())
     said = tuple(_said_of(night, storage, judged)) if judged else ()
-    return Explanation(storage, key, verdict, sentence, last_chain(night, storage, key), facts, history, said)
+    return Explanation(storage, key, verdict, sentence + _uploads(facts), last_chain(night, storage, key), facts, history, said)
+
+
+def _uploads(facts: dict[str, Any]) -> str:
+    """Returns a sentence on what the plan does to unfinished uploads to the key, if it has any."""
+    count = len(facts.get("uploads", ()))
+    return f" Plan {facts['plan_id'][:12]} aborts {count:,} unfinished uploads to it, for good." if count else ""
 
 
 def _said_of(night: Night, storage: str, plan_ids: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -192,6 +209,7 @@ def _facts(night: Night, storage: str, key: str) -> dict[str, Any]:
     plan = night.find(DELETION_PLAN, storage)
     if plan is not None:
         facts["plan"] = _first(rows_about(night, DELETION_PLAN.schema, plan, "key", key))
+        facts["uploads"] = rows_where(night.state, UPLOADS, plan.paths(UPLOADS_SIDE), "key", [key]).to_pylist()
         header = plan.facts(DeletionPlanFacts).header
         facts["plan_id"] = header.plan_id
         facts["plan_refused_by"] = [gate.name for gate in header.failed_gates]

@@ -12,7 +12,7 @@ from typing import Final
 
 from gc_assets.config.models import Config
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import Amount, PlanHeader
+from gc_assets.core.plan import Amount, PlanHeader, Uploads
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of
@@ -48,7 +48,7 @@ def undoing(header: PlanHeader, config: Config, *, restored: bool = False) -> Un
     return Undoing(
         _joined(_can(header, aside, undoable, days, restored=restored)),
         _joined(_cannot(header, purged, edits)),
-        _joined(_free(Amount() if restored else aside, purged, days)),
+        _joined(_free(Amount() if restored else aside, purged, header.uploads, days)),
     )
 
 
@@ -81,6 +81,8 @@ def _can(header: PlanHeader, aside: Amount, undoable: list[str], days: int | Non
 def _cannot(header: PlanHeader, purged: Amount, edits: Iterable[tuple[str, int, LakeKind | None]]) -> Iterator[str]:
     if purged.files:
         yield f"{_amount(purged)} are purged for good"
+    if header.uploads.count:
+        yield f"{header.uploads} are aborted for good, and what their writers had sent is gone"
     for lake, count, kind in edits:
         if kind is None:
             yield f"{_edits(lake, count, kind)}: the lake is not in lakes.yaml any more, so take them for final"
@@ -91,9 +93,11 @@ def _cannot(header: PlanHeader, purged: Amount, edits: Iterable[tuple[str, int, 
         yield "quarantine is deferred, so files stay where they are and the plan that purges them deletes them there, for good"
 
 
-def _free(aside: Amount, purged: Amount, days: int | None) -> Iterator[str]:
+def _free(aside: Amount, purged: Amount, uploads: Uploads, days: int | None) -> Iterator[str]:
     if purged.files:
         yield f"{format_bytes(purged.bytes)} at once, by the purge"
+    if uploads.count:
+        yield f"{format_bytes(uploads.bytes)} at once, by aborting unfinished uploads"
     if aside.files:
         when = "" if days is None else f", {days} days after this one is applied at the earliest"
         yield f"{format_bytes(aside.bytes)} by a later plan's purge{when}, and none of it before"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import UsageError
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import FILE
 from gc_assets.stores.local import lease, listing
@@ -23,10 +24,12 @@ from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import QUARANTINES, open_quarantine
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
+    Aborting,
     Directory,
     Holder,
     Lease,
     ListingTask,
+    OldUploads,
     Quarantine,
     QuarantineMode,
     StoreKind,
@@ -80,6 +83,13 @@ class LocalStore:
     def unfinished(self, before: datetime) -> None:
         """A file is written whole or not there."""
         del before
+
+    def old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
+        del before, wanted, at_most
+        return OldUploads()
+
+    def aborting(self) -> Aborting:
+        raise UsageError(f"{self.location} is on a disk, where no upload in parts can be left unfinished")
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self.location, plan_id)

@@ -28,7 +28,7 @@ _MD5 = re.compile(r"[0-9a-f]{32}")
 # Versions of one key that are looked at: markers that were put one on the other, and what is below.
 _VERSIONS: Final = 100
 # Attempts at a delete, and another look before each.
-_ATTEMPTS: Final = 8
+ATTEMPTS: Final = 8
 # Between a run's look at an object and its delete lies less than this, whatever happens to the run.
 # A marker that was made so soon above another object may be the run's.
 _LOOK_TO_DELETE: Final = timedelta(minutes=10)
@@ -255,7 +255,7 @@ class Deferred:
             unnamed = _NULL if purges and self.bucket.versioning("change").has_versions else None
         except OSError as error:
             return [_failed(planned, error) for planned in batch]
-        return each(batch, lambda planned: _answer(planned, lambda: self._one(planned, planned in resumed, unnamed)))
+        return each(batch, lambda planned: answered(planned, lambda: self._one(planned, planned in resumed, unnamed)))
 
     def _one(self, planned: Planned, resumed: bool, unnamed: str | None) -> Result:
         here = self.bucket.head(planned.key, version_id=planned.version_id if planned.action == "purge" else None)
@@ -313,9 +313,9 @@ def _deleted_and_settled(
 
     def prepared(number: int) -> Result | Deletion:
         planned = batch[number]
-        return _answer(planned, lambda: prepare(planned, planned in asked))
+        return answered(planned, lambda: prepare(planned, planned in asked))
 
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         steps |= zip(todo, allow(each(todo, prepared)), strict=True)
         left = {number: step for number, step in steps.items() if isinstance(step, Deletion)}
         objects = [item for step in left.values() for item in step.objects]
@@ -323,7 +323,7 @@ def _deleted_and_settled(
             answers = dict(zip(objects, bucket.delete(objects), strict=True))
             break
         except OSError as error:
-            if attempt + 1 == _ATTEMPTS:
+            if attempt + 1 == ATTEMPTS:
                 return [step if isinstance(step, Result) else _failed(step.planned, error) for _, step in sorted(steps.items())]
         asked |= {step.planned for step in left.values()}
         todo = list(left)
@@ -339,7 +339,7 @@ def _deleted_and_settled(
         refusal = next((deleted for deleted in needed if deleted.error is not None), None)
         if refusal is not None:
             return _said(step.planned, refusal)
-        result = _answer(step.planned, lambda: settle(step.planned, said[0]))
+        result = answered(step.planned, lambda: settle(step.planned, said[0]))
         return replace(result, error=_what_lay_below(step, said)) if result.verdict == DONE and len(said) > len(needed) else result
 
     return each([step for _, step in sorted(steps.items())], settled)
@@ -365,7 +365,7 @@ def _below(versions: Sequence[Version], version_id: str | None) -> list[Version]
 
 def _removed(bucket: Bucket, planned: Planned) -> Result:
     """Deletes the planned object where it still stands there, and looks again before each attempt."""
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
         here = bucket.head(planned.key)
         if here is None:
             return Result(DONE)
@@ -374,7 +374,7 @@ def _removed(bucket: Bucket, planned: Planned) -> Result:
         try:
             bucket.remove(planned.key, etag_of(here.identity))
         except OSError as error:
-            if isinstance(error, PermissionError) or attempt + 1 == _ATTEMPTS:
+            if isinstance(error, PermissionError) or attempt + 1 == ATTEMPTS:
                 raise
             pause(attempt)
         else:
@@ -382,7 +382,7 @@ def _removed(bucket: Bucket, planned: Planned) -> Result:
     raise AssertionError("a loop of attempts ends by returning or raising")
 
 
-def _answer(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:
+def answered(planned: Planned, act: Callable[[], _Step]) -> _Step | Result:
     """Returns the act's answer, or its refusal in words: `denied` for what no repetition can mend,
     else `failed`.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,10 +16,12 @@ from gc_assets.core.findings import Finding
 from gc_assets.core.paths import S3 as SCHEME
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
+    Aborting,
     Directory,
     Holder,
     Lease,
     ListingTask,
+    OldUploads,
     Quarantine,
     QuarantineMode,
     StoreKind,
@@ -88,6 +90,12 @@ class S3Store:
 
     def unfinished(self, before: datetime) -> Unfinished:
         return uploads.unfinished(self._bucket, before)
+
+    def old_uploads(self, before: datetime, wanted: Callable[[str], bool], at_most: int) -> OldUploads:
+        return uploads.old_uploads(self._bucket, before, wanted, at_most)
+
+    def aborting(self) -> Aborting:
+        return uploads.S3Aborting(self._bucket)
 
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
         return open_quarantine(mode, self._bucket, plan_id)

@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
 
-from gc_assets.stores.protocol import Unfinished
-from tests.s3.proxy import Rule, error_answer
-from tests.stores.s3.test_quarantine import through
+import pyarrow as pa
+import pytest
+
+from gc_assets.state.files import Files
+from gc_assets.stores.execution import execute
+from gc_assets.stores.protocol import Lease, Planned, Result, Store, Unfinished, Upload
+from gc_assets.stores.write_ahead import open_log
+from tests.killed import PROCESSES
+from tests.s3.proxy import (
+    Exchange,
+    Request,
+    Rule,
+    answer_slow_down,
+    call_after,
+    call_before,
+    call_instead,
+    drop_answer,
+    drop_request,
+    error_answer,
+    nth,
+)
+from tests.stores.builders import CLOCK, PLAN, in_memory
+from tests.stores.s3.test_quarantine import kill, through
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
 MINUTE = timedelta(minutes=1)
+KEYS = ("a", "t/b")
+
+
+@pytest.fixture
+def bench() -> Iterator[S3Bench]:
+    with in_a_bucket("ceph") as bench:
+        yield bench
 
 
 def begin(bench: S3Bench, key: str, *parts: bytes) -> dict[str, str]:
@@ -18,6 +52,43 @@ def begin(bench: S3Bench, key: str, *parts: bytes) -> dict[str, str]:
     for number, part in enumerate(parts, 1):
         bench.client.upload_part(**upload, PartNumber=number, Body=part)
     return upload
+
+
+def complete(bench: S3Bench, upload: dict[str, str]) -> None:
+    parts = bench.client.list_parts(**upload)["Parts"]
+    whole = {"Parts": [{name: part[name] for name in ("PartNumber", "ETag")} for part in parts]}
+    bench.client.complete_multipart_upload(**upload, MultipartUpload=whole)
+
+
+def old(bench: S3Bench, before: datetime | None = None) -> list[Upload]:
+    return list(bench.store.old_uploads(before or datetime.now(UTC) + MINUTE, lambda _: True, 100).uploads)
+
+
+def planned(bench: S3Bench) -> list[Planned]:
+    return [Planned(item.key, "abort", item.size_bytes, item.etag, item.upload_id) for item in old(bench)]
+
+
+def left(bench: S3Bench) -> list[tuple[str, str]]:
+    """Key and id of each upload that the server has."""
+    listed = bench.client.list_multipart_uploads(Bucket=bench.bucket, Prefix=bench.prefix)
+    return sorted((item["Key"].removeprefix(bench.prefix), item["UploadId"]) for item in listed.get("Uploads", []))
+
+
+def aborted(store: Store, rows: Sequence[Planned], *, resumed: bool = False) -> list[Result]:
+    results = store.aborting().act(rows, rows if resumed else ())
+    assert all((result.error is None) == (result.verdict == "done") for result in results)
+    return results
+
+
+def verdicts(results: Sequence[Result]) -> list[str]:
+    return [result.verdict for result in results]
+
+
+def aborts(request: Request) -> bool:
+    return request.method == "DELETE" and "uploadId" in request.query
+
+
+# Counted
 
 
 def test_unfinished_uploads_are_counted_below_the_storage_only_and_with_the_bytes_of_their_parts() -> None:
@@ -34,10 +105,7 @@ def test_unfinished_uploads_are_counted_below_the_storage_only_and_with_the_byte
 def test_an_upload_that_is_aborted_or_completed_is_none_any_more() -> None:
     with in_a_bucket("ceph") as bench:
         bench.client.abort_multipart_upload(**begin(bench, "one", b"x"))
-        upload = begin(bench, "two", b"x")
-        (part,) = bench.client.list_parts(**upload)["Parts"]
-        whole = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
-        bench.client.complete_multipart_upload(**upload, MultipartUpload=whole)
+        complete(bench, begin(bench, "two", b"x"))
         assert bench.store.unfinished(datetime.now(UTC)) == Unfinished(0, 0, 0, 0)
 
 
@@ -51,3 +119,143 @@ def test_a_policy_that_refuses_to_list_uploads_stops_nothing_and_is_told() -> No
         assert (found.uploads, found.sized) == (0, 0)
         assert found.unknown is not None
         assert "AccessDenied" in found.unknown
+
+
+# Found and aborted
+
+
+@pytest.mark.parametrize("kind", ["ceph", "versity"])
+def test_the_oldest_uploads_to_wanted_keys_are_found_and_aborted_and_nothing_else(kind: str) -> None:
+    with in_a_bucket(kind, prefix="lake/") as bench:
+        begin(bench, "a", b"x" * 7, b"y")
+        time.sleep(1.1)
+        for key in ("t/b", "not wanted", ".gc-assets/trash/plan/x"):
+            begin(bench, key, b"x")
+        begin(bench, "empty")
+        bench.put("a", b"an object of that name")
+        found = bench.store.old_uploads(datetime.now(UTC) + MINUTE, lambda key: key != "not wanted", 2)
+        assert (found.uploads[0].key, found.uploads[0].size_bytes, len(found.uploads), found.later) == ("a", 8, 2, 1)
+        rows = [row for row in planned(bench) if row.key != "not wanted"]
+        assert sorted((row.key, row.size_bytes) for row in rows) == [("a", 8), ("empty", 0), ("t/b", 1)]
+        assert verdicts(aborted(bench.store, rows)) == ["done"] * 3
+        assert [key for key, _ in left(bench)] == [".gc-assets/trash/plan/x", "not wanted"]
+        assert verdicts(aborted(bench.store, rows)) == ["absent"] * 3
+        assert verdicts(aborted(bench.store, rows, resumed=True)) == ["done"] * 3
+        assert bench.get("a") == b"an object of that name"
+
+
+def test_an_upload_is_as_old_as_what_its_writer_did_last(bench: S3Bench) -> None:
+    upload = begin(bench, "a", b"x")
+    (before,) = old(bench)
+    assert old(bench, before.initiated) == []
+    assert old(bench, before.initiated + MINUTE) == [before]
+    time.sleep(1.1)
+    bench.client.upload_part(**upload, PartNumber=2, Body=b"y")
+    assert old(bench, before.initiated + timedelta(seconds=1)) == []
+    (after,) = old(bench)
+    assert (after.upload_id, after.initiated) == (before.upload_id, before.initiated)
+    assert after.etag != before.etag
+    (last,) = bench.store.modified(pa.array([after.etag])).to_pylist()
+    assert timedelta(seconds=1) <= last - before.initiated.replace(microsecond=0) < MINUTE
+
+
+def test_an_upload_that_anybody_went_on_with_is_left_alone(bench: S3Bench) -> None:
+    uploads = {key: begin(bench, key, b"x") for key in ("added", "again", "completed", "restarted", "given up")}
+    rows = planned(bench)
+    time.sleep(1.1)  # the times of parts that are compared are in whole seconds
+    bench.client.upload_part(**uploads["added"], PartNumber=2, Body=b"y")
+    bench.client.upload_part(**uploads["again"], PartNumber=1, Body=b"x")  # the same bytes
+    complete(bench, uploads["completed"])
+    for key in ("restarted", "given up"):
+        bench.client.abort_multipart_upload(**uploads[key])
+    restarted = begin(bench, "restarted", b"x")
+    told = {row.key: result for row, result in zip(rows, aborted(bench.store, rows), strict=True)}
+    expected = {"added": "changed", "again": "changed", "completed": "absent", "restarted": "absent", "given up": "absent"}
+    assert {key: result.verdict for key, result in told.items()} == expected
+    assert all(repr(key) in (result.error or "") for key, result in told.items())
+    kept = [("added", uploads["added"]), ("again", uploads["again"]), ("restarted", restarted)]
+    assert left(bench) == [(key, upload["UploadId"]) for key, upload in kept]
+    assert bench.get("completed") == b"x"
+
+
+@pytest.mark.parametrize("fault", [drop_answer, drop_request, answer_slow_down])
+def test_a_request_that_was_lost_is_asked_again(fault: Callable[[Exchange], None], bench: S3Bench) -> None:
+    begin(bench, "a", b"x")
+    with through(bench, Rule(aborts, fault)) as (store, _):
+        assert verdicts(aborted(store, planned(bench))) == ["done"]
+    assert left(bench) == []
+
+
+def test_a_writer_that_goes_on_while_a_request_is_lost_keeps_its_upload(bench: S3Bench) -> None:
+    upload = begin(bench, "a", b"x")
+    rows = planned(bench)
+
+    def fault(exchange: Exchange) -> None:
+        bench.client.upload_part(**upload, PartNumber=2, Body=b"y")
+        drop_request(exchange)
+
+    with through(bench, Rule(aborts, fault)) as (store, _):
+        assert verdicts(aborted(store, rows)) == ["changed"]
+    assert left(bench) == [("a", upload["UploadId"])]
+
+
+def test_an_upload_that_is_completed_under_our_last_look_is_an_object_and_stays(bench: S3Bench) -> None:
+    upload = begin(bench, "a", b"x")
+    with through(bench, Rule(aborts, call_before(partial(complete, bench, upload)))) as (store, _):
+        assert verdicts(aborted(store, planned(bench))) == ["absent"]
+    assert (left(bench), bench.get("a")) == ([], b"x")
+
+
+def test_a_policy_that_refuses_is_an_outcome_in_words(bench: S3Bench) -> None:
+    begin(bench, "a", b"x")
+    rows = planned(bench)
+    denied = Rule(aborts, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")), times=9)
+    with through(bench, denied) as (store, proxy):
+        (result,) = aborted(store, rows)
+        assert result.verdict == "denied"
+        assert "abort 'a': AccessDenied" in (result.error or "")
+        assert "docs/s3.md lists what each role needs" in (result.error or "")
+        assert sum(map(aborts, proxy.requests)) == 1
+    assert len(left(bench)) == 1
+
+
+def test_a_planned_upload_below_the_reserved_prefix_is_denied(bench: S3Bench) -> None:
+    upload = begin(bench, ".gc-assets/trash/plan/x", b"x")
+    row = Planned(".gc-assets/trash/plan/x", "abort", 1, "any", upload["UploadId"])
+    assert verdicts(aborted(bench.store, [row])) == ["denied"]
+    assert len(left(bench)) == 1
+
+
+# Killed
+
+
+def apply(store: Store, state: Path, rows: Sequence[Planned], lease: Lease) -> list[str]:
+    log = open_log(Files(str(state)), "wal", PLAN, len(rows))
+    return [outcome.verdict for outcome in execute(rows, store.aborting(), log, lease, CLOCK)]
+
+
+def killed_and_ended(step: int, at: Any) -> bool:
+    """False where the run ended before that request."""
+    with in_a_bucket("ceph") as bench, in_memory() as state:
+        for key in KEYS:
+            begin(bench, key, b"x")
+        rows = planned(bench)
+        lease = bench.store.acquire(PLAN, "test", CLOCK)
+        another = begin(bench, KEYS[0], b"x")
+        children: list[Any] = []
+        with through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
+            children.append(PROCESSES.Process(target=apply, args=(store, state, rows, lease)))
+            children[0].start()
+            children[0].join(60)
+            assert children[0].exitcode in {0, -signal.SIGKILL}
+        assert apply(bench.store, state, rows, lease) == ["done"] * len(KEYS)
+        assert left(bench) == [(KEYS[0], another["UploadId"])]
+        return children[0].exitcode != 0
+
+
+def test_a_run_killed_at_any_request_is_ended_by_the_next() -> None:
+    """After the server has acted on a request, which leaves things as before the next one; and before the first."""
+    for step in count(0):
+        if not killed_and_ended(max(step, 1), call_after if step else call_instead):
+            break
+    assert step > 3 * len(KEYS)

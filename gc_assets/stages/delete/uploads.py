@@ -1,0 +1,135 @@
+"""The uploads in parts that a plan aborts: chooses them, and aborts them when the plan is executed.
+
+An abort is final. So an upload is older than the grace period by the store's clock too, and counts
+from what its writer did last. It needs a lake that claims its key, as a file does.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import GcError, StateError
+from gc_assets.core.hashing import digest
+from gc_assets.core.phases import ABORT, CHANGED, DENIED
+from gc_assets.core.plan import Uploads
+from gc_assets.stages.books.plans import StoredPlan
+from gc_assets.stages.delete.act import OnlyInterrupted
+from gc_assets.stages.delete.judge import REFUSED, Judge
+from gc_assets.stages.night import Night
+from gc_assets.stages.progress import doing, reached
+from gc_assets.stages.sweep.ages import Ages
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.state.journal import Published, State
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import UPLOADS
+from gc_assets.stores.execution import execute, outcome_rows
+from gc_assets.stores.protocol import Aborting, Lease, Planned, Result
+from gc_assets.stores.write_ahead import Act, WriteAheadLog, share_of
+
+UPLOADS_SIDE: Final = "_uploads"
+# Uploads that one plan aborts at most, the oldest. Each costs four requests, and a plan lists them
+# for a person to read.
+MOST_PLANNED: Final = 1_000
+_log: Final = logging.getLogger(__name__)
+
+
+def old_uploads(night: Night, storage_name: str, cutoff: datetime, refs: list[Published], live: list[Published]) -> tuple[pa.Table, int]:
+    """Returns the uploads that a plan of tonight aborts (columns `UPLOADS`), and how many more wait
+    for a later plan. Where they cannot be listed there are none, and the log says why.
+    """
+    nothing = UPLOADS.empty_table(), 0
+    if not night.storage(storage_name).abort_uploads:
+        return nothing
+    store = night.store(storage_name)
+    claims = functools.cache(lambda: claims_of(night, storage_name, [*refs, *live]))
+    try:
+        found = store.old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MOST_PLANNED)
+        if not found.uploads:
+            return nothing
+        judge = _by_the_stores_clock(Judge(claims(), Ages.of(night, cutoff, refs), store), night, storage_name)
+    except (OSError, GcError) as error:
+        _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
+        return nothing
+    columns = {name: [getattr(item, name) for item in found.uploads] for name in UPLOADS.names if name != "lake"}
+    rows = pa.table({**columns, "lake": claims().resolve(pa.array(columns["key"], pa.string()))[0]}).cast(UPLOADS)
+    return rows.filter(pc.is_null(_refused(judge, rows))), found.later
+
+
+def summary(rows: pa.Table, later: int) -> Uploads:
+    """Returns the uploads of a plan for its header."""
+    return Uploads(count=rows.num_rows, bytes=pc.sum(rows.column("size_bytes")).as_py() or 0, later=later, digest=f"{digest(rows):016x}")
+
+
+def planned_uploads(state: State, plan: Published) -> pa.Table:
+    """Returns the plan's uploads (columns `UPLOADS`), the oldest first."""
+    return read_parts(state.files, plan.paths(UPLOADS_SIDE), UPLOADS).sort_by([("initiated", "ascending"), ("key", "ascending")])
+
+
+def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
+    """Returns the plan's uploads. Raises `StateError` where they are not those that were approved."""
+    rows, approved = planned_uploads(state, plan.published), plan.header.uploads
+    found = f"{digest(rows):016x}"
+    if rows.num_rows != approved.count or (approved.count and found != approved.digest):
+        raise StateError(
+            f"plan {plan.header.plan_id}: its uploads have the digest {found}, it was approved with {approved.digest}; "
+            f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+        )
+    return rows
+
+
+def abort_uploads(
+    night: Night, plan: StoredPlan, judge: Judge, log: WriteAheadLog, lease: Lease, run_id: str, *, only_interrupted: bool
+) -> pa.RecordBatch:
+    """Aborts the plan's uploads, and returns what became of them (columns of `deletion_log`).
+
+    `judge` is that of the fresh mark. Raises `GateRefused` where the lease is lost.
+    """
+    header, rows = plan.header, approved_uploads(night.state, plan)
+    doing(f"abort: {header.uploads}")
+    reached(lambda: f"abort: {log.batches():,} batches on record")
+    refused = _refused(_by_the_stores_clock(judge, night, header.storage), rows).to_pylist()
+    planned = [Planned(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
+    actor = _Spared(night.store(header.storage).aborting(), {row.act: why for row, why in zip(planned, refused, strict=True) if why})
+    planned.sort(key=lambda row: share_of(row.key, log.shares))
+    outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, night.clock)
+    return outcome_rows(outcomes, header.plan_id, None, run_id, rehearsal=night.clock.is_rehearsal)
+
+
+def _by_the_stores_clock(judge: Judge, night: Night, storage_name: str) -> Judge:
+    """Returns a judge whose cut-off is not later than that of the store's own clock."""
+    now = night.clock.now() if night.clock.is_rehearsal else judge.store.now()
+    cutoff = min(judge.ages.cutoff, now - night.storage(storage_name).grace)
+    return replace(judge, ages=replace(judge.ages, cutoff=cutoff))
+
+
+def _refused(judge: Judge, rows: pa.Table) -> pa.Array:
+    """Returns why each upload must not be aborted, null where it may be."""
+    batches = rows.select(["key", "etag", "lake"]).append_column("action", pa.repeat(ABORT, rows.num_rows)).to_batches()
+    return pa.chunked_array([batch.column(REFUSED) for batch in judge(iter(batches))], pa.string())
+
+
+@dataclass(frozen=True)
+class _Spared:
+    """Leaves alone the uploads that must not be aborted (`why`), but for looking whether they are
+    there: an interrupted run may have aborted them while it might.
+    """
+
+    inner: Aborting
+    why: Mapping[Act, str]
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        # No upload has that identity, so none is aborted.
+        asked = {row: replace(row, etag="") if row.act in self.why else row for row in batch}
+        results = self.inner.act(list(asked.values()), {asked[row] for row in batch if row in resumed})
+        return [
+            Result(DENIED, self.why[row.act]) if row.act in self.why and result.verdict == CHANGED else result
+            for row, result in zip(batch, results, strict=True)
+        ]

@@ -1,0 +1,189 @@
+"""Uploads in parts that nobody finished, from the plan that names them to its log, on a real S3 server.
+
+The module is one story, and each test stands on what the one before it did. The clock of the nights goes ahead: what was begun just now
+is old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.run import plan_line
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GateRefused, StateError
+from gc_assets.core.plan import PlanHeader, sealed
+from gc_assets.report.load import load_report
+from gc_assets.report.page import render
+from gc_assets.stages.books.ledger import quarantined
+from gc_assets.stages.books.plans import find_plan, plans
+from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, planned_uploads, summary
+from gc_assets.stages.read.explain import explain
+from gc_assets.stages.read.undoing import undoing
+from gc_assets.stages.tables import publish, write_rows
+from gc_assets.state.facts import DeletionPlanFacts
+from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES, UPLOADS
+from tests.s3.proxy import Request, Rule, error_answer, proxied
+from tests.s3.servers import shared
+from tests.stages.bucket_house import BucketHouse
+from tests.stages.bucket_lakes import Iceberg
+from tests.stages.lakehouse import STORAGE, counts
+from tests.stores.s3.test_uploads import begin, complete, left
+from tests.stores.s3_bench import in_a_bucket
+
+pytestmark = pytest.mark.spark
+
+PLACE = "iceberg/db/orders/data/"
+DEAD = ("dead", "denied", "finished", "grown", "restarted")
+ELSEWHERE = ("other/unowned", ".gc-assets/trash/plan/ours")
+
+
+@dataclass
+class UploadStory:
+    house: BucketHouse
+    uploads: dict[str, dict[str, str]]
+    header: PlanHeader
+
+    def left(self) -> set[str]:
+        return {key for key, _ in left(self.house.bench)}
+
+    def rows(self, header: PlanHeader) -> list[dict[str, Any]]:
+        return planned_uploads(self.house.tonight().state, find_plan(self.house.config, header.plan_id).published).to_pylist()
+
+    def chosen(self, **how: Any) -> tuple[set[str], int]:
+        """What a plan of now would name."""
+        night = replace(self.house.tonight(), clock=how.get("clock", self.house.clock))
+        refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
+        rows, later = old_uploads(night, STORAGE, how.get("cutoff", self.header.grace_cutoff), refs, live)
+        return {key.removeprefix(PLACE) for key in rows.column("key").to_pylist()}, later
+
+    def forged(self, *rows: dict[str, Any], **told: Any) -> PlanHeader:
+        """The plan with other uploads, sealed and published as somebody can who may write the state."""
+        house, table = self.house, pa.Table.from_pylist(list(rows), UPLOADS)
+        state = house.tonight().state
+        kept = {name: getattr(self.header, name) for name in PlanHeader.model_fields}
+        unsealed = {name: value for name, value in kept.items() if name not in {"plan_id", "keyed", "approve_before", "apply_before"}}
+        header = sealed(**{**unsealed, "uploads": summary(table, 0), **told})
+        run = state.start(STORAGE, DELETION_PLAN.name, header.run_date, house.clock)
+        written = write_rows(DELETION_PLAN.schema.empty_table(), DELETION_PLAN, run, state.files, {UPLOADS_SIDE: table})
+        publish(state, run, written, house.clock, facts=DeletionPlanFacts(plan_id=header.plan_id, header=header))
+        return header
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UploadStory]:
+    def is_denied(request: Request) -> bool:
+        return request.method == "DELETE" and "uploadId" in request.query and "/denied?" in request.target
+
+    denied = Rule(is_denied, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")), times=9)
+    with in_a_bucket("ceph", prefix="lakes/") as bench, proxied(shared("ceph"), denied) as proxy:
+        root: Path = tmp_path_factory.mktemp("uploads")
+        now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=4)
+        settings = {"s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
+        house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
+        house.lakes = [Iceberg(house).config]
+        uploads = {name: begin(bench, PLACE + name, name.encode()) for name in DEAD}
+        uploads |= {key: begin(bench, key, b"x") for key in ELSEWHERE}
+        yield UploadStory(house, uploads, house.plan())
+
+
+def test_a_plan_names_the_old_uploads_that_a_lake_claims_and_aborts_none(story: UploadStory) -> None:
+    header, rows = story.header, story.rows(story.header)
+    assert (header.totals, header.rows, header.has_work, header.failed_gates) == ({}, 0, True, [])
+    assert (header.uploads.count, header.uploads.bytes, header.uploads.later) == (len(DEAD), len("".join(DEAD)), 0)
+    told = {row["key"]: (row["upload_id"], row["size_bytes"], row["lake"]) for row in rows}
+    assert told == {PLACE + name: (story.uploads[name]["UploadId"], len(name), "sales") for name in DEAD}
+    assert all(abs(row["initiated"] - datetime.now(UTC)) < timedelta(minutes=10) for row in rows)
+    assert story.left() == {*ELSEWHERE, *(PLACE + name for name in DEAD)}
+
+
+def test_what_is_young_or_too_much_or_not_to_be_aborted_is_not_planned(story: UploadStory, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = min(row["initiated"] for row in story.rows(story.header))
+    assert story.chosen() == (set(DEAD), 0)
+    assert story.chosen(cutoff=begun) == (set(), 0)
+    assert story.chosen(clock=Clock()) == (set(), 0)  # a clock that was ahead made the cut-off, the store's own is right
+    story.house.settings["abort_uploads"] = False
+    assert story.chosen() == (set(), 0)
+    del story.house.settings["abort_uploads"]
+    monkeypatch.setattr("gc_assets.stages.delete.uploads.MOST_PLANNED", 2)
+    names, later = story.chosen()
+    assert (len(names), later) == (2, len(DEAD) - 2)
+
+
+def test_everywhere_that_a_plan_is_shown_it_says_that_aborts_are_final(story: UploadStory) -> None:
+    header, house = story.header, story.house
+    words = "5 unfinished uploads (32 B) are aborted for good, and what their writers had sent is gone"
+    can, cannot, free = undoing(header, house.config).lines
+    assert (can, cannot) == ("Can be undone: nothing.", f"Cannot be undone: {words}.")
+    assert free == "Becomes free: 32 B at once, by aborting unfinished uploads."
+    assert plan_line(header).endswith("; aborts 5 unfinished uploads (32 B)")
+    (listed,) = plans(house.config)
+    assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
+    (said,) = explain(house.tonight(), PLACE + "dead")
+    assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, for good." in said.sentence
+    page = render(load_report(house.tonight()))
+    assert words in page
+    assert all(story.uploads[name]["UploadId"] in page for name in DEAD)
+
+
+def test_in_mode_plan_nothing_is_aborted(story: UploadStory) -> None:
+    story.house.settings["mode"] = "plan"
+    with pytest.raises(GateRefused, match="is in mode plan"):
+        story.house.carry_out(story.header)
+    del story.house.settings["mode"]
+    assert len(story.left()) == len(story.uploads)
+
+
+def test_a_plan_whose_uploads_are_others_than_were_approved_is_refused(story: UploadStory) -> None:
+    rows = story.rows(story.header)
+    header = story.forged(*rows[1:], uploads=story.header.uploads.model_copy(update={"later": 1}))
+    with pytest.raises(StateError, match="its uploads have the digest"):
+        story.house.carry_out(header)
+    assert len(story.left()) == len(story.uploads)
+
+
+def test_each_planned_upload_is_judged_again_as_it_is_aborted(story: UploadStory) -> None:
+    house, (row, *_) = story.house, story.rows(story.header)
+    house.bench.client.upload_part(**story.uploads["grown"], PartNumber=2, Body=b"y")
+    complete(house.bench, story.uploads["finished"])
+    house.bench.client.abort_multipart_upload(**story.uploads["restarted"])
+    restarted = begin(house.bench, PLACE + "restarted", b"restarted")
+    forged = [{**row, "key": key, "upload_id": story.uploads[key]["UploadId"]} for key in ELSEWHERE]
+    header = story.forged(*story.rows(story.header), *forged)
+    before = house.contents()
+    applied = house.carry_out(header)
+    outcomes = {"done": 1, "changed": 1, "absent": 2, "denied": 3}
+    assert counts(applied.books) == {("abort", outcome): count for outcome, count in outcomes.items()}
+    log = {row["key"].removeprefix(PLACE): row for row in house.rows("deletion_log")}
+    assert {name: row["outcome"] for name, row in log.items()} == {
+        "dead": "done",
+        "denied": "denied",
+        "finished": "absent",
+        "grown": "changed",
+        "restarted": "absent",
+        **dict.fromkeys(ELSEWHERE, "denied"),
+    }
+    assert {(row["phase"], row["plan_id"]) for row in log.values()} == {("abort", header.plan_id)}
+    assert {name: row["version_id"] for name, row in log.items()} == {name: item["UploadId"] for name, item in story.uploads.items()}
+    assert "AccessDenied" in log["denied"]["error"]
+    assert "no lake claims this place" in log["other/unowned"]["error"]
+    kept = {PLACE + name: story.uploads[name]["UploadId"] for name in ("denied", "grown")}
+    kept |= {PLACE + "restarted": restarted["UploadId"], **{key: story.uploads[key]["UploadId"] for key in ELSEWHERE}}
+    assert dict(left(house.bench)) == kept
+    assert house.contents() == before
+    assert house.bench.get(PLACE + "finished") == b"finished"
+    assert quarantined(house.tonight().state, STORAGE).num_rows == 0
+
+
+def test_pressed_twice_it_does_nothing(story: UploadStory) -> None:
+    plan_id = next(plan.header.plan_id for plan in plans(story.house.config) if plan.record.finished_at is not None)
+    again = story.house.apply(find_plan(story.house.config, plan_id).header)
+    assert again.nothing_to_do is not None
+    assert len(story.left()) == 5
