@@ -236,7 +236,6 @@ def sealed(key: bytes | None = None, **substance: Any) -> PlanHeader:
     created_at: datetime = substance.pop("created_at")
     substance["keyed"] = key is not None
     substance.setdefault("repeats", 0)
-    substance.setdefault("uploads", Uploads())
     draft = PlanHeader(
         **substance,
         plan_id="",

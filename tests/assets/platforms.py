@@ -11,7 +11,7 @@ import pyarrow as pa
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.gates import delete_bytes
 from gc_assets.core.phases import QUARANTINE
-from gc_assets.core.plan import Amount, sealed
+from gc_assets.core.plan import Amount, Uploads, sealed
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.tables import publish, write_rows
@@ -90,6 +90,7 @@ def stored_plan(
         gates=(delete_bytes(amount, max_delete_bytes),),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
+        uploads=Uploads(),
     )
     facts = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
     return publish(state, run, written, at.clock, facts=facts)

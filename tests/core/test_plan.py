@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set
-from gc_assets.core.plan import Amount, PlanHeader, Sick, is_intact, sealed
+from gc_assets.core.plan import Amount, PlanHeader, Sick, Uploads, is_intact, sealed
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 SUBSTANCE: dict[str, Any] = {
@@ -40,6 +40,7 @@ SUBSTANCE: dict[str, Any] = {
     "gates": (live_set(7, 3), delete_bytes(Amount(files=2, bytes=200), 10**12)),
     "rows": 2,
     "rows_digest": "c" * 16,
+    "uploads": Uploads(),
     "repeats": 0,
 }
 OTHER: dict[str, Any] = {
@@ -70,6 +71,7 @@ OTHER: dict[str, Any] = {
     "gates": (live_set(7, 3),),
     "rows": 3,
     "rows_digest": "d" * 16,
+    "uploads": Uploads(count=1, bytes=7, digest="e" * 16),
     "repeats": 1,
 }
 
@@ -126,8 +128,8 @@ def test_a_header_with_a_part_more_or_less_is_refused() -> None:
         PlanHeader.model_validate({name: value for name, value in document.items() if name != "rows_digest"})
 
 
-def test_a_plan_of_a_release_that_counted_no_kinds_and_no_lakes_is_still_that_plan() -> None:
-    unknown = {"by_kind", "live_by_lake", "sick"}
+def test_a_plan_of_a_release_that_counted_no_kinds_lakes_and_uploads_is_still_that_plan() -> None:
+    unknown = {"by_kind", "live_by_lake", "sick", "uploads"}
     then = sealed(**{name: value for name, value in SUBSTANCE.items() if name not in unknown}, created_at=NOW)
     document = {name: value for name, value in then.model_dump(mode="json").items() if name not in unknown}
     assert is_intact(PlanHeader.model_validate(document))

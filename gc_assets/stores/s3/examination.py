@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -54,6 +55,8 @@ def examine(bucket: Bucket, storage: StorageConfig, now: datetime) -> Iterator[F
     if storage.mode == "apply":
         yield from looked(storage.name, "traits", lambda: _traits(bucket, storage))
         yield from looked(storage.name, "deletable", lambda: _deletable(bucket, storage))
+    if storage.abort_uploads:
+        yield from looked(storage.name, "uploads", lambda: _uploads(bucket, storage))
     yield from looked(storage.name, "lease", lambda: lease_findings(storage.name, lambda: holder_of(bucket), now))
 
 
@@ -254,6 +257,27 @@ def _deletable(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
         yield _refused(storage, what, error, "deletable")
         return
     yield Finding(storage.name, "deletable", OK, f"who applies may delete below {storage.location}")
+
+
+def _uploads(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
+    """Warns where unfinished uploads cannot be listed, or cannot be aborted by who applies. It asks
+    to abort one that never was.
+    """
+    todo = "Grant what docs/s3.md lists for uploads, or set `abort_uploads: false` and let a lifecycle rule abort them."
+    try:
+        asked = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxUploads": 1}
+        with told(bucket.location):
+            bucket.client("read").list_multipart_uploads(**asked)
+        if storage.mode == "apply":
+            with suppress(FileNotFoundError), told(bucket.location):
+                canary = f"gc-assets-canary-{secrets.token_hex(8)}"
+                bucket.client("change").list_multipart_uploads(**asked)
+                bucket.client("change").abort_multipart_upload(**bucket.target(canary), UploadId=canary)
+    except OSError as error:
+        yield Finding(storage.name, "uploads", WARN, f"uploads that nobody finished stay: {error.strerror or error}", todo)
+        return
+    can = "listed and aborted" if storage.mode == "apply" else "listed"
+    yield Finding(storage.name, "uploads", OK, f"uploads that nobody finished can be {can}")
 
 
 def _traits(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:

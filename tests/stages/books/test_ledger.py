@@ -114,9 +114,14 @@ def test_a_rehearsed_move_counts_for_an_inventory_of_any_moment() -> None:
 
 
 def by_hand(words: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
-    """The copies in quarantine, with the etag of the word that put them there: a walk over all words in their order."""
+    """The copies in quarantine, with the etag of the word that put them there: a walk over all words in their order.
+
+    An abort is of an upload, and says nothing of the file at its key.
+    """
     waiting: dict[tuple[str, str], str] = {}
-    for said in sorted(words, key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")):
+    for said in sorted(
+        (row for row in words if row["phase"] != "abort"), key=lambda row: (row["token"] or 0, row["at"], row["run_id"] or "")
+    ):
         if said["outcome"] == "done" or (said["phase"], said["outcome"]) == ("purge", "absent"):
             copy = said["key"], said["plan_id"] if said["phase"] == "quarantine" else said["source_plan_id"]
             waiting.pop(copy, None)

@@ -196,6 +196,16 @@ def test_who_applies_may_not_delete(ceph: S3Server) -> None:
     assert "s3.apply_role_arn" in said
 
 
+@pytest.mark.parametrize("action, mode", [("ListBucketMultipartUploads", "plan"), ("AbortMultipartUpload", "apply")])
+def test_who_may_not_list_or_abort_uploads(ceph: S3Server, action: str, mode: str) -> None:
+    bucket = filled(ceph)
+    settings = policy(ceph, bucket, {"Action": f"s3:{action}"})
+    said = only(examined(settings, bucket, mode=mode), "uploads", "warn")
+    assert "uploads that nobody finished stay: AccessDenied" in said
+    assert "abort_uploads: false" in said
+    assert examined(settings, bucket, mode=mode, abort_uploads=False) == {}
+
+
 def test_who_may_not_delete_is_not_taken_for_a_server_that_compares(ceph: S3Server) -> None:
     bucket = filled(ceph)
     findings = examined(policy(ceph, bucket, {"Action": ["s3:DeleteObject", "s3:DeleteObjectVersion"]}), bucket, mode="apply")

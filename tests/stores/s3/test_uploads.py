@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gc_assets.config.s3 import Places
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, Planned, Result, Store, Unfinished, Upload
+from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.killed import PROCESSES
 from tests.s3.proxy import (
@@ -32,6 +35,7 @@ from tests.s3.proxy import (
     error_answer,
     nth,
 )
+from tests.s3.servers import shared
 from tests.stores.builders import CLOCK, PLAN, in_memory
 from tests.stores.s3.test_quarantine import kill, through
 from tests.stores.s3_bench import S3Bench, in_a_bucket
@@ -206,17 +210,27 @@ def test_an_upload_that_is_completed_under_our_last_look_is_an_object_and_stays(
     assert (left(bench), bench.get("a")) == ([], b"x")
 
 
-def test_a_policy_that_refuses_is_an_outcome_in_words(bench: S3Bench) -> None:
-    begin(bench, "a", b"x")
-    rows = planned(bench)
-    denied = Rule(aborts, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")), times=9)
-    with through(bench, denied) as (store, proxy):
-        (result,) = aborted(store, rows)
-        assert result.verdict == "denied"
-        assert "abort 'a': AccessDenied" in (result.error or "")
-        assert "docs/s3.md lists what each role needs" in (result.error or "")
-        assert sum(map(aborts, proxy.requests)) == 1
-    assert len(left(bench)) == 1
+def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in_words() -> None:
+    def allowed(bench: S3Bench, *on_objects: str) -> Store:
+        """The same storage for a user who may do no more, as docs/s3.md says it."""
+        bucket, below = f"arn:aws:s3:::{bench.bucket}", f"arn:aws:s3:::{bench.bucket}/{bench.prefix}*"
+        asked = [("s3:ListBucketMultipartUploads", bucket), *((f"s3:{action}", below) for action in on_objects)]
+        statements = [{"Effect": "Allow", "Principal": "*", "Action": action, "Resource": place} for action, place in asked]
+        bench.client.put_bucket_policy(Bucket=bench.bucket, Policy=json.dumps({"Version": "2012-10-17", "Statement": statements}))
+        return open_store(bench.store.location, Places(default=shared("ceph").as_stranger().settings))
+
+    with in_a_bucket("ceph", prefix="lake/", own=True) as bench:
+        begin(bench, "a", b"x")
+        reader = allowed(bench, "ListMultipartUploadParts")
+        (found,) = reader.old_uploads(datetime.now(UTC) + MINUTE, lambda _: True, 1).uploads
+        assert found == old(bench)[0]
+        (refused,) = aborted(reader, planned(bench))
+        assert refused.verdict == "denied"
+        assert "abort 'a': AccessDenied" in (refused.error or "")
+        assert "docs/s3.md lists what each role needs" in (refused.error or "")
+        assert len(left(bench)) == 1
+        assert verdicts(aborted(allowed(bench, "ListMultipartUploadParts", "AbortMultipartUpload"), planned(bench))) == ["done"]
+        assert left(bench) == []
 
 
 def test_a_planned_upload_below_the_reserved_prefix_is_denied(bench: S3Bench) -> None:
