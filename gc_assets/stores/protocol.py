@@ -270,7 +270,8 @@ class Aborting(Protocol):
         - The upload is looked at right before it is aborted. One whose identity is another by now
           is left alone: `changed`.
         - One that is not there any more was completed or aborted: `absent`. It is `done` where this
-          run, or the interrupted one of a row of `resumed`, had asked for its end.
+          run, or the interrupted one of a row of `resumed`, had asked for its end, and no object was
+          made at its key since.
         - A key below the reserved prefix is `denied`.
         - A single upload never raises.
         """

@@ -19,17 +19,21 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.run import plan_line
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.core.plan import PlanHeader, sealed
+from gc_assets.core.plan import PlanHeader, Sick, sealed
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
 from gc_assets.stages.books.ledger import quarantined
 from gc_assets.stages.books.plans import find_plan, plans
-from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, planned_uploads, summary
+from gc_assets.stages.delete.judge import Judge
+from gc_assets.stages.delete.uploads import UPLOADS_SIDE, abort_uploads, old_uploads, planned_uploads, summary
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.undoing import undoing
 from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.facts import DeletionPlanFacts
+from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES, UPLOADS
+from gc_assets.stores.execution import releasing
+from gc_assets.stores.write_ahead import open_log
 from tests.s3.proxy import Request, Rule, error_answer, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
@@ -42,6 +46,7 @@ pytestmark = pytest.mark.spark
 
 PLACE = "iceberg/db/orders/data/"
 DEAD = ("dead", "denied", "finished", "grown", "restarted")
+SICK = Sick(lake="sales", table_uuid="t", table_name="db.orders", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC))
 ELSEWHERE = ("other/unowned", ".gc-assets/trash/plan/ours")
 
 
@@ -61,7 +66,7 @@ class UploadStory:
         """What a plan of now would name."""
         night = replace(self.house.tonight(), clock=how.get("clock", self.house.clock))
         refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
-        rows, later = old_uploads(night, STORAGE, how.get("cutoff", self.header.grace_cutoff), refs, live)
+        rows, later = old_uploads(night, STORAGE, how.get("cutoff", self.header.grace_cutoff), refs, live, how.get("sick", ()))
         return {key.removeprefix(PLACE) for key in rows.column("key").to_pylist()}, later
 
     def forged(self, *rows: dict[str, Any], **told: Any) -> PlanHeader:
@@ -108,6 +113,7 @@ def test_what_is_young_or_too_much_or_not_to_be_aborted_is_not_planned(story: Up
     begun = min(row["initiated"] for row in story.rows(story.header))
     assert story.chosen() == (set(DEAD), 0)
     assert story.chosen(cutoff=begun) == (set(), 0)
+    assert story.chosen(sick=[SICK]) == (set(), 0)
     assert story.chosen(clock=Clock()) == (set(), 0)  # a clock that was ahead made the cut-off, the store's own is right
     story.house.settings["abort_uploads"] = False
     assert story.chosen() == (set(), 0)
@@ -138,6 +144,21 @@ def test_in_mode_plan_nothing_is_aborted(story: UploadStory) -> None:
     with pytest.raises(GateRefused, match="is in mode plan"):
         story.house.carry_out(story.header)
     del story.house.settings["mode"]
+    assert len(story.left()) == len(story.uploads)
+
+
+def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_of_date(story: UploadStory, tmp_path: Path) -> None:
+    night, plan = story.house.tonight(), find_plan(story.house.config, story.header.plan_id)
+    refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
+    judge = Judge.of(night, story.header, refs, live)
+    cases: list[tuple[list[Sick], bool, str, str]] = [([SICK], False, "changed", "cannot be read"), ([], True, "denied", "out of date")]
+    lease = night.store(STORAGE).acquire(story.header.plan_id, "tester", Clock())
+    with releasing(lease):
+        for sick, late, outcome, why in cases:
+            log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(DEAD))
+            rows = abort_uploads(night, plan, judge, sick, log, lease, "run", only_interrupted=late)
+            assert rows.column("outcome").to_pylist() == [outcome] * len(DEAD)
+            assert all(why in error for error in rows.column("error").to_pylist())
     assert len(story.left()) == len(story.uploads)
 
 

@@ -230,12 +230,14 @@ class _Fresh:
 
     `needed` are the keys that a lake needs (columns key, needed, is_live); `is_live` is false for a
     key that only expired history needs. Keys that wait for a table that cannot be read count as
-    needed. `judge` judges the plan's rows. `frozen_at` is when the first ref was read.
+    needed. `judge` judges the plan's rows. `frozen_at` is when the first ref was read. `sick` is
+    what could not be read.
     """
 
     needed: DataFrame
     judge: Judge
     frozen_at: datetime
+    sick: tuple[Sick, ...]
 
 
 def _refuse_newly_sick(header: PlanHeader, sick: Sequence[Sick]) -> None:
@@ -287,7 +289,7 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     needed = with_withheld(keys, rows, header.storage, tables, night.state.files)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
     frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
-    return _Fresh(needed, Judge.of(again, header, refs, tables), frozen_at)
+    return _Fresh(needed, Judge.of(again, header, refs, tables), frozen_at, sick_of(tables))
 
 
 @dataclass
@@ -398,7 +400,7 @@ class _Execution:
     def abort(self, fresh: _Fresh) -> None:
         """Aborts the plan's uploads in parts. They are few, and this process asks for them."""
         rows = abort_uploads(
-            self.night, self.plan, fresh.judge, self.log, self.lease, self.run.run_id, only_interrupted=self.only_interrupted
+            self.night, self.plan, fresh.judge, fresh.sick, self.log, self.lease, self.run.run_id, only_interrupted=self.only_interrupted
         )
         found: dict[tuple[str, ...], Totals] = {}
         add_totals(found, rows, ["outcome"])

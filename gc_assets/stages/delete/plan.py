@@ -95,7 +95,7 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
     aliases = planned_by_alias(spark, night, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
-    uploads, later = old_uploads(night, storage_name, orphans.facts(OrphanFilesFacts).grace_cutoff, refs, live)
+    uploads, later = old_uploads(night, storage_name, orphans.facts(OrphanFilesFacts).grace_cutoff, refs, live, sick)
     header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick, aliases, summary(uploads, later))
     aborted = {UPLOADS_SIDE: tuple(put(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
     written = replace(written, side={**written.side, **expiry.side, **aborted})

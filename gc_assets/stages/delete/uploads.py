@@ -1,7 +1,8 @@
 """The uploads in parts that a plan aborts: chooses them, and aborts them when the plan is executed.
 
-An abort is final. So an upload is older than the grace period by the store's clock too, and counts
-from what its writer did last. It needs a lake that claims its key, as a file does.
+An abort is final, as a purge is. So there is none while anything cannot be read, and an upload is
+older than the grace period by the store's clock too, from what its writer did last. It needs a lake
+that claims its key, as a file does.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.errors import GcError, StateError
+from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, CHANGED, DENIED
-from gc_assets.core.plan import Uploads
+from gc_assets.core.plan import Sick, Uploads
 from gc_assets.stages.books.plans import StoredPlan
 from gc_assets.stages.delete.act import OnlyInterrupted
 from gc_assets.stages.delete.judge import REFUSED, Judge
@@ -41,12 +42,14 @@ MOST_PLANNED: Final = 1_000
 _log: Final = logging.getLogger(__name__)
 
 
-def old_uploads(night: Night, storage_name: str, cutoff: datetime, refs: list[Published], live: list[Published]) -> tuple[pa.Table, int]:
+def old_uploads(
+    night: Night, storage_name: str, cutoff: datetime, refs: list[Published], live: list[Published], sick: Sequence[Sick]
+) -> tuple[pa.Table, int]:
     """Returns the uploads that a plan of tonight aborts (columns `UPLOADS`), and how many more wait
     for a later plan. Where they cannot be listed there are none, and the log says why.
     """
     nothing = UPLOADS.empty_table(), 0
-    if not night.storage(storage_name).abort_uploads:
+    if sick or not night.storage(storage_name).abort_uploads:
         return nothing
     store = night.store(storage_name)
     claims = functools.cache(lambda: claims_of(night, storage_name, [*refs, *live]))
@@ -55,7 +58,7 @@ def old_uploads(night: Night, storage_name: str, cutoff: datetime, refs: list[Pu
         if not found.uploads:
             return nothing
         judge = _by_the_stores_clock(Judge(claims(), Ages.of(night, cutoff, refs), store), night, storage_name)
-    except (OSError, GcError) as error:
+    except (OSError, StoreError) as error:
         _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
         return nothing
     columns = {name: [getattr(item, name) for item in found.uploads] for name in UPLOADS.names if name != "lake"}
@@ -86,18 +89,31 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
 
 
 def abort_uploads(
-    night: Night, plan: StoredPlan, judge: Judge, log: WriteAheadLog, lease: Lease, run_id: str, *, only_interrupted: bool
+    night: Night,
+    plan: StoredPlan,
+    judge: Judge,
+    sick: Sequence[Sick],
+    log: WriteAheadLog,
+    lease: Lease,
+    run_id: str,
+    *,
+    only_interrupted: bool,
 ) -> pa.RecordBatch:
     """Aborts the plan's uploads, and returns what became of them (columns of `deletion_log`).
 
-    `judge` is that of the fresh mark. Raises `GateRefused` where the lease is lost.
+    `judge` is that of the fresh mark, and `sick` is what it could not read. Raises `GateRefused`
+    where the lease is lost.
     """
     header, rows = plan.header, approved_uploads(night.state, plan)
     doing(f"abort: {header.uploads}")
     reached(lambda: f"abort: {log.batches():,} batches on record")
     refused = _refused(_by_the_stores_clock(judge, night, header.storage), rows).to_pylist()
     planned = [Planned(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
-    actor = _Spared(night.store(header.storage).aborting(), {row.act: why for row, why in zip(planned, refused, strict=True) if why})
+    spared = {row.act: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
+    if sick:
+        names = ", ".join(item.name for item in sick[:3])
+        spared = {row.act: Result(CHANGED, f"{names} cannot be read, so it waits") for row in planned}
+    actor = _Spared(night.store(header.storage).aborting(), spared)
     planned.sort(key=lambda row: share_of(row.key, log.shares))
     outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, night.clock)
     return outcome_rows(outcomes, header.plan_id, None, run_id, rehearsal=night.clock.is_rehearsal)
@@ -118,18 +134,17 @@ def _refused(judge: Judge, rows: pa.Table) -> pa.Array:
 
 @dataclass(frozen=True)
 class _Spared:
-    """Leaves alone the uploads that must not be aborted (`why`), but for looking whether they are
-    there: an interrupted run may have aborted them while it might.
+    """Leaves alone the uploads that must not be aborted, with the outcomes `spared`, but for
+    looking whether they are there: an interrupted run may have aborted them while it might.
     """
 
     inner: Aborting
-    why: Mapping[Act, str]
+    spared: Mapping[Act, Result]
 
     def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
         # No upload has that identity, so none is aborted.
-        asked = {row: replace(row, etag="") if row.act in self.why else row for row in batch}
+        asked = {row: replace(row, etag="") if row.act in self.spared else row for row in batch}
         results = self.inner.act(list(asked.values()), {asked[row] for row in batch if row in resumed})
         return [
-            Result(DENIED, self.why[row.act]) if row.act in self.why and result.verdict == CHANGED else result
-            for row, result in zip(batch, results, strict=True)
+            self.spared.get(row.act, result) if result.verdict == CHANGED else result for row, result in zip(batch, results, strict=True)
         ]

@@ -22,7 +22,7 @@ from gc_assets.s3.client import Role, told
 from gc_assets.s3.requests import pause
 from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, Planned, Result, Unfinished, Upload
 from gc_assets.stores.s3.bucket import Bucket, each
-from gc_assets.stores.s3.objects import identity
+from gc_assets.stores.s3.objects import identity, modified_us
 from gc_assets.stores.s3.quarantine import ATTEMPTS, answered
 
 # Parts are asked for upload by upload, so only of so many, the oldest ones of each page.
@@ -101,7 +101,8 @@ class S3Aborting:
         for attempt in range(ATTEMPTS):
             here = self._look(planned)
             if here is None:
-                return Result(DONE) if asked else _absent(planned)
+                is_ours = acknowledged or (asked and not self._may_be_completed(planned))
+                return Result(DONE) if is_ours else _absent(planned)
             if here.upload.etag != planned.etag and not acknowledged:
                 return _changed(planned, here)
             try:
@@ -126,6 +127,11 @@ class S3Aborting:
                 if (upload["Key"], upload["UploadId"]) == (full, planned.version_id):
                     return _looked_at(self.bucket, upload, "change")
         return None
+
+    def _may_be_completed(self, planned: Planned) -> bool:
+        """Says whether what stands at the key was written after the upload's last part."""
+        here, last_us = self.bucket.head(planned.key), modified_us(planned.etag or "")
+        return here is not None and here.answer["LastModified"].timestamp() * 1e6 >= (last_us or 0)
 
     def _abort(self, planned: Planned) -> None:
         with told(self.bucket.address(planned.key)):

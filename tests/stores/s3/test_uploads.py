@@ -131,14 +131,16 @@ def test_a_policy_that_refuses_to_list_uploads_stops_nothing_and_is_told() -> No
 @pytest.mark.parametrize("kind", ["ceph", "versity"])
 def test_the_oldest_uploads_to_wanted_keys_are_found_and_aborted_and_nothing_else(kind: str) -> None:
     with in_a_bucket(kind, prefix="lake/") as bench:
+        bench.put("a", b"an object of that name")
+        time.sleep(1.1)  # what is written after an upload may be that upload
         begin(bench, "a", b"x" * 7, b"y")
-        time.sleep(1.1)
         for key in ("t/b", "not wanted", ".gc-assets/trash/plan/x"):
             begin(bench, key, b"x")
         begin(bench, "empty")
-        bench.put("a", b"an object of that name")
         found = bench.store.old_uploads(datetime.now(UTC) + MINUTE, lambda key: key != "not wanted", 2)
-        assert (found.uploads[0].key, found.uploads[0].size_bytes, len(found.uploads), found.later) == ("a", 8, 2, 1)
+        assert (len(found.uploads), found.later) == (2, 1)
+        first, second = (item.initiated for item in found.uploads)
+        assert first <= second
         rows = [row for row in planned(bench) if row.key != "not wanted"]
         assert sorted((row.key, row.size_bytes) for row in rows) == [("a", 8), ("empty", 0), ("t/b", 1)]
         assert verdicts(aborted(bench.store, rows)) == ["done"] * 3
@@ -205,8 +207,10 @@ def test_a_writer_that_goes_on_while_a_request_is_lost_keeps_its_upload(bench: S
 
 def test_an_upload_that_is_completed_under_our_last_look_is_an_object_and_stays(bench: S3Bench) -> None:
     upload = begin(bench, "a", b"x")
+    rows = planned(bench)
     with through(bench, Rule(aborts, call_before(partial(complete, bench, upload)))) as (store, _):
-        assert verdicts(aborted(store, planned(bench))) == ["absent"]
+        assert verdicts(aborted(store, rows)) == ["absent"]
+    assert verdicts(aborted(bench.store, rows, resumed=True)) == ["absent"]
     assert (left(bench), bench.get("a")) == ([], b"x")
 
 
