@@ -109,13 +109,14 @@ def plan_line(header: PlanHeader) -> str:
     size = sum(total.bytes for total in header.totals.values())
     gates = "gates passed" if not header.failed_gates else "refused by " + ", ".join(gate.name for gate in header.failed_gates)
     actions = ", ".join(f"{name} {total.files:,}" for name, total in header.totals.items())
+    actions = f" ({actions})" if actions else ""
     edits = sum(header.expiry_actions.values())
     frees = f"; {edits:,} edits of history free {header.after_expiry.files:,} of them" if edits else ""
     held = header.held_for_expiry
     waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for another plan's edits of history" if held.files else ""
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
     sick = f"; cannot be read: {', '.join(item.name for item in header.sick[:5])}, so nothing is purged" if header.sick else ""
-    plan = f"plan {header.plan_id}, {files:,} files, {format_bytes(size)} ({actions}), {gates}"
+    plan = f"plan {header.plan_id}, {files:,} files, {format_bytes(size)}{actions}, {gates}"
     return f"{header.storage}: {plan}{frees}{waits}{aborts}{sick}"
 
 

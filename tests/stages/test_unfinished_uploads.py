@@ -129,7 +129,7 @@ def test_everywhere_that_a_plan_is_shown_it_says_that_aborts_are_final(story: Up
     can, cannot, free = undoing(header, house.config).lines
     assert (can, cannot) == ("Can be undone: nothing.", f"Cannot be undone: {words}.")
     assert free == "Becomes free: 32 B at once, by aborting unfinished uploads."
-    assert plan_line(header).endswith("; aborts 5 unfinished uploads (32 B)")
+    assert plan_line(header) == f"{STORAGE}: plan {header.plan_id}, 0 files, 0 B, gates passed; aborts 5 unfinished uploads (32 B)"
     (listed,) = plans(house.config)
     assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
     (said,) = explain(house.tonight(), PLACE + "dead")
