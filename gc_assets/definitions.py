@@ -1,20 +1,22 @@
 """The code location: every asset, job, schedule and sensor of a configuration.
 
-`night` finds out and plans, `apply` executes one approved plan. The schedule and the sensor are off
-until somebody turns them on, and nothing has an automation condition.
+`night` finds out and plans, `apply` executes one approved plan, `analysis` works out an earlier
+date. The schedule and the sensor are off until somebody turns them on, and nothing has an
+automation condition.
 """
 
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Final
 
 import dagster as dg
 
+from gc_assets.assets.analysis import analysis
 from gc_assets.assets.lake_boxes import lake_assets, logs_of
-from gc_assets.assets.partitions import run_dates
+from gc_assets.assets.partitions import first_night, run_dates
 from gc_assets.assets.results import key_of
 from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.storage_boxes import storage_assets
@@ -27,11 +29,14 @@ NIGHT: Final = "Finds out what is garbage and plans; where a storage is in mode 
 APPLY: Final = "Executes one approved plan, by its id."
 
 
-def build_definitions(platform: Platform, as_of: datetime | None = None) -> dg.Definitions:
-    """All definitions of a platform. Building them opens no lake, no storage and no Spark; `as_of`
-    replaces the start of the run date.
+def build_definitions(platform: Platform, as_of: datetime | None = None, first: date | None = None) -> dg.Definitions:
+    """All definitions of a platform. Building them opens no lake, no storage and no Spark.
+
+    `as_of` replaces the start of the run date. The partitions begin with `first`; without it the
+    configuration or the state says with which night.
     """
-    config, days = platform.config, run_dates(platform.clock)
+    begin = first or first_night(platform)
+    config, days = platform.config, run_dates(platform.clock, begin)
     assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
     assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, config.storages, days)]
 
@@ -46,7 +51,7 @@ def build_definitions(platform: Platform, as_of: datetime | None = None) -> dg.D
     logs = [spec for lake in config.lakes for spec in logs_of(lake, days)]
     return dg.Definitions(
         assets=[*assets, *logs],
-        jobs=[night, apply],
+        jobs=[night, apply, analysis(begin)],
         schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0)],
         sensors=[approved_plans(apply)],
         resources={"collector": Collector.of(platform, as_of)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graphlib import TopologicalSorter
 from typing import Final
 
 import dagster as dg
@@ -34,18 +35,27 @@ from gc_assets.state.schemas import (
     MANIFEST_ENTRIES,
     POLICY_TABLE,
     REACHABLE_SNAPSHOTS,
+    Table,
 )
 
 
 def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
     """Returns the assets of one lake. None of them knows the other files of a storage."""
-    own = kind_boxes(lake)
-    assets: list[dg.AssetsDefinition] = []
-    for box in [*LAKE_BOXES, *own]:
-        makes = {shown.table.name for shown in box.shown}
-        fed_by = [shown.table for other in own for shown in other.shown if makes & {table.name for table in other.feeds}]
-        assets.append(asset_of(box, lake, keys_of(lake, [*box.made_from, *fed_by]), run_dates))
-    return assets
+    return [asset_of(box, lake, keys_of(lake, _made_from(lake, box)), run_dates) for box in [*LAKE_BOXES, *kind_boxes(lake)]]
+
+
+def in_order(lake: LakeConfig) -> list[Box]:
+    """Returns the boxes of a lake, none before what it is made from."""
+    by_name = {box.shown[0].table.name: box for box in [*LAKE_BOXES, *kind_boxes(lake)]}
+    first = {shown.table.name: name for name, box in by_name.items() for shown in box.shown}
+    needed = {name: {first[table.name] for table in _made_from(lake, box) if has(lake, table)} for name, box in by_name.items()}
+    return [by_name[name] for name in TopologicalSorter(needed).static_order()]
+
+
+def _made_from(lake: LakeConfig, box: Box) -> list[Table]:
+    makes = {shown.table.name for shown in box.shown}
+    fed_by = [shown.table for other in kind_boxes(lake) for shown in other.shown if makes & {table.name for table in other.feeds}]
+    return [*box.made_from, *fed_by]
 
 
 def logs_of(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetSpec]:

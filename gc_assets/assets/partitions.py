@@ -4,18 +4,47 @@ Lakes are no second dimension.
 
 from __future__ import annotations
 
+import logging
+from datetime import date
+from typing import Final
+
 import dagster as dg
 
 from gc_assets.core.clock import Clock
-from gc_assets.stages.night import FIRST_RUN_DATE
+from gc_assets.core.errors import GcError
+from gc_assets.resources.platform import Platform
+from gc_assets.state.facts import Freeze
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import LAKE_REFS
+
+_log: Final = logging.getLogger(__name__)
 
 
-def run_dates(clock: Clock) -> dg.DailyPartitionsDefinition:
-    """Returns every day from 1998-01-01 to today by `clock`, today included: a night is about the
-    day it runs on.
+def run_dates(clock: Clock, first: date) -> dg.DailyPartitionsDefinition:
+    """Returns every day from `first` to today by `clock`, today included: a night is about the day
+    it runs on.
 
     Dagster counts the days by the real clock, so a rehearsal in the future needs as many more days
     at the end.
     """
     ahead = (clock.today() - Clock().today()).days
-    return dg.DailyPartitionsDefinition(start_date=FIRST_RUN_DATE.isoformat(), end_offset=1 + max(0, ahead), timezone="UTC")
+    return dg.DailyPartitionsDefinition(start_date=first.isoformat(), end_offset=1 + max(0, ahead), timezone="UTC")
+
+
+def first_night(platform: Platform) -> date:
+    """Returns the run date with which the partitions begin: `first_night` of the configuration,
+    else the first night that was run, else today.
+
+    The analysis of an earlier date is no night. A state that cannot be read now says nothing: the
+    page opens all the same.
+    """
+    config, today = platform.config, platform.clock.today()
+    if config.first_night is not None:
+        return min(config.first_night, today)
+    try:
+        state = State.of(config)
+        runs = [run for lake in config.lakes for run in state.history(lake.name, LAKE_REFS.name)]
+        return min([today, *(run.run_date for run in runs if run.headline(Freeze).frozen_at.date() == run.run_date)])
+    except (GcError, OSError) as error:
+        _log.warning("the state %s cannot be read, so Dagster's partitions begin today: %s", config.state, error)
+        return today

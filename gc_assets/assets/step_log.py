@@ -19,7 +19,7 @@ PASSED_ON: Final = "gc_assets_passed_on"
 
 
 @contextmanager
-def lines_in(context: dg.AssetExecutionContext) -> Generator[None]:
+def lines_in(context: dg.AssetExecutionContext | dg.OpExecutionContext) -> Generator[None]:
     """Puts into the step's log what `gc_assets` logs meanwhile, from level INFO on."""
     logger = logging.getLogger(LOGGER)
     if {"root", LOGGER} & set(context.instance.managed_python_loggers):

@@ -68,7 +68,7 @@ def run_night(
     """
     chosen = with_mode(platform, mode)
     night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
-    assets = build_definitions(chosen, as_of)
+    assets = build_definitions(chosen, as_of, first=run_date)
     there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
     keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
     if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):

@@ -12,7 +12,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
@@ -206,6 +206,9 @@ class Config(Model):
         default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
     )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="How places on S3 are reached: storages, lakes and the state.")
+    first_night: date | None = Field(
+        default=None, description="Run date with which Dagster's partitions begin; without it the first night that was run."
+    )
     _path: str | None = PrivateAttr(default=None)
 
     @classmethod

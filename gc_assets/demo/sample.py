@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.resources.platform import clock_of
 
 CONFIG_NAME: Final = "lakes.yaml"
+_BACKFILLED: Final = timedelta(days=14)
 _UNFINISHED: Final = "lakes.yaml.unfinished"
 # What writes the lakes, by the extra that brings it.
 _NEEDS: Final = {"iceberg": ("pyiceberg", "fastavro", "sqlalchemy"), "icechunk": ("icechunk", "zarr", "zstandard")}
@@ -23,6 +24,7 @@ _CONFIG: Final = """\
 # Relative paths start at this file.
 
 state: ./state                # all that gc-assets knows, as Parquet and JSON; delete it and the lakes are as before
+first_night: {first_night}       # with which run date Dagster's page begins; a real platform leaves this out
 {connection}
 storages:
   - name: lake                # one root that is listed and swept; several lakes may live on it
@@ -102,6 +104,15 @@ def finish(root: Path, location: str, warehouse: str, aside: str, connection: st
     from gc_assets.demo.lakes import CATALOG_NAME
 
     unfinished = root / _UNFINISHED
-    words = {"location": location, "warehouse": warehouse, "aside": aside, "connection": connection, "client": client}
+    # There is nothing to see of these days but what a backfill works out.
+    first_night = (clock_of(os.environ).today() - _BACKFILLED).isoformat()
+    words = {
+        "first_night": first_night,
+        "location": location,
+        "warehouse": warehouse,
+        "aside": aside,
+        "connection": connection,
+        "client": client,
+    }
     unfinished.write_text(_CONFIG.format(root=root, catalog_name=CATALOG_NAME, **words), encoding="utf-8")
     return unfinished.rename(root / CONFIG_NAME)

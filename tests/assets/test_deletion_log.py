@@ -1,6 +1,6 @@
 """`deletion_log` as Dagster starts it: what it refuses, and what it leaves alone."""
 
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ OP = "warehouse__deletion_log"
 
 def deletion(at: Platform, partition_key: str = TODAY, **config: Any) -> dg.ExecuteInProcessResult:
     """Runs the asset alone. None of these runs may open Spark: nothing is to be done."""
-    job = build_definitions(at).resolve_job_def("apply")
+    job = build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("apply")
     return job.execute_in_process(
         run_config={"ops": {OP: {"config": config}}},
         partition_key=partition_key,

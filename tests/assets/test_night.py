@@ -70,6 +70,10 @@ def run(
     )
 
 
+def first_night(at: Platform, moment: datetime) -> Platform:
+    return replace(at, config=at.config.model_copy(update={"first_night": moment.date()}))
+
+
 def materializations(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetMaterialization]:
     events = result.get_asset_materialization_events()
     return {event.asset_key.to_user_string(): event.step_materialization_data.materialization for event in events}
@@ -189,7 +193,7 @@ def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Call
 
 
 def test_a_run_date_that_was_never_frozen_on_its_day_is_an_analysis(again: Callable[..., Platform], lake: Lake) -> None:
-    at, past = again(), ago(3).date().isoformat()
+    at, past = first_night(again(), ago(3)), ago(3).date().isoformat()
     night = run(at, "night", past)
     assert night.success
     assert plan_of(at, past).historical
@@ -198,6 +202,24 @@ def test_a_run_date_that_was_never_frozen_on_its_day_is_an_analysis(again: Calla
     assert "Historical" in str(metadata["warehouse/deletion_plan"].metadata["report"].value)
     result = run(at, "apply", past, plan_id=plan_of(at, past).plan_id)
     assert "never frozen on its day" in result.failure_data_for_node("warehouse__deletion_log").user_failure_data.description
+    assert all(path.exists() for path in lake[1])
+
+
+def test_the_job_of_an_earlier_date_makes_its_plan_and_refuses_a_date_of_the_page(again: Callable[..., Platform], lake: Lake) -> None:
+    at, past = again(), ago(4).date().isoformat()
+
+    def worked_out(run_date: str) -> dg.ExecuteInProcessResult:
+        job = build_definitions(at).resolve_job_def("analysis")
+        config = {"ops": {"work_out": {"config": {"run_date": run_date}}}}
+        return job.execute_in_process(run_config=config, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
+
+    result = worked_out(past)
+    assert result.success
+    assert plan_of(at, past).historical
+    [told] = [event.step_output_data.metadata for event in result.all_node_events if event.is_successful_output]
+    assert "Historical" in str(told["warehouse"].value)
+    said = worked_out(TODAY).failure_data_for_node("work_out").user_failure_data.description
+    assert said == f"run_date {TODAY}: the partitions begin {TODAY}, so this date is one; materialize it by the job `night`"
     assert all(path.exists() for path in lake[1])
 
 

@@ -3,26 +3,47 @@
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 import yaml
 
-from gc_assets.assets.partitions import run_dates
+from gc_assets.assets.box import has
+from gc_assets.assets.lake_boxes import in_order
+from gc_assets.assets.partitions import first_night, run_dates
 from gc_assets.cli.night import selection
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.nessie.config import NessieLakeConfig
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.tables import publish, write_rows
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import LAKE_REFS
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
 
 ROOT = Path(__file__).parents[2]
 DELETION_LOG = dg.AssetKey(["warehouse", "deletion_log"])
 # Written by the step of `deletion_log`.
+LAKES = (
+    {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": "sqlite:///catalog.db"}},
+    {"name": "weather", "kind": "icechunk", "location": "file:///warehouse/weather/"},
+    {"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"},
+    {
+        "name": "ml",
+        "kind": "lakefs",
+        "endpoint": "http://localhost:8000",
+        "repository": "ml",
+        "access_key_id": "k",
+        "secret_access_key": "s",
+    }
+    | {"rules": "/rules.json"},
+)
 EXPIRY_LOGS = {"sales/expiry_log", "weather/expiry_log"}
 
 
@@ -134,22 +155,64 @@ def test_the_schedule_asks_for_the_run_date_it_runs_on_and_configures_nothing(de
     assert [(request.partition_key, request.run_config) for request in requested] == [(TODAY, {})]
 
 
-def test_the_boxes_of_a_night_share_one_process(definitions: dg.Definitions) -> None:
+def test_the_in_order_a_night_share_one_process(definitions: dg.Definitions) -> None:
     assert definitions.executor is dg.in_process_executor
 
 
-def test_run_dates_begin_in_1998_and_end_today() -> None:
-    days = run_dates(Clock()).get_partition_keys()
-    assert (days[0], days[-1]) == ("1998-01-01", Clock().today().isoformat())
+def test_run_dates_end_today() -> None:
+    days = run_dates(Clock(), date(2026, 3, 14)).get_partition_keys()
+    assert (days[0], days[-1]) == (TODAY, Clock().today().isoformat())
 
 
 def test_a_rehearsal_in_the_future_has_its_run_date() -> None:
     ahead = Clock(Clock().now() + timedelta(days=9))
-    assert run_dates(ahead).get_last_partition_key() == ahead.today().isoformat()
+    assert run_dates(ahead, NOW.date()).get_last_partition_key() == ahead.today().isoformat()
 
 
 def test_a_rehearsal_in_the_past_leaves_the_run_dates_alone() -> None:
-    assert run_dates(Clock(NOW - timedelta(days=900))) == run_dates(Clock())
+    assert run_dates(Clock(NOW - timedelta(days=900)), NOW.date()) == run_dates(Clock(), NOW.date())
+
+
+def frozen(at: Platform, run_date: date, frozen_at: datetime) -> None:
+    state = State.of(at.config)
+    run = state.start("sales", LAKE_REFS.name, run_date, at.clock)
+    written = write_rows(LAKE_REFS.schema.empty_table(), LAKE_REFS, run, state.files)
+    publish(state, run, written, at.clock, facts={"frozen_at": frozen_at, "rehearsal": False})
+
+
+def test_the_partitions_begin_with_the_first_night_and_no_analysis_is_one(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    assert first_night(at) == NOW.date()
+    frozen(at, date(2026, 3, 1), NOW - timedelta(days=9))
+    frozen(at, date(2026, 3, 5), NOW - timedelta(days=9))
+    assert first_night(at) == date(2026, 3, 5)
+    asked = replace(at, config=at.config.model_copy(update={"first_night": date(2026, 2, 1)}))
+    assert first_night(asked) == date(2026, 2, 1)
+    assert build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("night").partitions_def == run_dates(at.clock, date(2026, 1, 1))
+
+
+def test_a_state_that_cannot_be_read_does_not_keep_the_page_from_opening(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    at = platform(tmp_path)
+    frozen(at, date(2026, 3, 5), NOW - timedelta(days=9))
+    [index] = tmp_path.glob("state/sales/lake_refs/_index.json")
+    index.write_bytes(b"{")
+    assert first_night(at) == NOW.date()
+    assert "cannot be read, so Dagster's partitions begin today" in caplog.text
+
+
+@pytest.mark.parametrize("lake", LAKES, ids=lambda lake: lake["kind"])
+def test_no_box_of_a_lake_runs_before_what_it_is_made_from(lake: dict[str, Any]) -> None:
+    of_kind = KINDS[lake["kind"]].config.model_validate(lake)
+    boxes, made = in_order(of_kind), list[str]()
+    for box in boxes:
+        makes = {shown.table.name for shown in box.shown}
+        fed_by = {shown.table.name for other in boxes for shown in other.shown if makes & {table.name for table in other.feeds}}
+        needed = {table.name for table in box.made_from} | fed_by
+        assert {name for name in needed if has(of_kind, all_tables()[name])} <= set(made), box
+        made += makes
+    assert {name for name in made if has(of_kind, all_tables()[name])} == {
+        table.name for table in all_tables().values() if table.scope == "lake" and KINDS[of_kind.kind].has(table) and not table.by_apply
+    }
 
 
 def test_dagster_loads_the_code_location_of_a_configuration(tmp_path: Path) -> None:
