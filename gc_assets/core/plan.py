@@ -21,6 +21,10 @@ APPLY_WITHIN: Final = timedelta(hours=72)
 UNNAMED: Final = "unnamed"
 
 
+# Gates whose messages repeat why something cannot be read.
+_NAME_WHAT_IS_SICK: Final = frozenset({"sick_tables", "never_read"})
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -144,7 +148,8 @@ class PlanHeader(_Model):
     the same substance that were used up before this one. `expiry_actions`
     counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
     made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
-    `sick` names what could not be read: nothing is purged while there is any (empty before 0.4).
+    `sick` names what could not be read: nothing is purged while there is any (empty before 0.4). The
+    id depends on what it is, and not on the words.
     Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
     for a lake whose history this plan does not edit.
     """
@@ -243,4 +248,9 @@ def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
 
 def _substance(header: PlanHeader) -> dict[str, Any]:
     unknown_then = PlanHeader.model_fields.keys() - header.model_fields_set
-    return header.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before", *unknown_then})
+    found = header.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before", *unknown_then})
+    if header.sick:
+        # What could not be read counts, and not in which words a store or a disk said why.
+        found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.sick]
+        found["gates"] = [gate if gate["name"] not in _NAME_WHAT_IS_SICK else {**gate, "message": ""} for gate in found["gates"]]
+    return found

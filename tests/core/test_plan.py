@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set
+from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, never_read, sick_tables
 from gc_assets.core.plan import Amount, PlanHeader, Sick, is_intact, sealed
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
@@ -94,6 +94,16 @@ def test_the_id_changes_with_every_part_of_a_plans_substance(name: str) -> None:
 def test_the_id_changes_with_a_gates_number() -> None:
     gates = (live_set(7, 4), *SUBSTANCE["gates"][1:])
     assert plan(gates=gates).plan_id != plan().plan_id
+
+
+def test_the_id_does_not_depend_on_the_words_of_what_could_not_be_read() -> None:
+    (item,) = OTHER["sick"]
+    said = item.model_copy(update={"why": "lost", "since": NOW, "good_on": date(2026, 2, 1)})
+    first, again = (plan(sick=(one,), gates=(sick_tables([one], 10), never_read([one], "warehouse"))) for one in (item, said))
+    assert first.plan_id == again.plan_id
+    assert is_intact(first)
+    for update in ({"good_on": None}, {"table_uuid": "u"}, {"table_name": "t"}, {"lake": "weather"}):
+        assert plan(sick=(item.model_copy(update=update),), gates=first.gates).plan_id != first.plan_id
 
 
 def test_the_same_plan_made_later_is_the_same_plan() -> None:
