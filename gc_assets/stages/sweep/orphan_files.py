@@ -74,7 +74,7 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_F
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a report names more than once: nobody can tell which row is the object.
 NAMED_TWICE_SIDE = "_named_twice"
-# Candidates below the claims of tables whose metadata is not as it was decoded, and beside junk.
+# Candidates below the claims of tables whose metadata is not there, and beside junk.
 WITHHELD_SIDE = "_withheld"
 STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, WITHHELD_SIDE)
 WITNESS_DDL: Final = (
@@ -222,7 +222,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
 
 def _sick(night: Night, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Sick, ...]:
-    """Returns the tables whose metadata is not there as it was decoded, and since when."""
+    """Returns the tables whose metadata is not there, and since when."""
     if not broken:
         return ()
     last = night.state.latest(storage_name, ORPHAN_FILES.name, before=night.run_date)
