@@ -21,6 +21,7 @@ APPLY_WITHIN: Final = timedelta(hours=72)
 UNNAMED: Final = "unnamed"
 
 
+_NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
 # Gates whose messages repeat why something cannot be read.
 _NAME_WHAT_IS_SICK: Final = frozenset({"sick_tables", "never_read"})
 
@@ -144,7 +145,8 @@ class PlanHeader(_Model):
     `expiry_digest` stand for these.
 
     Both are the sum of the rows' hashes, and are checked again before acting. `keyed` says whether
-    the id is an HMAC (`plan_key`) or a digest that anybody can make. `repeats` counts the plans of
+    the id is an HMAC (`plan_key`) or a digest that anybody can make; then `times_seal` is one of when
+    it was made, on which its id does not depend. `repeats` counts the plans of
     the same substance that were used up before this one. `expiry_actions`
     counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
     made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
@@ -186,6 +188,7 @@ class PlanHeader(_Model):
     rows: int
     rows_digest: str
     keyed: bool = False
+    times_seal: str = ""
     repeats: int = 0
 
     @property
@@ -237,18 +240,27 @@ def repeated(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
 
 def is_intact(header: PlanHeader, key: bytes | None = None) -> bool:
     """True if the id still is the digest of the header, or its HMAC where the header says that it
-    is one. The times that the id does not depend on are not checked.
+    is one, and the plan ends as long after it was made as every plan does. When it was made is
+    certain only under a key.
     """
-    return hmac.compare_digest(header.plan_id, plan_id_of(_substance(header), key if header.keyed else None))
+    ends = (header.approve_before - header.created_at, header.apply_before - header.created_at)
+    used = key if header.keyed else None
+    is_its_id = hmac.compare_digest(header.plan_id, plan_id_of(_substance(header), used))
+    return is_its_id and ends == (APPROVE_WITHIN, APPLY_WITHIN) and hmac.compare_digest(header.times_seal, _times_seal(header, used))
+
+
+def _times_seal(header: PlanHeader, key: bytes | None) -> str:
+    return "" if key is None else plan_id_of({"plan_id": header.plan_id, "created_at": header.created_at.isoformat()}, key)
 
 
 def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
-    return header.model_copy(update={"plan_id": plan_id_of(_substance(header), key)})
+    named = header.model_copy(update={"plan_id": plan_id_of(_substance(header), key)})
+    return named.model_copy(update={"times_seal": _times_seal(named, key)})
 
 
 def _substance(header: PlanHeader) -> dict[str, Any]:
     unknown_then = PlanHeader.model_fields.keys() - header.model_fields_set
-    found = header.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before", *unknown_then})
+    found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *unknown_then})
     if header.sick:
         # What could not be read counts, and not in which words a store or a disk said why.
         found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.sick]

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, never_read, sick_tables
-from gc_assets.core.plan import Amount, PlanHeader, Sick, is_intact, sealed
+from gc_assets.core.plan import Amount, PlanHeader, Sick, is_intact, repeated, sealed
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 SUBSTANCE: dict[str, Any] = {
@@ -82,7 +82,7 @@ def test_every_part_of_a_plans_substance_has_another_value_to_try() -> None:
     assert (
         set(OTHER)
         == set(SUBSTANCE)
-        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "created_at", "approve_before", "apply_before")}
+        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before")}
     )
 
 
@@ -120,6 +120,25 @@ def test_a_header_changed_after_it_was_sealed_is_not_intact(name: str) -> None:
     header = plan()
     assert is_intact(header)
     assert not is_intact(header.model_copy(update={name: OTHER[name]}))
+
+
+@pytest.mark.parametrize("name", ["approve_before", "apply_before"])
+def test_a_plan_that_would_end_later_than_others_is_not_intact(name: str) -> None:
+    header = plan()
+    assert not is_intact(header.model_copy(update={name: getattr(header, name) + timedelta(days=1)}))
+
+
+def test_under_a_key_nobody_else_can_make_an_expired_plan_younger() -> None:
+    key = b"a secret of sixteen letters"
+    header = sealed(key, **SUBSTANCE, created_at=NOW)
+    younger = sealed(b"a key of the forger's own", **SUBSTANCE, created_at=NOW + timedelta(days=9))
+    times = ("created_at", "approve_before", "apply_before")
+    revived = header.model_copy(update={name: getattr(younger, name) for name in times})
+    assert is_intact(header, key)
+    assert not is_intact(revived, key)
+    assert not is_intact(revived.model_copy(update={"times_seal": younger.times_seal}), key)
+    assert not is_intact(revived.model_copy(update={"times_seal": "", "keyed": False}), key)
+    assert is_intact(repeated(header, key), key)
 
 
 def test_a_header_reads_back_from_json_intact() -> None:
