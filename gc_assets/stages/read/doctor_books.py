@@ -126,7 +126,7 @@ def leftovers(night: Night) -> Iterator[Finding]:
     for sentence in spoilt(night.state, [lake.name for lake in night.config.lakes]):
         yield Finding("state", "histories", FAIL, sentence, "Mend the lake, then remove the record.")
     left = night.state.files.directories(RECHECK)
-    holders = {holder.plan_id for storage in night.config.storages if (holder := _live_holder(night, storage.name)) is not None}
+    holders = {holder.plan_id for storage in night.config.storages if left and (holder := _live_holder(night, storage.name)) is not None}
     dead = [name for name in left if name.rpartition("-")[0] not in holders]
     if dead:
         found = f"{len(dead):,} marks of applies that were killed are left in {night.state.files.root}/{RECHECK}: {', '.join(dead[:3])}"
