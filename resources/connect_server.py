@@ -13,7 +13,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from gc_assets.core.errors import UsageError
 REUSE: Final = "SPARK_LOCAL_CONNECT_REUSE"
 DISCOVERY: Final = "SPARK_LOCAL_CONNECT_DISCOVERY"
 _OURS: Final = "gc-assets-"
+_FILE: Final = "connect-local.json"
 
 
 def identity() -> str:
@@ -44,18 +45,41 @@ def keep_apart(environment: MutableMapping[str, str]) -> Path:
 
     Raises `UsageError` where somebody else could read or replace what says how to log in.
     """
+    directory, own = _place(environment)
+    for path in own:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_open(path)
+    environment[DISCOVERY] = str(directory / _FILE)
+    return directory
+
+
+def look(environment: Mapping[str, str]) -> str:
+    """Says in words which local server would be used, and how many of others are there. Makes
+    nothing. Raises `UsageError` as `keep_apart` does.
+    """
+    directory, own = _place(environment)
+    for path in own:
+        if path.exists():
+            _refuse_open(path)
+    is_there = "runs" if (directory / _FILE).exists() else "is started when it is needed"
+    others = [path for path in directory.parent.glob(f"{_OURS}*/{_FILE}") if path.parent != directory]
+    return f"the local server of this environment and version {is_there}; {len(others):,} of others are left alone"
+
+
+def _place(environment: Mapping[str, str]) -> tuple[Path, tuple[Path, ...]]:
+    """Returns the directory of this identity, and which of those on its way are ours to make."""
     named = environment.get(DISCOVERY)
     parent = Path(named).absolute().parent if named else Path(tempfile.gettempdir()) / f"{_OURS}connect-{os.getuid()}"
     if parent.name == _OURS + identity():  # kept apart before, by this process or the one that started it
-        return parent
+        return parent, ()
     directory = parent / (_OURS + identity())
-    for path in (directory,) if named else (parent, directory):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise UsageError(f"{path} must be a directory that only you may enter, for Spark's local server; remove it, or set {DISCOVERY}")
-    environment[DISCOVERY] = str(directory / "connect-local.json")
-    return directory
+    return directory, (directory,) if named else (parent, directory)
+
+
+def _refuse_open(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise UsageError(f"{path} must be a directory that only you may enter, for Spark's local server; remove it, or set {DISCOVERY}")
 
 
 def main() -> None:

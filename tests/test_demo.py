@@ -1,5 +1,6 @@
 """The demo builds real lakes, plans exactly their leftovers, and every command it prints can be typed."""
 
+import getpass
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ from unittest import mock
 import icechunk
 import pytest
 import zarr
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
@@ -26,11 +27,12 @@ from gc_assets.core.errors import UsageError
 from gc_assets.demo.bucket import ensure_demo_on_s3
 from gc_assets.demo.s3_server import ensure_running
 from gc_assets.demo.sample import ensure_demo
-from gc_assets.resources.platform import NOW_VARIABLE, load_platform
+from gc_assets.resources.platform import load_platform
 from gc_assets.s3.client import client_of
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS
 from tests.s3.servers import S3Server
+from tests.typed import blocks, type_lines
 
 SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.shuffle.partitions: "4"}}\n'
 
@@ -143,36 +145,55 @@ def typed(words: list[str]) -> str:
     return result.stdout
 
 
-def test_every_printed_command_can_be_typed_in_that_order(night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def readme(night: Night, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """The blocks that the README lets one type, and a directory in which the demo lies as it says."""
+    at = tmp_path_factory.mktemp("readme")
+    (at / "demo").symlink_to(night.config.parent)
+    return blocks((Path(__file__).parent.parent / "README.md").read_text()), at
+
+
+def test_the_readmes_lines_and_every_printed_command_can_be_typed_in_that_order(night: Night, readme: tuple[list[str], Path]) -> None:
+    """Behind each line of the README comes what the demo printed for the same purpose, which finds it done."""
+    (_, block, *_), at = readme
     planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
     commands: dict[str, list[str]] = {}
     for words in night.commands():
         commands.setdefault(words[2], words)
     assert list(commands) == ["report", "approve", "apply", "restore", "run"]
-    typed(commands["report"])
-    typed(commands["approve"])
-    typed(commands["apply"])
-    assert set(night.before) - set(contents(night.lake)) == planned
-    assert "--history" in commands["restore"]
-    typed(commands["restore"])
+    met: list[str] = []
+
+    def then_the_printed(arguments: list[str], _: Result) -> None:
+        met.append(arguments[0])
+        if (printed := commands.get(arguments[0])) is None:
+            return
+        same = [word if word[:12] != printed[-1] and word[:12] not in printed else word[:12] for word in arguments]
+        assert {word for word in same if word != getpass.getuser()} <= {*printed}
+        typed(printed)
+        if arguments[0] == "apply":
+            assert set(night.before) - set(contents(night.lake)) == planned
+
+    said = type_lines(block, at, then_the_printed)
+    assert {"explain", "doctor", *commands} - {"run"} <= {*met}
+    assert min(planned) in said
     after = contents(night.lake)
     assert {key: after[key] for key in night.before} == night.before
     assert all(key.startswith("shop/") and key.endswith(".metadata.json") for key in after.keys() - night.before.keys())
+    assert "<svg" in (at / "report.html").read_text()
+
+
+def test_doctor_is_quiet_before_the_demo(night: Night) -> None:
+    assert typed(["--config", str(night.config), "doctor"]) == ""
 
 
 def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads(
-    night: Night, monkeypatch: pytest.MonkeyPatch
+    night: Night, readme: tuple[list[str], Path]
 ) -> None:
     planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
-    ours = ["--config", str(night.config)]
-    today = load_platform({}, str(night.config)).clock.now()
-    for days, action in ((1, "quarantine"), (3, "purge")):
-        monkeypatch.setenv(NOW_VARIABLE, (today + timedelta(days=days)).isoformat())
-        plan = json.loads(typed([*ours, "run", "--format", "json"]))[0]
-        assert plan["totals"][action]["files"] == len(planned)
-        typed([*ours, "approve", plan["plan_id"], "--by", "test"])
-        typed([*ours, "apply", plan["plan_id"]])
+    (_, _, rehearsals, *_), at = readme
+    type_lines(f"export GC_ASSETS_CONFIG=demo/lakes.yaml\n{rehearsals}", at)
+    plans = json.loads(typed(["--config", str(night.config), "plans", "--status", "applied", "--format", "json"]))
+    assert [plan["actions"].get(action) for plan, action in zip(plans, ("purge", "quarantine"), strict=True)] == [len(planned)] * 2
     assert not planned & {str(path.relative_to(night.lake)) for path in night.lake.rglob("*")}
     assert not [path for path in (night.lake / ".gc-assets").rglob("*") if path.name in {key.rpartition("/")[2] for key in planned}]
     catalog = SqlCatalog("demo", uri=f"sqlite:///{night.config.parent / 'catalog.db'}")

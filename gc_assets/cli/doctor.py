@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from gc_assets.cli.output import say, write_json, write_table
 from gc_assets.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from gc_assets.config.models import SparkConfig
     from gc_assets.stages.read.doctor import Finding
 
 
@@ -21,11 +23,13 @@ if TYPE_CHECKING:
 @click.option(
     "--repair", is_flag=True, help="First make the state's indexes again from the receipts, where they differ, and forget harmed folds."
 )
+@click.option("--all", "show_all", is_flag=True, help="Print the checks that found nothing too, as JSON always does.")
 @format_option()
 @common_options
-def doctor_command(settings: Settings, repair: bool, format_: str) -> None:
-    """Checks that every lake is readable and every storage safe: overlaps, clocks, quarantine,
-    leases, interrupted applies.
+def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: str) -> None:
+    """Checks that every lake is readable and every storage safe: claims, links, overlaps, clocks,
+    quarantine, leases, plans, interrupted applies, and what the last night found. Prints what is
+    wrong or to look at, and what to do.
 
     Changes nothing but probe files in the state, which it removes. The exit code is 1 if a check
     fails. With --repair it first makes the indexes of the state again from the receipts, where one
@@ -34,28 +38,29 @@ def doctor_command(settings: Settings, repair: bool, format_: str) -> None:
     \b
     Examples:
       gc-assets doctor
+      gc-assets doctor --all
       gc-assets doctor --format json
       gc-assets doctor --repair
     """
-    from gc_assets.stages.read.doctor import FAIL, WARN, doctor
+    from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
 
     platform = settings.platform()
     if repair:
         for path in platform.night(platform.clock.today()).state.repair():
             say(f"repaired: {platform.config.state}/{path}")
-    found = [*_java(platform.config.spark.mode), *doctor(platform.night(platform.clock.today()))]
+    found = [*_spark(platform.config.spark), *doctor(platform.night(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
         write_json(rows)
-    else:
-        write_table(rows, ("verdict", "subject", "check", "found", "todo"), sys.stdout)
+    elif shown := [row for row in rows if show_all or row["verdict"] != OK]:
+        write_table(shown, ("verdict", "subject", "check", "found", "todo"), sys.stdout)
     failed, warned = (sum(finding.verdict == verdict for finding in found) for verdict in (FAIL, WARN))
     say(f"{len(found):,} checks: {failed:,} failed, {warned:,} to look at")
     if failed:
         raise click.exceptions.Exit(1)
 
 
-def _java(mode: str) -> Iterator[Finding]:
+def _spark(config: SparkConfig) -> Iterator[Finding]:
     from gc_assets.resources.java import ensure_java_home
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
@@ -64,4 +69,11 @@ def _java(mode: str) -> Iterator[Finding]:
     except UsageError as error:
         yield Finding("spark", "java", FAIL, str(error), "Install Java 17 or newer.")
     else:
-        yield Finding("spark", "java", OK, f"mode {mode}, Java at {home or 'PATH'}")
+        yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
+    if config.mode == "connect" and config.remote.startswith("local"):
+        from gc_assets.resources.connect_server import look
+
+        try:
+            yield Finding("spark", "server", OK, look(os.environ))
+        except UsageError as error:
+            yield Finding("spark", "server", FAIL, str(error), "Nothing can run before.")

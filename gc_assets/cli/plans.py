@@ -273,6 +273,11 @@ def restore_command(
         say(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
     if plan is not None and shown:
         _say_undoing(platform, plan, restored=whole)
+    elif "done" in books:
+        from gc_assets.stages.read.undoing import undoing_put_back
+
+        for line in undoing_put_back(books["done"].amount).lines:
+            say(line)
     if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)

@@ -6,6 +6,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option
 from gc_assets.cli.output import say, write_json
+from gc_assets.core.errors import GateRefused
 
 
 @click.command("prune", short_help="Remove old run directories from the state.")
@@ -26,6 +27,11 @@ def prune_command(settings: Settings, keep_days: int, format_: str) -> None:
     from gc_assets.state.schemas import DELETION_PLAN, POLICY_TABLE
 
     platform = settings.platform()
+    if platform.clock.is_rehearsal:
+        raise GateRefused(
+            f"the clock is a rehearsal's (GC_ASSETS_UNSAFE_NOW={platform.clock.now().isoformat()}), by which no run has its age, so "
+            "nothing is removed. Unset the variable."
+        )
     protected = [table.name for table in (DELETION_PLAN, POLICY_TABLE)]
     removed = State.of(platform.config).prune(keep_days, platform.clock, protected)
     if format_ == "json":

@@ -23,6 +23,11 @@ APPLY_WITHIN: Final = timedelta(hours=72)
 UNNAMED: Final = "unnamed"
 
 
+_NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
+# Gates whose messages repeat why something cannot be read.
+_NAME_WHAT_IS_SICK: Final = frozenset({"sick_tables", "never_read"})
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -159,12 +164,13 @@ class PlanHeader(_Model):
     `expiry_digest` and `uploads.digest` stand for these.
 
     Each is the sum of the rows' hashes, and is checked again before acting. `keyed` says whether
-    the id is an HMAC (`plan_key`) or a digest that anybody can make. `repeats` counts the plans of
-    the same substance that were used up before this one. `expiry_actions`
-    counts the edits per lake. `by_kind` counts the files per action and file kind (empty in a plan
-    made before 0.2). `live_by_lake` counts the live files that each lake needs (empty before 0.4).
-    `sick` names what could not be read: nothing is purged while there is any (empty before 0.4).
-    `uploads` are aborted (none before 0.4).
+    the id is an HMAC (`plan_key`) or a digest that anybody can make; then `times_seal` is one of
+    when it was made, on which its id does not depend. `repeats` counts the plans of the same
+    substance that were used up before this one. `expiry_actions` counts the edits per lake.
+    `by_kind` counts the files per action and file kind (empty in a plan made before 0.2).
+    `live_by_lake` counts the live files that each lake needs (empty before 0.4). `sick` names what
+    could not be read: nothing is purged while there is any (empty before 0.4). The id depends on
+    what it is, and not on the words. `uploads` are aborted (none before 0.4).
     Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
     for a lake whose history this plan does not edit.
     """
@@ -202,6 +208,7 @@ class PlanHeader(_Model):
     rows_digest: str
     uploads: Uploads = Uploads()
     keyed: bool = False
+    times_seal: str = ""
     repeats: int = 0
 
     @property
@@ -253,15 +260,29 @@ def repeated(header: PlanHeader, key: bytes | None = None) -> PlanHeader:
 
 def is_intact(header: PlanHeader, key: bytes | None = None) -> bool:
     """True if the id still is the digest of the header, or its HMAC where the header says that it
-    is one. The times that the id does not depend on are not checked.
+    is one, and the plan ends as long after it was made as every plan does. When it was made is
+    certain only under a key.
     """
-    return hmac.compare_digest(header.plan_id, plan_id_of(_substance(header), key if header.keyed else None))
+    ends = (header.approve_before - header.created_at, header.apply_before - header.created_at)
+    used = key if header.keyed else None
+    is_its_id = hmac.compare_digest(header.plan_id, plan_id_of(_substance(header), used))
+    return is_its_id and ends == (APPROVE_WITHIN, APPLY_WITHIN) and hmac.compare_digest(header.times_seal, _times_seal(header, used))
+
+
+def _times_seal(header: PlanHeader, key: bytes | None) -> str:
+    return "" if key is None else plan_id_of({"plan_id": header.plan_id, "created_at": header.created_at.isoformat()}, key)
 
 
 def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
-    return header.model_copy(update={"plan_id": plan_id_of(_substance(header), key)})
+    named = header.model_copy(update={"plan_id": plan_id_of(_substance(header), key)})
+    return named.model_copy(update={"times_seal": _times_seal(named, key)})
 
 
 def _substance(header: PlanHeader) -> dict[str, Any]:
     unknown_then = PlanHeader.model_fields.keys() - header.model_fields_set
-    return header.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before", *unknown_then})
+    found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *unknown_then})
+    if header.sick:
+        # What could not be read counts, and not in which words a store or a disk said why.
+        found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.sick]
+        found["gates"] = [gate if gate["name"] not in _NAME_WHAT_IS_SICK else {**gate, "message": ""} for gate in found["gates"]]
+    return found

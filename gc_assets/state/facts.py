@@ -282,9 +282,9 @@ class OrphanFilesFacts(Facts):
     `<reason>/<lake>`.
 
     A count ends in `_count` where the field without this ending holds samples. `unneeded_metadata`
-    serves no retained commit, and nobody deletes it. `sick` are tables whose metadata is not there
-    as it was decoded, and `missing_metadata` is what no table can wait for. `junk` is named like
-    metadata and is none: it holds the files beside it.
+    serves no retained commit, and nobody deletes it. `sick` are tables whose metadata is not there,
+    and `missing_metadata` is what stops the plan: what is another object than was read, or all.
+    `junk` is named like metadata and is none: it holds the files beside it.
     """
 
     TABLE: ClassVar = "orphan_files"

@@ -554,6 +554,15 @@ class TwoNames:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkMet:
+    """A symbolic link in a storage, and the path to which it leads."""
+
+    storage: str
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoreKind:
     """A kind of store, as its package offers it.
 
@@ -563,7 +572,8 @@ class StoreKind:
     `reported` makes what reports about a location are compared with, null where reports cannot take
     the place of a listing. `settings` is the key of a storage that says how places of the scheme
     are reached, null where nothing needs to be said. `two_names` finds places that have two names
-    in storages (name, location). `examine_state` returns findings about what the store itself
+    in storages (name, location), and `links` the symbolic links there, as far as a quick look meets
+    them. `examine_state` returns findings about what the store itself
     deletes at the location of a state.
     """
 
@@ -576,4 +586,5 @@ class StoreKind:
     reported: Callable[[str, Places], Subject] | None = None
     settings: str | None = None
     two_names: Callable[[Sequence[tuple[str, str]]], list[TwoNames]] = lambda _: []
+    links: Callable[[str, str], Iterable[LinkMet]] = lambda _, __: ()
     examine_state: Callable[[str, Places], Iterable[Finding]] = lambda _, __: ()

@@ -19,7 +19,7 @@ from gc_assets.core.paths import Location, scheme_of
 from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.inventories.lister import ReportLister
 from gc_assets.stores.local.store import LOCAL
-from gc_assets.stores.protocol import Directory, Lister, PlannedListing, Store, StoreKind, TwoNames
+from gc_assets.stores.protocol import Directory, LinkMet, Lister, PlannedListing, Store, StoreKind, TwoNames
 from gc_assets.stores.s3.store import S3
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
@@ -54,6 +54,12 @@ def two_names(storages: Iterable[StorageConfig]) -> list[TwoNames]:
     for storage in storages:
         of_scheme.setdefault(scheme_of(storage.location), []).append((storage.name, storage.location))
     return [names for scheme, places in of_scheme.items() if scheme in SCHEMES for names in SCHEMES[scheme].two_names(places)]
+
+
+def links(storage: StorageConfig) -> Iterable[LinkMet]:
+    """Returns the symbolic links that a quick look at a storage meets."""
+    kind = SCHEMES.get(scheme_of(storage.location))
+    return () if kind is None else kind.links(storage.name, storage.location)
 
 
 def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:

@@ -43,8 +43,9 @@ def stored_plan(
     historical: bool = False,
     action: str = QUARANTINE,
     max_delete_bytes: int = 10**12,
+    **of_header: Any,
 ) -> Published:
-    """A plan over `files` rows of 100 bytes, published as `deletion_plan` of its run date."""
+    """A plan over `files` rows of 100 bytes, published as `deletion_plan` of its run date. `of_header` replaces what its header says."""
     state, night = State.at(at.config.state), at.night(datetime.fromisoformat(run_date).date())
     run = state.start("warehouse", DELETION_PLAN.name, night.run_date, at.clock)
     rows = [
@@ -60,37 +61,37 @@ def stored_plan(
     ]
     written = write_rows(pa.Table.from_pylist(rows, schema=DELETION_PLAN.schema), DELETION_PLAN, run, state.files)
     amount = Amount(files=files, bytes=100 * files)
-    header = sealed(
-        at.config.plan_secret(),
-        storage="warehouse",
-        location=at.config.storage("warehouse").location,
-        quarantine="trash",
-        run_date=night.run_date,
-        as_of=start_of(night.run_date),
-        frozen_at=at.clock.now(),
-        grace_cutoff=at.clock.now() - timedelta(days=3),
-        created_at=at.clock.now(),
-        historical=historical,
-        rehearsal=at.clock.is_rehearsal,
-        unsafe=(),
-        refs_digests={},
-        policy_digest=at.config.policy_digest(),
-        live_files=7,
-        live_by_lake={},
-        sick=(),
-        live_bytes=700,
-        totals={action: amount} if files else {},
-        by_reason={},
-        by_kind={action: {"unnamed": amount}} if files else {},
-        after_expiry=Amount(),
-        held_for_expiry=Amount(),
-        quarantined=Amount(),
-        expiry_actions={},
-        expiry_digest="0" * 16,
-        gates=(delete_bytes(amount, max_delete_bytes),),
-        rows=written.rows,
-        rows_digest=f"{written.digest:016x}",
-        uploads=Uploads(),
-    )
+    substance: dict[str, Any] = {
+        "storage": "warehouse",
+        "location": at.config.storage("warehouse").location,
+        "quarantine": "trash",
+        "run_date": night.run_date,
+        "as_of": start_of(night.run_date),
+        "frozen_at": at.clock.now(),
+        "grace_cutoff": at.clock.now() - timedelta(days=3),
+        "created_at": at.clock.now(),
+        "historical": historical,
+        "rehearsal": at.clock.is_rehearsal,
+        "unsafe": (),
+        "refs_digests": {},
+        "policy_digest": at.config.policy_digest(),
+        "live_files": 7,
+        "live_by_lake": {},
+        "sick": (),
+        "live_bytes": 700,
+        "totals": {action: amount} if files else {},
+        "by_reason": {},
+        "by_kind": {action: {"unnamed": amount}} if files else {},
+        "after_expiry": Amount(),
+        "held_for_expiry": Amount(),
+        "quarantined": Amount(),
+        "expiry_actions": {},
+        "expiry_digest": "0" * 16,
+        "gates": (delete_bytes(amount, max_delete_bytes),),
+        "rows": written.rows,
+        "rows_digest": f"{written.digest:016x}",
+        "uploads": Uploads(),
+    }
+    header = sealed(at.config.plan_secret(), **{**substance, **of_header})
     facts = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
     return publish(state, run, written, at.clock, facts=facts)

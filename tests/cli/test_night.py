@@ -249,7 +249,9 @@ def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: S
     assert "In quarantine now" in page
     assert f"gc-assets restore --plan {plan_id[:12]}" in page
 
-    assert shell.json("restore", "--key", str(lake.builder.warehouse / key))[0]["files"] == 1
+    one = shell("restore", "--key", str(lake.builder.warehouse / key), "--format", "json")
+    assert json.loads(one.stdout)[0]["files"] == 1
+    assert "1 files (" in undoing(one.stderr)[0]
     assert lake.keys() == (before - gone) | {key}
     restored = shell(*re.findall(r"`gc-assets (restore --plan \w+)`", undoing(applied.stderr)[0])[0].split(), "--format", "json")
     assert json.loads(restored.stdout)[0]["files"] == len(gone) - 1
@@ -320,6 +322,15 @@ def test_a_damaged_state_fails_and_names_the_file(night: tuple[Shell, Result], l
         assert str(pointer) in result.stderr
     finally:
         pointer.write_bytes(content)
+
+
+def test_by_a_rehearsals_clock_nothing_is_pruned(night: tuple[Shell, Result], lake: SmallLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = sorted((lake.root / "state").rglob("*"))
+    monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", "2099-01-01T00:00:00+00:00")
+    refused = night[0]("prune", "--keep-days", "30")
+    assert refused.exit_code == 3
+    assert "Unset the variable" in refused.stderr
+    assert sorted((lake.root / "state").rglob("*")) == before
 
 
 def test_prune_keeps_current_tables_and_everything_that_only_grows(night: tuple[Shell, Result], lake: SmallLake) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set
-from gc_assets.core.plan import Amount, PlanHeader, Sick, Uploads, is_intact, sealed
+from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, never_read, sick_tables
+from gc_assets.core.plan import Amount, PlanHeader, Sick, Uploads, is_intact, repeated, sealed
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 SUBSTANCE: dict[str, Any] = {
@@ -84,7 +84,7 @@ def test_every_part_of_a_plans_substance_has_another_value_to_try() -> None:
     assert (
         set(OTHER)
         == set(SUBSTANCE)
-        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "created_at", "approve_before", "apply_before")}
+        == set(PlanHeader.model_fields) - {*("plan_id", "keyed", "times_seal", "created_at", "approve_before", "apply_before")}
     )
 
 
@@ -96,6 +96,16 @@ def test_the_id_changes_with_every_part_of_a_plans_substance(name: str) -> None:
 def test_the_id_changes_with_a_gates_number() -> None:
     gates = (live_set(7, 4), *SUBSTANCE["gates"][1:])
     assert plan(gates=gates).plan_id != plan().plan_id
+
+
+def test_the_id_does_not_depend_on_the_words_of_what_could_not_be_read() -> None:
+    (item,) = OTHER["sick"]
+    said = item.model_copy(update={"why": "lost", "since": NOW, "good_on": date(2026, 2, 1)})
+    first, again = (plan(sick=(one,), gates=(sick_tables([one], 10), never_read([one], "warehouse"))) for one in (item, said))
+    assert first.plan_id == again.plan_id
+    assert is_intact(first)
+    for update in ({"good_on": None}, {"table_uuid": "u"}, {"table_name": "t"}, {"lake": "weather"}):
+        assert plan(sick=(item.model_copy(update=update),), gates=first.gates).plan_id != first.plan_id
 
 
 def test_the_same_plan_made_later_is_the_same_plan() -> None:
@@ -112,6 +122,25 @@ def test_a_header_changed_after_it_was_sealed_is_not_intact(name: str) -> None:
     header = plan()
     assert is_intact(header)
     assert not is_intact(header.model_copy(update={name: OTHER[name]}))
+
+
+@pytest.mark.parametrize("name", ["approve_before", "apply_before"])
+def test_a_plan_that_would_end_later_than_others_is_not_intact(name: str) -> None:
+    header = plan()
+    assert not is_intact(header.model_copy(update={name: getattr(header, name) + timedelta(days=1)}))
+
+
+def test_under_a_key_nobody_else_can_make_an_expired_plan_younger() -> None:
+    key = b"a secret of sixteen letters"
+    header = sealed(key, **SUBSTANCE, created_at=NOW)
+    younger = sealed(b"a key of the forger's own", **SUBSTANCE, created_at=NOW + timedelta(days=9))
+    times = ("created_at", "approve_before", "apply_before")
+    revived = header.model_copy(update={name: getattr(younger, name) for name in times})
+    assert is_intact(header, key)
+    assert not is_intact(revived, key)
+    assert not is_intact(revived.model_copy(update={"times_seal": younger.times_seal}), key)
+    assert not is_intact(revived.model_copy(update={"times_seal": "", "keyed": False}), key)
+    assert is_intact(repeated(header, key), key)
 
 
 def test_a_header_reads_back_from_json_intact() -> None:

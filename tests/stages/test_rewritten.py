@@ -1,4 +1,4 @@
-"""A container whose bytes are written anew under its name, at equal length: it is read again, or the plan stops."""
+"""A container whose bytes are written anew under its name, at whatever length: it is read again, or the plan stops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes import toy
-from tests.stages.lakehouse import Lakehouse, days_ago
+from tests.stages.lakehouse import Lakehouse, counts, days_ago
 
 pytestmark = pytest.mark.spark
 
@@ -67,12 +67,30 @@ def test_a_store_that_tells_identities_has_what_was_rewritten_read_again_before_
 
 def test_what_is_rewritten_after_the_mark_stops_the_plan_by_name_and_is_read_again(house: Rewritten) -> None:
     house.mark()
-    house.name("b", days_ago(35))
-    refused = house.sweep()
-    assert house.failed_gates(refused) == {"metadata_present"}
-    assert "manifest toys/manifests/c1.json, which was written anew in its place" in refused.failed_gates[0].message
+    for file in ("longer", "b"):
+        house.name(file, days_ago(35))
+        refused = house.sweep()
+        assert house.failed_gates(refused) == {"metadata_present"}
+        assert "manifest toys/manifests/c1.json, which was written anew in its place" in refused.failed_gates[0].message
+        assert not refused.sick
     assert not house.plan().failed_gates
-    assert house.planned("toys/data/") == {}
+    assert house.planned("toys/data/") == {"longer": "quarantine"}
+
+
+def test_of_metadata_that_is_gone_since_the_mark_the_plan_says_which_night_found_it_last_and_an_older_plan_waits(house: Rewritten) -> None:
+    house.now = days_ago(2)
+    older = house.plan()
+    house.approved(older)
+    house.now = days_ago(1)
+    house.mark()
+    manifest = house.lake / "manifests" / "c1.json"
+    content = manifest.read_bytes()
+    manifest.unlink()
+    (item,) = house.sweep().sick
+    assert (item.name, item.good_on) == ("lake toys", older.run_date)
+    house.name("a", days_ago(40))
+    assert content == manifest.read_bytes()
+    assert counts(house.apply(older).books) == {("quarantine", "changed"): 1}
 
 
 def test_of_a_store_that_tells_none_the_sweep_sees_it_and_the_next_night_reads(house: Rewritten, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,8 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         _forget_dead(night, header.storage, lease.token)
         afterwards.callback(_forget, state, recheck)
         doing(f"marking {len(night.config.lakes):,} lakes afresh")
-        fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=has_begun(state, header))
+        resumed = has_begun(state, header)
+        fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
@@ -132,7 +133,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         for phase in chosen:
             if phase == EXPIRE:
                 if execution.expire(recheck):
-                    fresh = _marked(spark, night, plan, recheck, only_ending=stale)
+                    fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
                 execution.remember(recheck)
                 lease.renew()
                 continue
@@ -141,7 +142,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
                 continue
             execution.act(phase, fresh)
             if phase == RESTORE and len(chosen) > 1:  # what came back may name files that nobody knew to be needed
-                fresh = _marked(spark, night, plan, recheck, only_ending=stale)
+                fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
                 lease.renew()
         return execution.publish(chosen)
 
@@ -252,7 +253,7 @@ def _refuse_newly_sick(header: PlanHeader, sick: Sequence[Sick]) -> None:
         )
 
 
-def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool, resumed: bool = False) -> _Fresh:
+def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool, resumed: bool) -> _Fresh:
     """Marks the lakes afresh. The refs are read under the lease.
 
     Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
@@ -286,8 +287,8 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
     keys = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
     rows = read_table(spark, night.state, DELETION_PLAN, plan.published)
-    needed = with_withheld(keys, rows, header.storage, tables, night.state.files)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
+    needed = with_withheld(keys, rows, again, header.storage, tables, refs)
     frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
     return _Fresh(needed, Judge.of(again, header, refs, tables), frozen_at, sick_of(tables))
 

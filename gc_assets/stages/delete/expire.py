@@ -28,7 +28,7 @@ from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcom
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_spoilt
 from gc_assets.stages.delete.plan import EXPIRY_SIDE, planned_actions
-from gc_assets.stages.delete.withheld import sick_of
+from gc_assets.stages.delete.withheld import sick_of, swept
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged, reached
@@ -187,7 +187,7 @@ def expire_lakes(spark: SparkSession, night: Night, again: Night, plan: StoredPl
     the night of the fresh mark.
     """
     counts = Counter[str]()
-    sick = sick_of([again.table(LIVE_FILES, lake.name) for lake in night.config.lakes])
+    sick = (*sick_of([again.table(LIVE_FILES, lake.name) for lake in night.config.lakes]), *swept(night))
     edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
     for lake_name, actions in actions_of(night, plan).items():
         record = ExpiryRecord(night, plan.header, lake_name)

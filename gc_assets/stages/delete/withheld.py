@@ -1,6 +1,7 @@
 """Says which rows of a plan wait for tables that cannot be read by now (design 6.5).
 
-A plan may be older than the sickness. So an apply asks again, by its own fresh mark.
+A plan may be older than the sickness. So an apply asks again, by its own fresh mark and by what the
+last sweeps missed.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pyspark.sql import DataFrame
 from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Sick
+from gc_assets.stages.books.plans import plans
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.state.facts import LiveFilesFacts
-from gc_assets.state.files import Files
+from gc_assets.stages.night import Night
+from gc_assets.stages.sweep.claims import prefixes_of
+from gc_assets.state.facts import LiveFilesFacts, OrphanFilesFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CLAIMS
+from gc_assets.state.schemas import CLAIMS, ORPHAN_FILES
 
 WITHHELD_DDL: Final = "key string, needed string, is_live boolean"
 
@@ -31,19 +34,37 @@ def sick_of(live: Sequence[Published]) -> tuple[Sick, ...]:
     return tuple(item for table in live for item in table.facts(LiveFilesFacts).sick)
 
 
-def with_withheld(needed: DataFrame, rows: DataFrame, storage_name: str, live: Sequence[Published], files: Files) -> DataFrame:
+def swept(night: Night) -> tuple[Sick, ...]:
+    """Returns the tables whose metadata the last sweep of a storage missed. A mark goes by what was
+    decoded before and does not see it.
+    """
+    found: list[Sick] = []
+    for storage in night.config.storages:
+        made = (plan.header for plan in plans(night.config, storage.name, empty=True))
+        dates = [header.run_date for header in made if not header.historical and header.rehearsal == night.clock.is_rehearsal]
+        last = night.state.current(storage.name, ORPHAN_FILES.name, max(dates)) if dates else None
+        found += last.facts(OrphanFilesFacts).sick if last is not None else ()
+    return tuple(found)
+
+
+def with_withheld(
+    needed: DataFrame, rows: DataFrame, night: Night, storage_name: str, live: Sequence[Published], refs: Sequence[Published]
+) -> DataFrame:
     """Adds to the needed keys (columns key, needed, is_live) those of a plan that must wait: all
     that it would purge, and all below the claims of what is sick.
     """
-    sick = sick_of(live)
+    missed = swept(night)
+    sick = (*sick_of(live), *missed)
     if not sick:
         return needed
     shields = [
         Claim(row["key"], Owner(table.receipt.owner, row["table_uuid"]), collect=False)
         for table in live
-        for row in read_parts(files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
+        for row in read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         if row["storage"] == storage_name and not row["collect"]
     ]
+    owners = {Owner(item.lake, item.table_uuid) for item in missed}
+    shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(night, storage_name, [*refs, *live], owners)]
     # Where somebody claims everything, what nobody owns is what a shield covers.
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in sick[:3]) + (f" and {len(sick) - 3:,} more" if len(sick) > 3 else "")

@@ -1,8 +1,9 @@
-"""Looks at a configuration before a night does: is every lake readable, is every storage safe.
+"""Looks at a configuration before a night does: is every lake readable, is every storage safe, is
+what the books say whole.
 
 Reads lakes and storages and changes neither. It writes only probes, which it removes at once: one
 in the state, and canaries below the collector's own prefix of storages of mode `apply`. Decides
-nothing.
+nothing, and needs no Spark.
 """
 
 from __future__ import annotations
@@ -11,16 +12,13 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import pyarrow as pa
-
-from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
 from gc_assets.core.units import format_duration
-from gc_assets.lakes.protocol import growing
-from gc_assets.stages.books.plans import unfinished
-from gc_assets.stages.mark.commit_graph import commit_rows
+from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.night import Night
+from gc_assets.stages.read import doctor_books as books
+from gc_assets.stages.read import doctor_lakes as lakes
 from gc_assets.stores.store import examine_state
 
 
@@ -34,14 +32,27 @@ def doctor(night: Night) -> Iterator[Finding]:
     yield from looked("state", "conditions", lambda: _conditions(night))
     yield from looked("state", "index", lambda: _indexed(night))
     yield from looked("state", "lifecycle", lambda: examine_state(f"{night.config.state.rstrip('/')}/", night.config.places()))
+    yield from looked("state", "leftovers", lambda: books.leftovers(night))
+    frozen: dict[str, FrozenRefs] = {}
     for lake in night.config.lakes:
-        yield from looked(lake.name, "readable", lambda name=lake.name: _lake(night, name))
-        yield from looked(lake.name, "visible", lambda name=lake.name: _visible(night, name))
-    yield _overlaps(night)
+        yield from looked(lake.name, "readable", lambda name=lake.name: _lake(night, name, frozen))
+        if lake.name in frozen:
+            yield from looked(lake.name, "visible", lambda name=lake.name: lakes.visible(night, name, frozen[name]))
+    yield from looked("storages", "overlaps", lambda: _overlaps(night))
     for storage in night.config.storages:
         yield from looked(storage.name, "store", lambda item=storage: night.store(item.name).examine(item, night.clock.now()))
         yield from looked(storage.name, "inventory", lambda item=storage: night.lister(item.name).examine(item, night.clock.now()))
-        yield from looked(storage.name, "interrupted", lambda item=storage: _interrupted(item, night))
+        yield from looked(storage.name, "claims", lambda item=storage: lakes.places(night, item.name, frozen))
+        yield from looked(storage.name, "lakes", lambda item=storage: books.lakes_present(night, item, frozen))
+        yield from looked(storage.name, "night", lambda item=storage: books.last_night(night, item, frozen))
+        yield from looked(storage.name, "plans", lambda item=storage: books.sealed_plans(night, item))
+        yield from looked(storage.name, "interrupted", lambda item=storage: books.interrupted(night, item))
+        yield from looked(storage.name, "ledger", lambda item=storage: books.ledger(night, item))
+
+
+def _lake(night: Night, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
+    frozen[name] = night.lake(name).freeze(night.clock.now())
+    yield from lakes.readable(night, name, frozen[name])
 
 
 def _environment(night: Night) -> Iterator[Finding]:
@@ -84,57 +95,10 @@ def _indexed(night: Night) -> Iterator[Finding]:
         yield Finding("state", "index", OK, "every run with a receipt is in the index of its asset")
 
 
-def _lake(night: Night, name: str) -> Iterator[Finding]:
-    refs = night.lake(name).freeze(night.clock.now())
-    yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
-    for item in refs.unread:
-        yield Finding(name, "sick", FAIL, item.why, "Nothing below its claims is touched and nothing is purged until it can be read.")
-    for note in refs.notes:
-        yield Finding(name, "note", WARN, note)
-    resolver = night.resolver()
-    outside = [claim.address for claim in refs.claims if resolver.resolve_one(claim.address) is None]
-    if outside:
-        examples = ", ".join(sorted(outside)[:3])
-        yield Finding(
-            name,
-            "storages",
-            WARN,
-            f"{len(outside):,} claimed prefixes lie in no storage: {examples}",
-            "Add their storage to have them swept.",
-        )
-
-
-def _visible(night: Night, name: str) -> Iterator[Finding]:
-    """Checks that a lake shows us all of its history, where it can tell.
-
-    Reads the history whole, as a first night does.
-    """
-    lake = night.lake(name)
-    if growing(lake) is None:
-        return
-    refs = lake.freeze(night.clock.now())
-    commits = [commit for source in refs.sources for commit in lake.commits(source)]
-    if commits:
-        graph = pa.Table.from_batches([commit_rows(commits, night.resolver())])
-        lake.retain(refs, graph, night.clock.now(), night.clock.now())
-    found = f"{len(commits):,} commits: no log is shorter, and no head's state other, than the server says"
-    yield Finding(name, "visible", OK, found)
-
-
-def _overlaps(night: Night) -> Finding:
+def _overlaps(night: Night) -> Iterator[Finding]:
     pairs = night.overlapping_storages()
     if pairs:
         found = "these are one place, or one holds the other: " + ", ".join(f"{a} and {b}" for a, b in pairs)
-        return Finding("storages", "overlaps", FAIL, found, "Make one storage of them; leave a directory that is mounted twice one name.")
-    return Finding("storages", "overlaps", OK, "no storage contains another, and no directory of one has a second name by a mount")
-
-
-def _interrupted(storage: StorageConfig, night: Night) -> Iterator[Finding]:
-    plans = unfinished(night.state, storage.name)
-    if plans:
-        names = ", ".join(plan[:12] for plan in plans[:3])
-        yield Finding(
-            storage.name, "interrupted", FAIL, f"{len(plans):,} plans began and did not finish: {names}", f"gc-assets apply {plans[0][:12]}"
-        )
+        yield Finding("storages", "overlaps", FAIL, found, "Make one storage of them; leave a directory that is mounted twice one name.")
     else:
-        yield Finding(storage.name, "interrupted", OK, "no plan is half applied")
+        yield Finding("storages", "overlaps", OK, "no storage contains another, and no directory of one has a second name by a mount")

@@ -52,6 +52,15 @@ def undoing(header: PlanHeader, config: Config, *, restored: bool = False) -> Un
     )
 
 
+def undoing_put_back(back: Amount) -> Undoing:
+    """Returns the same about files that were put back by their names, whatever plans moved them."""
+    return Undoing(
+        f"{_amount(back)} are back where they were; a later plan, approved by itself, may quarantine them again",
+        "nothing of this; edits of history by the plans that moved them stay",
+        _NOTHING,
+    )
+
+
 def apply_command(header: PlanHeader, config: Config) -> str:
     """Returns the command that applies the plan, in a storage of whatever mode."""
     modes = [item.mode for item in config.storages if item.name == header.storage]

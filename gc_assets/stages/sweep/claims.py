@@ -24,10 +24,17 @@ def claims_of(night: Night, storage_name: str, tables: Iterable[Published]) -> C
     garbage, wherever somebody put them.
     """
     claims, wide = own_claims(_claims(night, storage_name, tables))
+    state, files = own_places(night, storage_name)
+    return Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
+
+
+def own_places(night: Night, storage_name: str) -> tuple[list[str], list[str]]:
+    """Returns the keys in a storage of what is the collector's own or a catalog: the prefixes of the
+    state, and single files. Each by the name that it has and by the one to which links lead.
+    """
     state = Location.parse(night.config.state)
-    own_tables = [Claim(key, COLLECTOR, collect=False) for key in _keys(night, storage_name, str(state), str(state.without_links()))]
     files = [key for path in night.config.own_files() for key in _keys(night, storage_name, os.path.normpath(path), os.path.realpath(path))]
-    return Claims.of([*claims, *own_tables], files, wide)
+    return list(_keys(night, storage_name, str(state), str(state.without_links()))), files
 
 
 def notes_on_claims(night: Night, storage_name: str, claims: Claims) -> list[str]:

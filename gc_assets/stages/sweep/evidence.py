@@ -34,33 +34,36 @@ from gc_assets.stores.protocol import Lister
 # A gate names a few objects and counts the rest, up to this number.
 MAX_NAMED: Final = 1_000
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
-MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string"
+MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_another boolean"
 LOST_DDL: Final = "files long, keys array<string>"
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A live metadata object that is not as it was decoded, and the table or lake that needs it."""
+    """A live metadata object that is not there, and the table or lake that needs it. `is_another`
+    says that one of another length is there.
+    """
 
     said: str
     lake: str
     table_uuid: str | None
+    is_another: bool
 
 
 def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[Missing]:
-    """Returns the live metadata objects that the inventory lacks or shows with another length. What
-    it lacks is looked up.
+    """Returns the live metadata objects that the inventory lacks and that a look does not find as
+    they were decoded. What the inventory shows is for `rewritten_metadata` to judge.
 
     At most `MAX_NAMED` are returned.
     """
     needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
         "key", "kind", F.col("container_size_bytes").alias("decoded_bytes"), "lake", "table_uuid"
     )
-    present = listed.select("key", F.col("size_bytes").alias("listed_bytes")).join(F.broadcast(needed), "key")
-    sound = present.filter("decoded_bytes is null or decoded_bytes = listed_bytes").select("key")
-    lacking = needed.join(sound, "key", "left_anti").select("key", "kind", "decoded_bytes", "lake", "table_uuid")
+    present = listed.select("key").join(F.broadcast(needed.select("key").distinct()), "key")
+    lacking = needed.join(present, "key", "left_anti").select("key", "kind", "decoded_bytes", "lake", "table_uuid")
     rows = collect(lacking.mapInArrow(_Missing(lister), MISSING_DDL).limit(MAX_NAMED))
-    return sorted((Missing(f"{row['kind']} {row['key']}", row["lake"], row["table_uuid"]) for row in rows), key=lambda item: item.said)
+    found = (Missing(f"{row['kind']} {row['key']}", row["lake"], row["table_uuid"], row["is_another"]) for row in rows)
+    return sorted(found, key=lambda item: item.said)
 
 
 @dataclass(frozen=True)
@@ -75,26 +78,27 @@ class _Missing:
         for batch in batches:
             sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
             decoded = pc.fill_null(batch.column("decoded_bytes"), sizes)
-            yield batch.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False))).select(["key", "kind", "lake", "table_uuid"])
+            said = batch.select(["key", "kind", "lake", "table_uuid"]).append_column("is_another", pc.is_valid(sizes))
+            yield said.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False)))
 
 
 def rewritten_metadata(spark: SparkSession, night: Night, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
     """Returns the live metadata objects of the parts `metadata` that are others than were decoded,
     by what the inventory shows (columns `REREAD`).
 
-    Each is read. `same` is true where it holds the bytes that were decoded, and where its format
-    rewrites it in place.
+    Each is read. `same` is true where it holds bytes that were decoded, and where its format rewrites
+    it in place and it is as long as before.
     """
     needed = read_paths(spark, night.state.files, METADATA, list(metadata)).filter(
         (F.col("storage") == storage_name) & F.col("etag").isNotNull()
     )
     shown = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
-    others = (
-        shown.join(F.broadcast(needed.distinct()), "key")
-        .filter(F.col("listed_bytes") == F.col("container_size_bytes"))
-        .filter(~F.array_contains(F.split("etag", SEVERAL), F.col("listed_etag")))
-        .select("address", "key", "kind", F.col("listed_etag").alias("etag"), "digest")
-    )
+    is_known = F.array_contains(F.split("etag", SEVERAL), F.col("listed_etag"))
+    is_as_long = F.col("listed_bytes") == F.col("container_size_bytes")
+    objects = shown.join(F.broadcast(needed.distinct()), "key").groupBy("address", "key", "kind", "listed_etag")
+    digests = F.concat_ws(SEVERAL, F.collect_set("digest")).alias("digest")
+    others = objects.agg(F.max(is_known).alias("is_known"), F.max(is_as_long).alias("as_long"), digests).filter("not is_known")
+    others = others.select("address", "key", "kind", F.col("listed_etag").alias("etag"), "digest", "as_long")
     in_place = frozenset[str]().union(*(kind.rewritten_in_place for kind in KINDS.values()))
     rows = collect(others.mapInArrow(_Reread(night.objects(), in_place), spark_schema(REREAD)))
     return pa.Table.from_pylist([row.asDict() for row in rows], schema=REREAD)
@@ -109,8 +113,8 @@ class _Reread:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = zip(*(batch.column(name).to_pylist() for name in ("address", "kind", "digest")), strict=True)
-            same = [kind in self.in_place or self._holds(address, digest) for address, kind, digest in rows]
+            rows = zip(*(batch.column(name).to_pylist() for name in ("address", "kind", "digest", "as_long")), strict=True)
+            same = [(as_long and kind in self.in_place) or self._holds(address, digest) for address, kind, digest, as_long in rows]
             yield batch.select(["address", "key", "kind", "etag"]).append_column("same", pa.array(same, pa.bool_()))
 
     def _holds(self, address: str, digest: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from typing import Final
 
 import pyarrow.compute as pc
@@ -74,7 +74,7 @@ from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_F
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a report names more than once: nobody can tell which row is the object.
 NAMED_TWICE_SIDE = "_named_twice"
-# Candidates below the claims of tables whose metadata is not as it was decoded, and beside junk.
+# Candidates below the claims of tables whose metadata is not there, and beside junk.
 WITHHELD_SIDE = "_withheld"
 STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, WITHHELD_SIDE)
 WITNESS_DDL: Final = (
@@ -145,14 +145,16 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     if probed.facts.get("metadata_found", 0) < needed:
         missing = missing_metadata(keys, listed, lister)
         reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed)
-    # The cache knows what these name. But their tables are broken, and wait until somebody mends
-    # them. Where all metadata is missing, or very much, the listing is that of another place.
+    # The cache knows what these named. But their tables are broken, and wait until somebody mends
+    # them. Where all metadata is missing, or very much, the listing is that of another place. What
+    # another object of the name names is known to nobody.
     is_another_place = len(missing) >= min(MAX_NAMED, needed)
-    broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(missing)} if not is_another_place else {}
+    lost = [item for item in missing if not item.is_another]
+    broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(lost)} if not is_another_place else {}
     withheld = (*prefixes_of(night, storage_name, [*refs, *live], broken), *strangers.held())
     others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
     stopping = [f"{row['kind']} {row['key']}, which was written anew in its place since it was read; run again" for row in others]
-    stopping += [item.said for item in missing] if not broken else []
+    stopping += [item.said for item in missing if is_another_place or item.is_another]
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
     optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
@@ -220,7 +222,7 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
 
 def _sick(night: Night, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Sick, ...]:
-    """Returns the tables whose metadata is not there as it was decoded, and since when."""
+    """Returns the tables whose metadata is not there, and since when."""
     if not broken:
         return ()
     last = night.state.latest(storage_name, ORPHAN_FILES.name, before=night.run_date)
@@ -234,13 +236,23 @@ def _sick(night: Night, storage_name: str, refs: list[Published], broken: Mappin
             lake=owner.lake,
             table_uuid=owner.table_uuid,
             table_name={row["table_uuid"]: row["table_name"] for row in rows}.get(owner.table_uuid),
-            why=f"{said} is missing from the listing, or has another length than was decoded",
+            why=f"{said} is missing from the listing",
             since=table.facts(LakeRefsFacts).frozen_at,
-            good_on=night.run_date,
+            good_on=_last_there(night, owner, last),
         )
         earlier = before.get((owner.lake, owner.table_uuid), new)
         found.append(new.model_copy(update={"since": earlier.since, "good_on": earlier.good_on}))
     return tuple(found)
+
+
+def _last_there(night: Night, owner: Owner, last: Published | None) -> date:
+    """Returns the last run date whose sweep found all metadata of the table. Where that is none, it
+    was read tonight, before it was missed.
+    """
+    day = last.receipt.run_date if last is not None else night.run_date
+    refs = night.state.current(owner.lake, LAKE_REFS.name, day)
+    known = read_rows(night.state, LAKE_REFS, refs, columns=["table_uuid"]).column("table_uuid") if refs is not None else ()
+    return day if owner.table_uuid is None or owner.table_uuid in set(map(str, known)) else night.run_date
 
 
 def uncollected_metadata() -> str:

@@ -1,8 +1,11 @@
-"""What `doctor` asks of a local storage: does it exist, can it be changed, does somebody hold it."""
+"""What `doctor` asks of a local storage: does it exist, can it be changed, is what waits in quarantine
+private, does somebody hold it, which symbolic links are there.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +18,12 @@ from gc_assets.stores.local.lease import holder_of
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
+from gc_assets.stores.protocol import RESERVED_PREFIX, LinkMet
 
-# Directories looked at for mount points. The quarantine meets a deeper one by itself: it never
-# crosses it.
+# Directories looked at for mount points and links. A night meets the deeper ones: the quarantine
+# never crosses a mount, and the listing names each link.
 MAX_DIRECTORIES: Final = 1_000
+_CONTROL: Final = RESERVED_PREFIX.rstrip("/")
 
 
 def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
@@ -26,6 +31,7 @@ def examine(storage: StorageConfig, now: datetime) -> Iterator[Finding]:
     root = Path(local_path(storage.location))
     yield from looked(storage.name, "listable", lambda: _listable(root, storage))
     yield from looked(storage.name, "quarantine", lambda: _quarantine(root, storage))
+    yield from looked(storage.name, "private", lambda: _private(root / _CONTROL, storage))
     if storage.mode == "apply" and os.access(root, os.W_OK | os.X_OK):
         yield from looked(storage.name, "traits", lambda: _traits(storage))
     yield from looked(storage.name, "lease", lambda: lease_findings(storage.name, lambda: holder_of(storage.location), now))
@@ -58,20 +64,56 @@ def _quarantine(root: Path, storage: StorageConfig) -> Iterator[Finding]:
         yield Finding(storage.name, "quarantine", OK, f"trash on the same file system, purged after {days}; mode {storage.mode}")
 
 
+def _private(control: Path, storage: StorageConfig) -> Iterator[Finding]:
+    """Checks that nobody else may enter the quarantine, which holds what private directories held."""
+    try:
+        found = control.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        what = f"{control} is no directory, expected the collector's own"
+        yield Finding(storage.name, "private", FAIL, what, "Remove it: nothing can be applied here while it stands there.")
+    elif found.st_mode & 0o077:
+        what = f"{control} has the mode {stat.S_IMODE(found.st_mode):04o}, expected 0700: others may look into the quarantine"
+        yield Finding(storage.name, "private", FAIL, what, f"chmod 700 {control}")
+    else:
+        yield Finding(storage.name, "private", OK, f"nobody else may enter {control}")
+
+
 def _other_file_systems(root: Path) -> Iterator[str]:
-    """Returns directories where another file system begins, of the first `MAX_DIRECTORIES` met."""
+    """Returns directories where another file system begins."""
     device = root.stat().st_dev
+    return (entry.path for entry in _entries(root) if _is_below_another(entry, device))
+
+
+def links(name: str, location: str) -> Iterator[LinkMet]:
+    """As `StoreKind.links` says, of the first `MAX_DIRECTORIES` met."""
+    root = Path(local_path(location))
+    for entry in _entries(root) if root.is_dir() else ():
+        if entry.is_symlink():
+            yield LinkMet(name, entry.path, os.path.realpath(entry.path))
+
+
+def _entries(root: Path) -> Iterator[os.DirEntry[str]]:
+    """Yields what lies in the first `MAX_DIRECTORIES` directories met, but the collector's own. A
+    directory of another file system is not entered.
+    """
+    device, own = root.stat().st_dev, str(root / _CONTROL)
     pending, met = [root], 0
     while pending and met < MAX_DIRECTORIES:
         with os.scandir(pending.pop(0)) as entries:
             for entry in entries:
-                if not entry.is_dir(follow_symlinks=False):
+                if entry.path == own:
                     continue
-                met += 1
-                if entry.stat(follow_symlinks=False).st_dev != device:
-                    yield entry.path
-                else:
-                    pending.append(Path(entry.path))
+                yield entry
+                if entry.is_dir(follow_symlinks=False):
+                    met += 1
+                    if not _is_below_another(entry, device):
+                        pending.append(Path(entry.path))
+
+
+def _is_below_another(entry: os.DirEntry[str], device: int) -> bool:
+    return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_dev != device
 
 
 def _traits(storage: StorageConfig) -> Iterator[Finding]:

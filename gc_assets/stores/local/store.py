@@ -17,7 +17,7 @@ from gc_assets.core.paths import FILE
 from gc_assets.stores.local import lease, listing
 from gc_assets.stores.local.delivery import LocalDelivery
 from gc_assets.stores.local.editing import EditableLocalObjects
-from gc_assets.stores.local.examination import examine
+from gc_assets.stores.local.examination import examine, links
 from gc_assets.stores.local.mounts import find_two_names
 from gc_assets.stores.local.objects import LocalObjects, identity, modified_us
 from gc_assets.stores.local.probe import probe
@@ -124,4 +124,5 @@ LOCAL: Final = StoreKind(
     lambda _: EditableLocalObjects(),
     LocalDelivery,
     two_names=find_two_names,
+    links=links,
 )

@@ -113,7 +113,7 @@ def test_an_id_that_no_plan_has_is_wrong_usage(at: Platform) -> None:
 def collision(header: PlanHeader) -> tuple[int, int]:
     """Two live counts with which the header's ids share their first eight characters, by trying (a birthday of 2^32)."""
     marked = header.model_copy(update={"live_files": 314159265358979})
-    substance = marked.model_dump(mode="json", exclude={"plan_id", "created_at", "approve_before", "apply_before"})
+    substance = marked.model_dump(mode="json", exclude={"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
     before, after = json.dumps(substance, sort_keys=True).encode().split(b"314159265358979")
     start, seen = hashlib.sha256(before), dict[bytes, int]()
     for count in range(10**6):
