@@ -299,6 +299,16 @@ def test_the_first_pattern_that_matches_the_whole_name_wins(load: Load) -> None:
     }
 
 
+def test_one_bound_holds_for_reads_of_objects_and_for_answers_of_catalogs_and_servers(load: Load) -> None:
+    unsaid, said = load(("spark", "mode"), "session"), load(("read_timeout",), "90s")
+    for config, seconds in [(unsaid, 300), (said, 90)]:
+        assert config.places().read_seconds == seconds
+        assert {lake.read_seconds for lake in config.lakes} == {seconds}
+    assert unsaid.policy_digest() == said.policy_digest()
+    with pytest.raises(UsageError, match="read_timeout"):
+        load(("read_timeout",), "0s")
+
+
 def test_the_grace_floor_holds_on_both_sides_of_its_edge(load: Load) -> None:
     assert load(("storages", 0, "grace"), "24h").storage("warehouse").grace == timedelta(hours=24)
     with pytest.raises(UsageError, match=r"storages\[0\]\.grace is 23h59m59s, the floor is 1d.*GC_ASSETS_UNSAFE_GRACE_FLOOR"):

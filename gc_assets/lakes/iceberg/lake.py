@@ -66,7 +66,7 @@ class IcebergLake:
         """
         from gc_assets.lakes.iceberg.catalog import list_tables  # pyiceberg takes half a second; executors never open a catalog
 
-        pointers = list_tables(self.name, self._config.catalog_name, self._config.catalog)
+        pointers = list_tables(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         registrations: list[Registration] = []
         unread: list[Unread] = []
         for pointer in pointers:
@@ -129,7 +129,7 @@ class IcebergLake:
             frozen = FrozenRefs(self.name, self.kind, refs, tuple(map(source_of, registrations)), (), ())
             return self.retain(frozen, graph_of(registrations), as_of, grace_cutoff)
 
-        tables = Tables(self.name, self._config.catalog_name, self._config.catalog)
+        tables = Tables(self.name, self._config.catalog_name, self._config.catalog, self._config.read_seconds)
         yield from Expiry(tables, self._objects, self._registration, policy).run(actions)
 
     def _merged_in(self) -> Iterator[str]:
