@@ -156,20 +156,25 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
 
 
-def foreign_metadata(count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = ()) -> GateResult:
+def foreign_metadata(
+    count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = (), dead: Sequence[str] = ()
+) -> GateResult:
     """No metadata of a table or repository that no configured lake knows lies under a claimed
-    prefix. What is named like metadata and is none holds the files beside it, and no plan.
+    prefix. What is named like metadata and is none holds the files beside it, and no plan. `dead`
+    are tables that people accepted as dead.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
             f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {'; '.join(samples[:5])}. "
-            "Add the catalog that knows them to lakes.yaml, or remove them by hand if they are dead."
+            "Add the catalog that knows them to lakes.yaml; say of a table that is dead that it is; or remove them by hand."
         )
     if junk:
         message += (
             f" {junk:,} objects are named like metadata and are none, and the files beside them are kept: {'; '.join(junk_samples[:5])}."
         )
+    if dead:
+        message += f" {len(dead):,} are accepted as dead: {'; '.join(dead[:5])}."
     return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
 
 

@@ -17,7 +17,7 @@ from gc_assets.lakes.lakefs.client import RepositoryClient, Server
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.stores.s3.objects import S3Objects
 
-BOUND = 0.5
+BOUND = 0.3
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n"
     b'ETag: "e"\r\nLast-Modified: Mon, 23 Nov 2026 00:00:00 GMT\r\n\r\n'
@@ -85,5 +85,5 @@ def test_an_answer_that_never_ends_is_an_error_that_names_what_was_asked(trickli
     began = time.monotonic()
     with pytest.raises((OSError, LakeUnreadable), match=named) as stopped:
         ask(trickling)
-    assert "within 0.5 s (`read_timeout`)" in str(stopped.value)
+    assert "within 0.3 s (`read_timeout`)" in str(stopped.value)
     assert time.monotonic() - began < 10

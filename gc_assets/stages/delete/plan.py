@@ -22,6 +22,7 @@ from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, Uploads, repeated, sealed
 from gc_assets.stages.books.accepted import Earlier, last_accepted
+from gc_assets.stages.books.dead_tables import dead_tables
 from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished, used_up
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
@@ -374,6 +375,7 @@ def _gates(
     accepted = last_accepted(night, storage_name)
     earlier = Earlier.of(night, accepted) if accepted is not None else None
     samples = found.stopped_samples
+    dead = [str(word) for word in dead_tables(night, storage_name)]
     listed = inventory.facts(StorageInventoryFacts)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
@@ -388,7 +390,7 @@ def _gates(
         gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
         gates.links(found.behind_links_count + len(aliases), [*found.behind_links, *aliases]),
         gates.storages_apart(night.overlapping_storages(storage_name)),
-        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk),
+        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
         gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),
