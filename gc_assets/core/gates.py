@@ -16,6 +16,7 @@ SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
 # More live files than this outside the listing are not single losses. Everything is then spelled in
 # another way.
 MAX_UNLISTED: Final = 0.001
+NOTHING: Final = Amount()
 OVERRIDE: Final = "To go on all the same, approve with `--override {name}`."
 NO_OVERRIDE: Final = "Nothing overrides this gate."
 
@@ -36,14 +37,18 @@ def live_set(live: int, refs: int) -> GateResult:
     return _result("live_set", live > 0 or refs == 0, message, overridable=False, numbers={"live": live, "refs": refs})
 
 
-def sick_tables(sick: Sequence[Sick], limit: int) -> GateResult:
+def sick_tables(sick: Sequence[Sick], limit: int, withheld: Amount = NOTHING) -> GateResult:
     """No more than so many tables cannot be read. More of them are no sick tables, but a catalog or
-    a store that does not answer.
+    a store that does not answer. `withheld` is what would be purged if all could be read.
     """
     message = f"{len(sick):,} tables or repositories cannot be read; max_sick allows {limit:,}."
     if sick:
         message += f" {'; '.join(item.told for item in sick[:5])}."
-    return _result("sick_tables", len(sick) <= limit, message, overridable=True, numbers={"sick": len(sick), "limit": limit})
+    numbers = {"sick": len(sick), "limit": limit}
+    if withheld.files:
+        message += f" {withheld.files:,} quarantined files ({format_bytes(withheld.bytes)}) are due to be purged and wait for that."
+        numbers |= {"waiting_files": withheld.files, "waiting_bytes": withheld.bytes}
+    return _result("sick_tables", len(sick) <= limit, message, overridable=True, numbers=numbers)
 
 
 def never_read(sick: Sequence[Sick], storage: str) -> GateResult:

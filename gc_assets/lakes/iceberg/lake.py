@@ -37,8 +37,10 @@ from gc_assets.lakes.protocol import (
     Unread,
 )
 
-# pyiceberg 0.12 writes no metadata of format version 3, and its `commit_table` for these catalogs
-# is not implemented.
+# Outside REST pyiceberg's `commit_table` writes the metadata itself. 0.12 refuses to write format
+# version 3, and what it parsed of one lacks what it does not know (`encryption-keys`, `key-id`), so
+# that no other update or request through it would be whole. For the catalogs below it is not
+# implemented.
 NEWEST_WRITTEN = 2
 READ_ONLY_CATALOGS = frozenset({"dynamodb", "bigquery"})
 

@@ -245,7 +245,10 @@ def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> N
                 verdicts.keeps[index] = _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}")
             verdicts.lapsed.clear()
         elif source.properties.get(WRITABLE) == "false":
-            why = "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); use another engine"
+            why = (
+                "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); "
+                "expire it with an engine that can, such as Spark's expire_snapshots; its files are then collected here"
+            )
             for index in range(len(table.rows)):
                 verdicts.keeps.setdefault(index, _Keep(NEVER, f"kept: {why}"))
             verdicts.lapsed.clear()

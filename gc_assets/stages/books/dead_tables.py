@@ -45,7 +45,9 @@ class DeadTable(BaseModel):
         return f"table {self.table_uuid} below {self.prefix}, {self.said} by the word of {self.by} at {self.at:%Y-%m-%d %H:%M:%S}Z{comment}"
 
     def ends_before(self, written_ms: int) -> bool:
-        """Says whether what was written then, in milliseconds since 1970, shows that the table lives."""
+        """Says whether what was written then, in milliseconds since 1970, shows that the table
+        lives.
+        """
         return written_ms > self.at.timestamp() * 1000
 
 
