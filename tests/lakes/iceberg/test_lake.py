@@ -288,7 +288,10 @@ def test_one_unreadable_table_is_named_and_the_others_are_frozen(builder: LakeBu
     assert broken.why.startswith("lake sales: table db.broken could not be read: ")
 
 
-def test_a_relative_path_in_a_property_is_no_claim_and_a_note(builder: LakeBuilder) -> None:
+def test_a_relative_path_in_a_property_is_no_claim_and_a_note(
+    builder: LakeBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where pyiceberg takes it to be
     table = simple(builder, properties={"write.data.path": "objects/"})
     refs = frozen(builder)
     assert [claim.address for claim in refs.claims] == [f"{table.table.location()}/"]
