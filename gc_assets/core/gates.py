@@ -44,7 +44,7 @@ def sick_tables(sick: Sequence[Sick], limit: int, withheld: Amount = NOTHING) ->
     message = f"{len(sick):,} tables or repositories cannot be read; max_sick allows {limit:,}."
     if sick:
         message += f" {'; '.join(item.told for item in sick[:5])}."
-    numbers = {"sick": len(sick), "limit": limit}
+    numbers: dict[str, float] = {"sick": len(sick), "limit": limit}
     if withheld.files:
         message += f" {withheld.files:,} quarantined files ({format_bytes(withheld.bytes)}) are due to be purged and wait for that."
         numbers |= {"waiting_files": withheld.files, "waiting_bytes": withheld.bytes}
