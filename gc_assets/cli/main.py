@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "apply": ("plans", "Execute an approved plan."),
     "restore": ("plans", "Put quarantined files back."),
     "forget": ("forget", "Say that a lake is to go, so that its absence no longer stops the plans."),
+    "accept": ("accept", "Say that a table which no catalog knows is dead, so that its metadata no longer stops the plans."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "prune": ("prune", "Remove old run directories from the state."),
 }

@@ -21,7 +21,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.s3 import Places, S3Config
-from gc_assets.config.values import Bytes, Days, Duration, Model, Name, Share, number
+from gc_assets.config.values import Age, Bytes, Days, Duration, Model, Name, Share, number
+from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import S3, Location, scheme_of
 
@@ -100,6 +101,12 @@ class LakeConfig(Model):
 
     name: Name
     kind: str
+    _read_seconds: float = PrivateAttr(default=READ_SECONDS)
+
+    @property
+    def read_seconds(self) -> float:
+        """How long an answer of the lake's catalog or server is waited for (`read_timeout`)."""
+        return self._read_seconds
 
     @abstractmethod
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
@@ -202,6 +209,10 @@ class Config(Model):
     storages: tuple[StorageConfig, ...]
     lakes: tuple[Annotated[SerializeAsAny[LakeConfig], BeforeValidator(_of_its_kind)], ...]
     spark: SparkConfig = Field(default_factory=lambda: SparkConfig())
+    read_timeout: Age = Field(
+        default=timedelta(seconds=READ_SECONDS),
+        description="Longest wait for one object that is read whole, or one answer of a catalog or server.",
+    )
     plan_key: SecretStr | None = Field(
         default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
     )
@@ -226,6 +237,8 @@ class Config(Model):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"every lake and storage needs a name of its own; used twice: {', '.join(twice)}")
+        for lake in self.lakes:
+            lake._read_seconds = self.read_timeout.total_seconds()  # pyright: ignore[reportPrivateUsage]
         return self
 
     def read_from(self, path: str) -> Config:
@@ -244,7 +257,11 @@ class Config(Model):
         storage is.
         """
         own = [(place, storage.s3.over(self.s3)) for storage in self.storages if storage.s3 is not None for place in storage.places()]
-        return Places(tuple((Location.parse(place), settings) for place, settings in own if scheme_of(place) == S3), self.s3)
+        return Places(
+            tuple((Location.parse(place), settings) for place, settings in own if scheme_of(place) == S3),
+            self.s3,
+            self.read_timeout.total_seconds(),
+        )
 
     def plan_secret(self) -> bytes | None:
         """Returns the key of the plans' ids, or null where these are digests."""

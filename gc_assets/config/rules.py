@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from gc_assets.config.values import Count, CutoffValue, Duration, Model, Pattern
 from gc_assets.core.units import Cutoff, parse_cutoff
@@ -69,7 +69,35 @@ def _as_rule(value: Any) -> Any:
     return {"keep": value}
 
 
-class RefRetention(Model):
+def _by_age(value: Any) -> Any:
+    if value is not None and parse_cutoff(value).keep_last is not None:
+        raise ValueError("what no ref reaches has no order to count in; write a duration such as 7d, a timestamp, or forever")
+    return value
+
+
+class DanglingRetention(Model):
+    """What every retention says of commits that no ref reaches."""
+
+    dangling: Annotated[CutoffValue, AfterValidator(_by_age)] = Field(
+        default=None, description="How long a commit that no ref reaches is kept; `forever` keeps all of them."
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves the key out where nobody set it: plans of releases that did not know it stay
+        theirs.
+        """
+        found = written(self)
+        if self.dangling is None:
+            found.pop("dangling", None)
+        return found
+
+    def dangling_cutoff(self) -> Cutoff | None:
+        """Returns the cut-off of commits that no ref reaches, or null where nobody set one."""
+        return None if self.dangling is None else parse_cutoff(self.dangling)
+
+
+class RefRetention(DanglingRetention):
     """How much history each ref keeps. Without a `default` it keeps everything."""
 
     default: Annotated[DefaultRule, BeforeValidator(_as_rule)] = DefaultRule(keep="forever")

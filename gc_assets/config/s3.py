@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, model_validator
 
 from gc_assets.config.values import Model, number
+from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.core.requests import Kind
 
@@ -74,11 +75,12 @@ class Places:
     """How every address is reached. Pickles, and holds no secret.
 
     `s3` are the settings of each location on S3 that has its own. Every other address is reached by
-    `default`.
+    `default`. No read of an object is waited for longer than `read_seconds`.
     """
 
     s3: tuple[tuple[Location, S3Config], ...] = ()
     default: S3Config = field(default_factory=S3Config)
+    read_seconds: float = READ_SECONDS
 
     def s3_of(self, address: str) -> S3Config:
         """Returns the settings of the innermost place that holds the address."""

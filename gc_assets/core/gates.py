@@ -16,6 +16,7 @@ SMALL_PLAN: Final = Amount(files=1_000, bytes=10**9)
 # More live files than this outside the listing are not single losses. Everything is then spelled in
 # another way.
 MAX_UNLISTED: Final = 0.001
+NOTHING: Final = Amount()
 OVERRIDE: Final = "To go on all the same, approve with `--override {name}`."
 NO_OVERRIDE: Final = "Nothing overrides this gate."
 
@@ -36,14 +37,18 @@ def live_set(live: int, refs: int) -> GateResult:
     return _result("live_set", live > 0 or refs == 0, message, overridable=False, numbers={"live": live, "refs": refs})
 
 
-def sick_tables(sick: Sequence[Sick], limit: int) -> GateResult:
+def sick_tables(sick: Sequence[Sick], limit: int, withheld: Amount = NOTHING) -> GateResult:
     """No more than so many tables cannot be read. More of them are no sick tables, but a catalog or
-    a store that does not answer.
+    a store that does not answer. `withheld` is what would be purged if all could be read.
     """
     message = f"{len(sick):,} tables or repositories cannot be read; max_sick allows {limit:,}."
     if sick:
         message += f" {'; '.join(item.told for item in sick[:5])}."
-    return _result("sick_tables", len(sick) <= limit, message, overridable=True, numbers={"sick": len(sick), "limit": limit})
+    numbers: dict[str, float] = {"sick": len(sick), "limit": limit}
+    if withheld.files:
+        message += f" {withheld.files:,} quarantined files ({format_bytes(withheld.bytes)}) are due to be purged and wait for that."
+        numbers |= {"waiting_files": withheld.files, "waiting_bytes": withheld.bytes}
+    return _result("sick_tables", len(sick) <= limit, message, overridable=True, numbers=numbers)
 
 
 def never_read(sick: Sequence[Sick], storage: str) -> GateResult:
@@ -156,20 +161,25 @@ def links(count: int, samples: Sequence[str]) -> GateResult:
     return _result("links", count == 0, message, overridable=False, numbers={"files": count})
 
 
-def foreign_metadata(count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = ()) -> GateResult:
+def foreign_metadata(
+    count: int, samples: Sequence[str], junk: int = 0, junk_samples: Sequence[str] = (), dead: Sequence[str] = ()
+) -> GateResult:
     """No metadata of a table or repository that no configured lake knows lies under a claimed
-    prefix. What is named like metadata and is none holds the files beside it, and no plan.
+    prefix. What is named like metadata and is none holds the files beside it, and no plan. `dead`
+    are tables that people accepted as dead.
     """
     message = "no foreign table or repository under a claimed prefix."
     if count:
         message = (
             f"{count:,} metadata objects under claimed prefixes belong to no configured lake: {'; '.join(samples[:5])}. "
-            "Add the catalog that knows them to lakes.yaml, or remove them by hand if they are dead."
+            "Add the catalog that knows them to lakes.yaml; say of a table that is dead that it is; or remove them by hand."
         )
     if junk:
         message += (
             f" {junk:,} objects are named like metadata and are none, and the files beside them are kept: {'; '.join(junk_samples[:5])}."
         )
+    if dead:
+        message += f" {len(dead):,} are accepted as dead: {'; '.join(dead[:5])}."
     return _result("foreign_metadata", count == 0, message, overridable=True, numbers={"objects": count})
 
 

@@ -17,7 +17,17 @@ from gc_assets.stages.tables import Written, publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, LIVE_FILTER, MANIFEST_ENTRIES, ORPHAN_FILES, Table
+from gc_assets.state.schemas import (
+    COMMIT_GRAPH,
+    DELETION_LOG,
+    LAKE_REFS,
+    LIVE_FILES,
+    LIVE_FILTER,
+    MANIFEST_ENTRIES,
+    ORPHAN_FILES,
+    REACHABLE_SNAPSHOTS,
+    Table,
+)
 from tests.assets.platforms import NOW, platform, stored_plan
 from tests.records import NOTHING_SWEPT
 
@@ -79,14 +89,16 @@ def test_a_lake_without_snapshots_may_have_no_live_file(night: Night) -> None:
     assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
 
 
-def test_a_lake_none_of_whose_commits_names_anything_may_have_no_live_file(night: Night) -> None:
-    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
-    first = {"commit_id": "1", "parents": [], "committed_at": night.as_of, "content_roots": [], "summary": []}
-    published(night, "sales", COMMIT_GRAPH, [first])
-    assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+def test_a_lake_none_of_whose_kept_commits_names_anything_may_have_no_live_file(night: Night) -> None:
+    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "2"}])
     root = {"address": "file:///m", "kind": "metarange", "is_container": True, "must_exist": True}
-    published(night, "sales", COMMIT_GRAPH, [{**first, "content_roots": [root]}])
-    assert not verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+    old = {"commit_id": "1", "parents": [], "committed_at": night.as_of, "content_roots": [root], "summary": []}
+    published(night, "sales", COMMIT_GRAPH, [old, {**old, "commit_id": "2", "parents": ["1"], "content_roots": []}])
+    judged = {"refs": ["main"], "refs_count": 1, "reason": "r"}
+    for state, passed in [("expired", True), ("retained", False)]:
+        rows = [{**judged, "commit_id": "1", "state": state}, {**judged, "commit_id": "2", "state": "retained"}]
+        published(night, "sales", REACHABLE_SNAPSHOTS, rows)
+        assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed == passed
 
 
 def test_what_is_sick_is_told_and_stops_nothing(night: Night) -> None:

@@ -178,6 +178,7 @@ def test_an_unknown_key_is_refused_by_its_path(load: Load, where: tuple[str | in
         (("storages", 0, "gates", "max_delete_bytes"), "10 XB", "storages[0].gates.max_delete_bytes"),
         (("storages", 0, "money"), {"usd_per_gb_month": 0}, "storages[0].money.usd_per_gb_month"),
         (("lakes", 0, "retention", "default"), "sometimes", "lakes[0].retention.default"),
+        (("lakes", 0, "retention", "dangling"), 3, "lakes[0].retention.dangling"),
         (("lakes", 0, "retention", "default"), {"max_age": 30}, "lakes[0].retention.default.max_age"),
         (("lakes", 0, "retention", "default"), {"keep_last": 2**31}, "lakes[0].retention.default.keep_last"),
         (("lakes", 0, "retention", "refs", 0, "keep"), [30], "lakes[0].retention.refs[0].keep"),
@@ -296,6 +297,16 @@ def test_the_first_pattern_that_matches_the_whole_name_wins(load: Load) -> None:
         "release\n": (None, "retention.default"),
         "main": (None, "retention.default"),
     }
+
+
+def test_one_bound_holds_for_reads_of_objects_and_for_answers_of_catalogs_and_servers(load: Load) -> None:
+    unsaid, said = load(("spark", "mode"), "session"), load(("read_timeout",), "90s")
+    for config, seconds in [(unsaid, 300), (said, 90)]:
+        assert config.places().read_seconds == seconds
+        assert {lake.read_seconds for lake in config.lakes} == {seconds}
+    assert unsaid.policy_digest() == said.policy_digest()
+    with pytest.raises(UsageError, match="read_timeout"):
+        load(("read_timeout",), "0s")
 
 
 def test_the_grace_floor_holds_on_both_sides_of_its_edge(load: Load) -> None:
@@ -533,7 +544,7 @@ def test_a_lakefs_location_counts_from_the_folder_of_the_configuration(load: Loa
         ({"endpoint": "localhost:8000"}, "lakes[1].endpoint: write the server's address"),
         ({"endpoint": "http://user:password@localhost:8000"}, "lakes[1].endpoint: an address holds no credentials"),
         ({"repository": "Not A Name"}, "lakes[1].repository"),
-        ({"retention": {"default": "30d"}}, "lakes[1].retention: default and refs count only with `source: configured`"),
+        ({"retention": {"default": "30d"}}, "lakes[1].retention: default, refs and dangling need `source: configured`"),
         ({"retention": {"source": "guessed"}}, "lakes[1].retention.source"),
         ({"retention": {"tags": "maybe"}}, "lakes[1].retention.tags"),
         ({"secret": "x"}, "lakes[1].secret: no such key"),

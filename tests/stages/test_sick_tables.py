@@ -147,6 +147,15 @@ def test_nothing_is_purged_while_anything_is_sick_and_all_of_it_once_all_is_well
     assert nights.leftovers["db.well"] <= {key for key, action in nights.planned[2].items() if action == "purge"}
 
 
+def test_what_waits_to_be_purged_is_told_in_files_and_bytes(nights: Nights) -> None:
+    first, second, third, _ = ({gate.name: gate for gate in header.gates}["sick_tables"] for header in nights.headers)
+    waiting = {key for key, action in nights.planned[2].items() if action == "purge"}
+    assert second.numbers["waiting_files"] == len(waiting)
+    assert second.numbers["waiting_bytes"] == nights.headers[2].totals["purge"].bytes > 0
+    assert f"{len(waiting)} quarantined files" in second.message
+    assert not {"waiting_files"} & (first.numbers.keys() | third.numbers.keys())
+
+
 def test_the_histories_of_what_is_sick_are_not_edited(nights: Nights) -> None:
     assert nights.edited[0] == {"db.well"}
     assert not nights.headers[0].expiry_actions.keys() - {"sales"}

@@ -10,9 +10,11 @@ from __future__ import annotations
 import re
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus
 
 from pydantic import SecretStr
@@ -23,16 +25,18 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchIcebergTableError,
 from pyiceberg.table import Table
 from pyiceberg.typedef import Identifier
 from pyiceberg.utils.config import Config
-from sqlalchemy import select
+from sqlalchemy import Executable, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
+from gc_assets.core.deadline import READ_SECONDS, within
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
 from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
 from gc_assets.lakes.iceberg.still_asked import Removal
 from gc_assets.lakes.protocol import Unread
 
+_Answer = TypeVar("_Answer")
 # What Arrow says of a store that refused or did not answer. Of a key that is missing it says
 # something else.
 _OF_S3 = re.compile(r"AWS Error (?!NO_SUCH_KEY|RESOURCE_NOT_FOUND)")
@@ -70,14 +74,16 @@ class CatalogTable:
     handle: Table
 
 
-def list_tables(lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> Iterator[TablePointer | Unread]:
+def list_tables(
+    lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS
+) -> Iterator[TablePointer | Unread]:
     """Returns every table of every namespace, nested ones too, ordered by name. Views are not
     tables.
 
     Nothing is ever left out: a table that could not be read is named with why. Raises
     `LakeUnreadable` naming the namespace that could not be listed.
     """
-    return Tables(lake, catalog_name, properties).pointers()
+    return Tables(lake, catalog_name, properties, read_seconds).pointers()
 
 
 class Tables:
@@ -85,8 +91,9 @@ class Tables:
     pyiceberg's clients are not made for sharing.
     """
 
-    def __init__(self, lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str]) -> None:
+    def __init__(self, lake: str, catalog_name: str, properties: Mapping[str, SecretStr | str], read_seconds: float = READ_SECONDS) -> None:
         self._lake = lake
+        self._read_seconds = read_seconds
         self._catalog_name = catalog_name
         self._properties = properties
         self._clients = threading.local()
@@ -121,8 +128,7 @@ class Tables:
         wanted = wanted.where(IcebergTables.catalog_name == client.name)
         of_tables = client._iceberg_type_filter()  # pyright: ignore[reportPrivateUsage]  # views stand in the same table
         try:
-            with Session(client.engine) as session:
-                found = session.execute(wanted if of_tables is None else wanted.where(of_tables)).all()
+            found = self._asked("tables", lambda: _rows(client, wanted if of_tables is None else wanted.where(of_tables)))
         except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does
             raise self._unlisted(error) from None
         named = [(f"{namespace}.{name}" if namespace else name, location) for namespace, name, location in found]
@@ -136,7 +142,8 @@ class Tables:
     def identifiers(self) -> list[Identifier]:
         """Returns every table, ordered by name. Raises `LakeUnreadable`."""
         try:
-            return sorted(_identifiers(self._client()))
+            client = self._client()
+            return sorted(self._identifiers(client))
         except LakeUnreadable:
             raise
         except Exception as error:  # noqa: BLE001 - catalogs raise whatever their driver does; it stops the run here
@@ -148,7 +155,8 @@ class Tables:
         """
         name = ".".join(identifier)
         try:
-            table = self._client().load_table(identifier)
+            client = self._client()
+            table = self._asked(name, lambda: client.load_table(identifier))
         except LakeUnreadable:
             raise
         except NoSuchIcebergTableError as error:
@@ -171,7 +179,7 @@ class Tables:
         try:
             client = self._client()
             updates, requirements = (applied_by_server if isinstance(client, RestCatalog) else applied_here)(removal)
-            return client.commit_table(table.handle, requirements, updates).metadata_location
+            return self._asked(table.name, lambda: client.commit_table(table.handle, requirements, updates)).metadata_location
         except CommitFailedException as error:
             raise CommitRejected(self._redacted(str(error))) from None
         except NotImplementedError as error:
@@ -179,6 +187,28 @@ class Tables:
             raise GcError(f"pyiceberg cannot commit to this table: {self._redacted(why)}; expire it with an engine that can") from None
         except Exception as error:  # noqa: BLE001 - as above
             raise GcError(f"the catalog did not confirm the commit: {self._redacted(_named(error))}") from None
+
+    def _asked(self, what: str, ask: Callable[[], _Answer]) -> _Answer:
+        """Asks the catalog. After a call that hung nobody uses its client again."""
+        try:
+            return within(self._read_seconds, what, ask)
+        except TimeoutError:
+            self._clients.catalog = None
+            raise
+
+    def _identifiers(self, catalog: Catalog) -> set[Identifier]:
+        found: set[Identifier] = set()
+        seen: set[Identifier] = set()
+        pending = list(self._asked("namespaces", catalog.list_namespaces))
+        while pending:
+            namespace = pending.pop()
+            if namespace in seen:
+                continue
+            seen.add(namespace)
+            name = ".".join(namespace)
+            found.update(self._asked(name, partial(catalog.list_tables, namespace)))
+            pending.extend(self._asked(name, partial(catalog.list_namespaces, namespace)))
+        return found
 
     def unreadable(self, what: str, finding: str) -> LakeUnreadable:
         return LakeUnreadable(
@@ -197,7 +227,8 @@ class Tables:
             # A database without the catalog's tables is another one than was meant.
             chosen = _IO in (Config().get_catalog_config(self._catalog_name) or {})
             ours = {} if chosen else {_IO: _GUARDED}
-            client = load_catalog(self._catalog_name, **{**ours, **plain, "init_catalog_tables": "false"})
+            asked = {**ours, **plain, "init_catalog_tables": "false"}
+            client = self._asked("catalog", lambda: load_catalog(self._catalog_name, **asked))
             # Asked of the open catalog: a configuration file of pyiceberg's or the server may have
             # set it too.
             mode = client.properties.get("snapshot-loading-mode", "all")
@@ -231,18 +262,9 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _identifiers(catalog: Catalog) -> set[Identifier]:
-    found: set[Identifier] = set()
-    seen: set[Identifier] = set()
-    pending = list(catalog.list_namespaces())
-    while pending:
-        namespace = pending.pop()
-        if namespace in seen:
-            continue
-        seen.add(namespace)
-        found.update(catalog.list_tables(namespace))
-        pending.extend(catalog.list_namespaces(namespace))
-    return found
+def _rows(client: SqlCatalog, wanted: Executable) -> Sequence[Any]:
+    with Session(client.engine) as session:
+        return session.execute(wanted).all()
 
 
 def _redacted(message: str, properties: Mapping[str, SecretStr | str]) -> str:

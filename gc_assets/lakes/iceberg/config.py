@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, SecretStr, model_validator
 
 from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
-from gc_assets.config.rules import RefRule, policy_row, ref_rows
+from gc_assets.config.rules import DanglingRetention, RefRule, policy_row, ref_rows
 from gc_assets.config.values import Age, Count, Duration, Model, above_zero
 from gc_assets.core.units import Cutoff
 
@@ -51,7 +51,7 @@ def _parts(address: str) -> SplitResult | None:
         return None
 
 
-class IcebergRetention(Model):
+class IcebergRetention(DanglingRetention):
     """The tables' own `history.expire.*` and ref settings, with overrides.
 
     A null override leaves the table's setting. The ages and the count replace the table-level

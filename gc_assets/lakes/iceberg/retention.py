@@ -108,13 +108,14 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     reachable: list[dict[str, Any]] = [{} for _ in range(commits.num_rows)]
     expiry: list[dict[str, Any]] = []
     notes: list[str] = []
+    unreached = "the table's max-snapshot-age" if policy.dangling is None else "retention.dangling"
     for table in _tables(refs, commits, columns["table_uuid"], columns["commit_id"]):
         verdicts = _verdicts(table, as_of, policy)
         _keep_regardless(table, verdicts, micros(grace_cutoff))
         reach = refs_reaching(table.forest, _heads(table))
         expiry += _lapsed_refs(table, verdicts)
         for index, row in enumerate(table.rows):
-            state, reason = _state(verdicts, reach[index], index)
+            state, reason = _state(verdicts, reach[index], index, unreached)
             keep = verdicts.keeps.get(index)
             until = int(keep.until) if keep is not None and keep.until < _YEAR_9999 else None
             identity = {"table_uuid": table.uuid, "table_name": columns["table_name"][row]}
@@ -165,6 +166,7 @@ def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verd
     verdicts = _Verdicts({}, {}, {}, set())
     for source, refs in table.registrations:
         limits = TableLimits.of(source.properties, policy, as_of)
+        of_table = " of the table" if policy.dangling is None else ""
         kept_refs: list[tuple[Ref, int, RefLimits, float]] = []
         for ref in refs:
             head = table.head(source, ref)
@@ -193,9 +195,9 @@ def _verdicts(table: _Table, as_of: datetime, policy: IcebergRetention) -> _Verd
                 _mark_ancestry(table.forest, head, on_branches)
         referenced = on_branches.union(head for _, head, _, _ in kept_refs)
         for index, stamp in enumerate(table.stamps):  # step 5
-            if index not in referenced and limits.age.keeps(stamp):
-                reason = f"kept: no kept branch reaches it, and it is within {limits.age.words} of the table"
-                verdicts.keep(index, _Keep(stamp + limits.age.lasts, reason))
+            if index not in referenced and limits.unreached.keeps(stamp):
+                reason = f"kept: no kept branch reaches it, and it is within {limits.unreached.words}{of_table}"
+                verdicts.keep(index, _Keep(stamp + limits.unreached.lasts, reason))
     return verdicts
 
 
@@ -243,7 +245,10 @@ def _keep_regardless(table: _Table, verdicts: _Verdicts, grace_cutoff: int) -> N
                 verdicts.keeps[index] = _Keep(NEVER, f"kept: table {source.table_name} is not collected, {why}")
             verdicts.lapsed.clear()
         elif source.properties.get(WRITABLE) == "false":
-            why = "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); use another engine"
+            why = (
+                "pyiceberg cannot commit to it (format version 3 only over REST, nothing in DynamoDB or BigQuery); "
+                "expire it with an engine that can, such as Spark's expire_snapshots; its files are then collected here"
+            )
             for index in range(len(table.rows)):
                 verdicts.keeps.setdefault(index, _Keep(NEVER, f"kept: {why}"))
             verdicts.lapsed.clear()
@@ -264,12 +269,12 @@ def _heads(table: _Table) -> Mapping[int, Sequence[str]]:
     return heads
 
 
-def _state(verdicts: _Verdicts, reach: Reach, index: int) -> tuple[State, str]:
+def _state(verdicts: _Verdicts, reach: Reach, index: int, rule: str) -> tuple[State, str]:
     keep = verdicts.keeps.get(index)
     if keep is not None:
         return RETAINED, keep.reason
     if not reach.count:
-        return DANGLING, "dangling: no ref reaches it, and it is older than the table's max-snapshot-age"
+        return DANGLING, f"dangling: no ref reaches it, and it is older than {rule}"
     # A kept branch says more than a tag or a lapsed ref.
     words = [verdicts.gone_words[name] for name in reach.names]
     others = f" (and {reach.count - 1:,} other refs)" if reach.count > 1 else ""

@@ -61,9 +61,12 @@ class RefLimits:
 
 @dataclass(frozen=True, slots=True)
 class TableLimits:
-    """A table's retention at one moment. `age` also rules snapshots that no kept ref reaches."""
+    """A table's retention at one moment. `unreached` rules snapshots that no kept ref reaches: the
+    table's own age as in Iceberg, unless the configuration has one for them.
+    """
 
     age: Age
+    unreached: Age
     keep_last: int
     max_ref_age_ms: int
     as_of: datetime
@@ -79,8 +82,11 @@ class TableLimits:
             max_age = _milliseconds(overrides.max_snapshot_age)
         if overrides.max_ref_age is not None:
             max_ref_age = _milliseconds(overrides.max_ref_age)
+        age = _age(DEFAULT_MAX_SNAPSHOT_AGE_MS if max_age is None else max_age, as_of, "max-snapshot-age")
+        dangling = overrides.dangling_cutoff()
         return cls(
-            age=_age(DEFAULT_MAX_SNAPSHOT_AGE_MS if max_age is None else max_age, as_of, "max-snapshot-age"),
+            age=age,
+            unreached=age if dangling is None else _by_moment(dangling, "retention.dangling", as_of),
             keep_last=overrides.min_snapshots_to_keep or keep_last or DEFAULT_MIN_SNAPSHOTS_TO_KEEP,
             max_ref_age_ms=FOREVER_MS if max_ref_age is None else max_ref_age,
             as_of=as_of,
@@ -117,18 +123,19 @@ def _by_cutoff(cutoff: Cutoff, rule: str, ref: Ref, as_of: datetime) -> RefLimit
     """Returns the limits of a ref under a rule. A branch never lapses. A tag lives by the rule's
     age, or always where the rule counts commits.
     """
+    age = _by_moment(cutoff, rule, as_of)
+    by_age = ref.ref_type == "tag" and cutoff.keep_last is None
+    return RefLimits(age if by_age else Age(ALWAYS, NEVER, age.words), age, cutoff.keep_last or DEFAULT_MIN_SNAPSHOTS_TO_KEEP)
+
+
+def _by_moment(cutoff: Cutoff, rule: str, as_of: datetime) -> Age:
     words = f"{rule} ({cutoff.limit})"
-    always = Age(ALWAYS, NEVER, words)
     moment = cutoff.moment(as_of)
     if cutoff.forever:
-        age = always
-    elif moment is None:
-        age = Age(NEVER, 0, words)
-    else:
-        lasts = NEVER if cutoff.max_age is None else cutoff.max_age // timedelta(microseconds=1)
-        age = Age(micros(moment), lasts, words)
-    by_age = ref.ref_type == "tag" and cutoff.keep_last is None
-    return RefLimits(age if by_age else always, age, cutoff.keep_last or DEFAULT_MIN_SNAPSHOTS_TO_KEEP)
+        return Age(ALWAYS, NEVER, words)
+    if moment is None:
+        return Age(NEVER, 0, words)
+    return Age(micros(moment), NEVER if cutoff.max_age is None else cutoff.max_age // timedelta(microseconds=1), words)
 
 
 def _age(milliseconds: int, as_of: datetime, name: str) -> Age:

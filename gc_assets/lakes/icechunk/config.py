@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Literal
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -11,12 +11,22 @@ from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.rules import RefRetention
 from gc_assets.config.values import Model, TagPolicy
+from gc_assets.core.units import Cutoff
+
+# Design 2: what no ref reaches can be brought back for a week. The grace period keeps it where that
+# is longer.
+_DANGLING: Final = Cutoff(max_age=timedelta(days=7))
 
 
 class IcechunkRetention(RefRetention):
-    """How much history an Icechunk repository keeps. Without a `default` it keeps everything."""
+    """How much history an Icechunk repository keeps. Without a `default` it keeps everything that a
+    ref reaches.
+    """
 
     tags: TagPolicy = "keep"
+
+    def dangling_cutoff(self) -> Cutoff:
+        return super().dangling_cutoff() or _DANGLING
 
 
 class IcechunkExpiry(Model):

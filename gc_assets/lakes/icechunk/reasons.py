@@ -47,7 +47,7 @@ class Reasons:
     def lost(self, index: int) -> str:
         """Returns why a snapshot is not kept."""
         if not self._graph.reach[index].count:
-            return "dangling: no ref reaches it, and it is older than retention.default and the grace period"
+            return "dangling: no ref reaches it, and it is older than retention.dangling and the grace period"
         pointer = self._seen_from[index]
         others = f" (and {self._graph.reach[index].count - 1:,} other refs)" if self._graph.reach[index].count > 1 else ""
         if id(pointer) in self._deleted:

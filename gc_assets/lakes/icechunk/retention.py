@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.forest import NO_PARENT
+from gc_assets.core.units import Cutoff
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import Expiration, Pointer, Semantics, expire
 from gc_assets.lakes.icechunk.graph import Graph, micros, moment_micros, read_graph, shared_names
@@ -40,9 +41,8 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     removable = [pointer for pointer in honoured if pointer.ref.ref_name not in ambiguous and _removable(pointer, config)]
     outcome: dict[Semantics, Expiration] = {semantics: expire(graph.history, honoured, removable, semantics) for semantics in _SEMANTICS}
     chosen = outcome[config.expiry.semantics]
-    lake_moment = moment_micros(config.retention.default.as_cutoff().moment(as_of))
     loose = _unreached(graph, honoured) - _let_go(graph, refs)
-    protected = _protected(graph, chosen, loose, micros(grace_cutoff), lake_moment, config)
+    protected = _protected(graph, chosen, loose, micros(grace_cutoff), config.retention.dangling_cutoff(), as_of)
     _refuse_unreadable(refs.lake, graph, protected)
     reasons = Reasons(graph, chosen, config, honoured)
     rows = [_row(graph, chosen, protected, reasons, index) for index in range(len(graph.ids))]
@@ -71,28 +71,26 @@ def _removable(pointer: Pointer, config: IcechunkLakeConfig) -> bool:
     return config.expiry.delete_expired_branches and pointer.ref.ref_name != DEFAULT_BRANCH
 
 
-def _protected(
-    graph: Graph, chosen: Expiration, loose: set[int], grace_cutoff: int, lake_moment: int | None, config: IcechunkLakeConfig
-) -> dict[int, str]:
+def _protected(graph: Graph, chosen: Expiration, loose: set[int], grace_cutoff: int, cutoff: Cutoff, as_of: datetime) -> dict[int, str]:
     """Returns the snapshots that stay although no ref reaches them after expiry, each with its
     reason.
 
-    Only snapshots in `loose` may be kept by the rule for what no ref reaches. A young snapshot
-    stays whole, with its ancestry: a tag made on it tomorrow would otherwise break every later walk
-    of the library.
+    Only snapshots in `loose` may be kept by `cutoff`, the rule for what no ref reaches. A young
+    snapshot stays whole, with its ancestry: a tag made on it tomorrow would otherwise break every
+    later walk of the library.
     """
     protected = dict.fromkeys(graph.history.forest.cyclic, "kept: its parents form a cycle, so its history cannot be told")
-    default = config.retention.default.as_cutoff()
+    moment = moment_micros(cutoff.moment(as_of))
     young: list[tuple[int, str]] = []
     for index, stamp in enumerate(graph.history.stamps):
         if index in chosen.reached:
             continue
         if stamp >= grace_cutoff:
             young.append((index, "kept: younger than the grace period"))
-        elif index in loose and default.forever:
-            young.append((index, "kept: no ref reaches it, and retention.default keeps for ever"))
-        elif index in loose and lake_moment is not None and stamp >= lake_moment:
-            young.append((index, f"kept: no ref reaches it, and it is younger than {default} (retention.default)"))
+        elif index in loose and moment is None:
+            young.append((index, "kept: no ref reaches it, and retention.dangling keeps for ever"))
+        elif index in loose and moment is not None and stamp >= moment:
+            young.append((index, f"kept: no ref reaches it, and it is younger than {cutoff.limit} (retention.dangling)"))
     parent = graph.history.forest.parent
     for index, reason in young:
         protected.setdefault(index, reason)
@@ -224,10 +222,10 @@ def _notes(
         yield f"lake {lake}: a branch and a tag are both named {name!r}; neither is ever deleted"
     if config.expiry.delete_expired_tags and config.retention.tags == "keep":
         yield f"lake {lake}: delete_expired_tags does nothing while retention.tags is `keep`; say `policy` to let tags lapse"
-    if config.retention.default.as_cutoff().forever and (left := len(protected.keys() - now)):
+    if config.retention.dangling_cutoff().forever and (left := len(protected.keys() - now)):
         yield (
-            f"lake {lake}: {left:,} snapshots that no ref reaches are kept, because retention.default keeps for ever; "
-            "give it a max_age to let the leftovers of aborted and reset work go"
+            f"lake {lake}: {left:,} snapshots that no ref reaches are kept, because retention.dangling keeps for ever; "
+            "write a duration to let the leftovers of aborted and reset work go"
         )
     for index, why in graph.unreadable.items():
         yield f"{why} (snapshot {graph.ids[index]}, which nothing needs)"

@@ -28,6 +28,7 @@ from lakefs_sdk.exceptions import ApiException, NotFoundException
 from lakefs_sdk.models.prepare_gc_uncommitted_request import PrepareGCUncommittedRequest
 from pydantic.v1 import ValidationError  # the SDK's models are of pydantic's first generation
 
+from gc_assets.core.deadline import READ_SECONDS, within
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import LakeUnreadable
 
@@ -50,13 +51,14 @@ _WHAT_TO_DO: Final = {
 @dataclass(frozen=True, slots=True)
 class Server:
     """Where a server is and how to sign in; `base_url` ends before `/api/v1`. `pause_seconds` is
-    the first pause before asking again.
+    the first pause before asking again, `read_seconds` the longest wait for an answer.
     """
 
     base_url: str
     access_key_id: str
     secret_access_key: str
     pause_seconds: float = 0.5
+    read_seconds: float = READ_SECONDS
 
     def __repr__(self) -> str:
         return f"Server({self.base_url})"
@@ -274,7 +276,10 @@ class RepositoryClient:
 
     def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
         try:
-            return call()
+            # The SDK's own timeout counts from byte to byte.
+            return within(self._server.read_seconds, what, call)
+        except TimeoutError as error:
+            raise self._unreadable(what, f"{error.strerror}; check that the server runs, then run again") from error
         except ApiException as error:
             hint = _WHAT_TO_DO.get(error.status or 0, "look at the server's log, then run again")
             raise self._unreadable(what, f"HTTP {error.status}: {_message(error)}; {hint}") from None

@@ -28,8 +28,8 @@ class LakeFsRetention(RefRetention):
 
     @model_validator(mode="after")
     def _one_source(self) -> LakeFsRetention:
-        if self.source == "server" and self.model_fields_set & {"default", "refs"}:
-            raise ValueError("default and refs count only with `source: configured`; with `source: server` the server's rules decide")
+        if self.source == "server" and self.model_fields_set & {"default", "refs", "dangling"}:
+            raise ValueError("default, refs and dangling need `source: configured`; with `source: server` the server's rules decide")
         return self
 
 

@@ -133,7 +133,8 @@ class LakeFsLake:
 
     def _server(self) -> Server:
         config = self._config
-        return Server(config.endpoint, config.access_key_id.get_secret_value(), config.secret_access_key.get_secret_value())
+        key, secret = config.access_key_id.get_secret_value(), config.secret_access_key.get_secret_value()
+        return Server(config.endpoint, key, secret, read_seconds=config.read_seconds)
 
     def _refuse_skew(self, repository: Repository) -> None:
         skew = abs(repository.answered_at - Clock().now())

@@ -102,7 +102,7 @@ class _Policy:
         for ref, head in zip(chosen, heads, strict=True):
             yield Start(head, self._cutoff(ref), f"{ref.ref_type} {ref.ref_name}")
         for commit in dangling(graph, heads):
-            yield Start(commit, self._default(), "", dangling=True)
+            yield Start(commit, self._unreached(), "", dangling=True)
 
     def _cutoff(self, ref: Ref) -> Cutoff:
         if not self._server:
@@ -115,11 +115,15 @@ class _Policy:
             return self._retention.default.as_cutoff()
         return _FOREVER if self._default_days is None else Cutoff(max_age=timedelta(days=int(self._default_days)))
 
+    def _unreached(self) -> Cutoff:
+        return self._retention.dangling_cutoff() or self._default()
+
     def words(self, held_by: str) -> str:
         if self._has_no_rules:
             return "the repository has no garbage collection rules, so everything is"
         if not held_by:
-            return f"no branch holds it, and it is within the default retention ({self._default()})"
+            which = "default retention" if self._retention.dangling is None else "retention of what is dangling"
+            return f"no branch holds it, and it is within the {which} ({self._unreached()})"
         return f"it was the head of {held_by} within its retention ({self._cutoff(self._labelled[held_by])})"
 
     def protecting_tags(self) -> Mapping[str | None, str]:

@@ -22,7 +22,7 @@ POTENTIAL_COMMITS = table(
     "lakeFS: commits that may hold objects which the lifecycle rules release and no finished run has handled yet.",
     ("commit_id",),
     column("commit_id", STRING, "Commit id."),
-    column("branches", STRINGS, "Branches that a rule names and that reach it; an empty name stands for all other branches together."),
+    column("branches", STRINGS, "Branches that reach it, the first 100: those that a rule names, then the others."),
     column("last_deleted", TIMESTAMP, "The bound used: the latest over the branches of the minimum; null = from the beginning."),
 )
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
 from tenacity.wait import wait_base
 
+from gc_assets.core.deadline import READ_SECONDS, within
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.nessie.models import (
     Entry,
@@ -70,8 +71,16 @@ class NessieClient:
     connections.
     """
 
-    def __init__(self, lake: str, uri: str, token: SecretStr | None = None, longest_wait: float = LONGEST_WAIT_SECONDS) -> None:
+    def __init__(
+        self,
+        lake: str,
+        uri: str,
+        token: SecretStr | None = None,
+        longest_wait: float = LONGEST_WAIT_SECONDS,
+        read_seconds: float = READ_SECONDS,
+    ) -> None:
         self._lake = lake
+        self._read_seconds = read_seconds
         self._uri = uri.rstrip("/")
         headers = {"Nessie-Client-Spec": "2", "Accept": "application/json"}
         if token is not None:
@@ -159,7 +168,10 @@ class NessieClient:
 
     def _attempt(self, path: str, parameters: Mapping[str, str]) -> bytes:
         try:
-            answer = self._http.get(f"{self._uri}/{path}", params=dict(parameters))
+            # The client's own timeout counts from byte to byte.
+            answer = within(self._read_seconds, path, lambda: self._http.get(f"{self._uri}/{path}", params=dict(parameters)))
+        except TimeoutError as error:
+            raise self._unreadable(path, f"{error.strerror}; see to the server and run again") from error
         except httpx.TransportError as error:
             raise _PassingError(f"no answer ({type(error).__name__}: {error})") from error
         except httpx.InvalidURL as error:

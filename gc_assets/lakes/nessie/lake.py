@@ -113,7 +113,7 @@ class NessieLake:
         return retain(refs, commits, as_of, grace_cutoff, self._config)
 
     def _client(self) -> NessieClient:
-        return NessieClient(self.name, self._config.uri, self._config.token)
+        return NessieClient(self.name, self._config.uri, self._config.token, read_seconds=self._config.read_seconds)
 
 
 def _ref(reference: Reference, no_ancestor: str) -> Ref:

@@ -112,6 +112,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     young = ~reached & ((history.times >= (micros(grace_cutoff) or 0)) | _within_default(history, as_of, config))
     spared = young | _any_of(history, kept_by_formers)
     shown = names.to_pylist()
+    rule = "retention.default" if config.retention.dangling is None else "retention.dangling"
     rows = pa.table(
         {
             "table_uuid": pa.nulls(len(history), pa.string()),
@@ -120,7 +121,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
             "refs": names,
             "refs_count": counts,
             "keep_until": pa.array(_keep_until(history, logs, retained), TIMESTAMP),
-            "reason": _reasons(logs, formers, retained, young, shown),
+            "reason": _reasons(logs, formers, retained, young, shown, rule),
             "table_name": pa.nulls(len(history), pa.string()),
         }
     )
@@ -223,11 +224,11 @@ def _refuse_hidden_entries(lake: str, history: LogForest, operations: Operations
 
 def _within_default(history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Bools:
     """Returns True where the lake's own cut-off keeps a commit that no ref reaches (design 2,
-    dangling).
+    dangling): `retention.dangling`, else `retention.default`.
     """
-    default = config.retention.default.as_cutoff()
-    moment = micros(default.moment(as_of))
-    return np.full(len(history), default.forever) if moment is None else history.times >= moment
+    cutoff = config.retention.dangling_cutoff() or config.retention.default.as_cutoff()
+    moment = micros(cutoff.moment(as_of))
+    return np.full(len(history), cutoff.forever) if moment is None else history.times >= moment
 
 
 def _keep_until(history: LogForest, logs: Sequence[_Log], retained: Bools) -> pa.Array:
@@ -244,13 +245,15 @@ def _keep_until(history: LogForest, logs: Sequence[_Log], retained: Bools) -> pa
     return pa.array(until, mask=otherwise)
 
 
-def _reasons(logs: Sequence[_Log], formers: Sequence[_Former], retained: Bools, young: Bools, shown: Sequence[Sequence[str]]) -> pa.Array:
+def _reasons(
+    logs: Sequence[_Log], formers: Sequence[_Former], retained: Bools, young: Bools, shown: Sequence[Sequence[str]], rule: str
+) -> pa.Array:
     """Returns one sentence for each commit. Where several refs keep a commit, the first by name
-    speaks.
+    speaks. `rule` is the key that decides about commits that no ref reaches.
     """
     texts = [
-        "dangling: no ref reaches it, and it is older than retention.default and the grace period",
-        "kept: no ref reaches it, and it is within retention.default or younger than the grace period",
+        f"dangling: no ref reaches it, and it is older than {rule} and the grace period",
+        f"kept: no ref reaches it, and it is within {rule} or younger than the grace period",
     ]
     said = np.where(young, 1, 0)
     number = {log.ref.ref_name: index for index, log in enumerate(logs)}

@@ -22,6 +22,7 @@ from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, Uploads, repeated, sealed
 from gc_assets.stages.books.accepted import Earlier, last_accepted
+from gc_assets.stages.books.dead_tables import dead_tables
 from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished, used_up
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
@@ -90,13 +91,14 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     doing(f"{orphans.receipt.rows:,} orphan files")
     sick = (*sick_of(live), *orphans.facts(OrphanFilesFacts).sick)
     expiry = _plan_expiry(spark, night, storage_name, refs, sick, run)
-    rows = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, sick, run)
+    rows, withheld = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, sick, run)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
     aliases = planned_by_alias(spark, night, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
     uploads, later = old_uploads(night, storage_name, orphans.facts(OrphanFilesFacts).grace_cutoff, refs, live, sick)
-    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick, aliases, summary(uploads, later))
+    told = summary(uploads, later)
+    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick, aliases, told, _amount_of(withheld))
     aborted = {UPLOADS_SIDE: tuple(put(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
     written = replace(written, side={**written.side, **expiry.side, **aborted})
     header = _earlier_or(night, storage_name, header)
@@ -171,8 +173,8 @@ def _rows(
     expiry: Written,
     sick: tuple[Sick, ...],
     run: Run,
-) -> DataFrame:
-    """Returns the planned keys.
+) -> tuple[DataFrame, DataFrame | None]:
+    """Returns the planned keys, and those that would be purged if nothing were sick (null: none).
 
     Three groups of keys are routed aside: those that wait in quarantine, those that wait for
     another plan's edits, and those whose name was taken meanwhile.
@@ -205,7 +207,7 @@ def _rows(
         F.when(F.col("held_by").isNull() | F.col("edited"), "").otherwise(HELD_SIDE).alias(ROUTE),
     )
     if not state.history(storage_name, DELETION_LOG.name):
-        return fresh
+        return fresh, None
     ledger = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal).drop("rehearsal")
     # Deferred quarantine moves nothing, so the sweep sees what waits there again each night.
     # Another object of the same name is new garbage.
@@ -241,7 +243,8 @@ def _rows(
     # Once that is back, the next night knows what it needs. Nor while a table cannot be read: what
     # it took up meanwhile is not known.
     unknown = bool(sick) or _needs_unread_metadata(spark, night, live)
-    purge = ~is_needed & due & F.col("lake").isNotNull() & F.lit(not unknown)
+    ripe = ~is_needed & due & F.col("lake").isNotNull()
+    purge = ripe & F.lit(not unknown)
     back = judged.select(
         "key",
         F.when(is_needed, RESTORE).otherwise(PURGE).alias("action"),
@@ -263,7 +266,14 @@ def _rows(
         "kind",
         F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
     )
-    return fresh.unionByName(back)
+    return fresh.unionByName(back), judged.filter(ripe) if sick else None
+
+
+def _amount_of(files: DataFrame | None) -> Amount:
+    if files is None:
+        return Amount()
+    (row,) = collect(files.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes")))
+    return Amount(files=row["files"], bytes=row["bytes"])
 
 
 def _needs_unread_metadata(spark: SparkSession, night: Night, live: list[Published]) -> bool:
@@ -302,6 +312,7 @@ def _header(
     sick: tuple[Sick, ...],
     aliases: list[str],
     uploads: Uploads,
+    withheld: Amount,
 ) -> PlanHeader:
     storage, found, counted = night.storage(storage_name), orphans.facts(OrphanFilesFacts), live_count(live, storage_name)
     totals: dict[str, Totals] = {}
@@ -348,7 +359,7 @@ def _header(
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
         expiry_actions=dict(sorted(expiry.facts.items())),
         expiry_digest=f"{expiry.digest:016x}",
-        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, sick, _amount(planned), aliases)),
+        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, sick, _amount(planned), aliases, withheld)),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
         uploads=uploads,
@@ -369,18 +380,20 @@ def _gates(
     sick: tuple[Sick, ...],
     planned: Amount,
     aliases: list[str],
+    withheld: Amount,
 ) -> list[GateResult]:
     found, limits = orphans.facts(OrphanFilesFacts), night.storage(storage_name).gates
     accepted = last_accepted(night, storage_name)
     earlier = Earlier.of(night, accepted) if accepted is not None else None
     samples = found.stopped_samples
+    dead = [str(word) for word in dead_tables(night, storage_name)]
     listed = inventory.facts(StorageInventoryFacts)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
         gates.live_set(live.files, sum(table.receipt.rows for table in refs if live.files or names_files(night, table.receipt.owner))),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.gone(live) if earlier is not None else []),
-        gates.sick_tables(sick, limits.max_sick),
+        gates.sick_tables(sick, limits.max_sick, withheld),
         gates.never_read(sick, storage_name),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
@@ -388,7 +401,7 @@ def _gates(
         gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
         gates.links(found.behind_links_count + len(aliases), [*found.behind_links, *aliases]),
         gates.storages_apart(night.overlapping_storages(storage_name)),
-        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk),
+        gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
         gates.unfinished_apply(unfinished(night.state, storage_name)),
         gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),

@@ -82,14 +82,21 @@ def root_tables(night: Night, lake_name: str, inputs: dict[str, Published]) -> R
 
 
 def names_files(night: Night, lake_name: str) -> bool:
-    """Says whether any commit of the lake's graph points at metadata, or its present state does.
-    Where none does, that nothing is live is a fact.
+    """Says whether any retained commit of the lake points at metadata or shows a content, or its
+    present state does. Where none does, that nothing is live is a fact.
     """
-    graph, refs = night.find(COMMIT_GRAPH, lake_name), night.find(LAKE_REFS, lake_name)
-    if graph is None or refs is None:
+    graph, reachable, refs = (night.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
+    if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
         return True
-    roots = read_parts(night.state.files, graph.paths(), COMMIT_GRAPH.schema, ["content_roots"]).column(0)
-    return bool(refs.paths(PINNED_SIDE)) or bool(pc.sum(pc.list_value_length(roots)).as_py())
+    if night.kind(lake_name).shows_contents:
+        contents = night.find(LIVE_CONTENTS, lake_name)
+        return contents is None or contents.receipt.rows > 0
+    files = night.state.files
+    judged = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state"])
+    commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
+    others = judged.filter(pc.not_equal(judged.column("state"), RETAINED))
+    kept = commits.filter(pc.invert(pc.is_in(_identity(commits, "commit_id"), _identity(others, "commit_id"))))
+    return bool(pc.sum(pc.list_value_length(kept.column("content_roots"))).as_py())
 
 
 def content_roots(tables: RootTables) -> pa.Table:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.kinds import KINDS
+from gc_assets.stages.books.dead_tables import dead_tables
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.mark.live_files import METADATA, SEVERAL
 from gc_assets.stages.night import Night
@@ -176,7 +177,7 @@ def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list
         return Strangers([], {})
     frame = read_paths(spark, night.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, night, storage_name), "key", "left_anti")
-    found = foreign_metadata(frame, storage_name, night.resolver(), night.objects(), known_tables(night))
+    found = foreign_metadata(frame, storage_name, night.resolver(), night.objects(), known_tables(night), dead_tables(night, storage_name))
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["why"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     return Strangers([f"{row['key']}: {row['why']}" for row in rows if row["key"] not in junk], junk)

@@ -7,10 +7,12 @@ Such metadata means that some catalog was not asked. Its live files would look u
 from __future__ import annotations
 
 import re
+import shlex
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -19,6 +21,7 @@ from gc_assets.core.objects import Objects
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.kind import ForeignSign, TableFound
 from gc_assets.lakes.kinds import KINDS
+from gc_assets.stages.books.dead_tables import DeadTable
 from gc_assets.stages.sweep.known_tables import Known
 
 # Formats that no kind here reads. The name alone tells them.
@@ -27,20 +30,27 @@ FOREIGN_DDL: Final = "key string, why string, is_junk boolean"
 
 
 def foreign_metadata(
-    suspects: DataFrame, storage_name: str, resolver: KeyResolver, objects: Objects, known_tables: Mapping[str, Known]
+    suspects: DataFrame,
+    storage_name: str,
+    resolver: KeyResolver,
+    objects: Objects,
+    known_tables: Mapping[str, Known],
+    dead: Sequence[DeadTable] = (),
 ) -> DataFrame:
     """Returns the suspects that are foreign, each with the reason (columns key, why, is_junk). Junk
     are bytes that are no metadata of the kind that their name promises.
 
-    `suspects` has the columns key and is_old, and only names that match `suspect`. `known_tables`
-    maps the uuid of each table of a configured catalog to what the catalogs know of it.
+    `suspects` has the columns key, last_modified and is_old, and only names that match `suspect`.
+    `known_tables` maps the uuid of each table of a configured catalog to what the catalogs know of
+    it. `dead` are tables that people accepted as dead: these are not foreign where they were
+    accepted, unless they were written to since.
 
     Metadata with a newer snapshot than the catalogs know means that the catalog is a copy, or was
     left by its writers. Where the table is in use, only old metadata counts: young metadata may
     belong to a commit that is under way.
     """
-    judge = _Judge(storage_name, resolver, objects, known_tables, signs())
-    return suspects.select("key", "is_old").mapInArrow(judge, FOREIGN_DDL)
+    judge = _Judge(storage_name, resolver, objects, known_tables, signs(), tuple(dead))
+    return suspects.select("key", "last_modified", "is_old").mapInArrow(judge, FOREIGN_DDL)
 
 
 def signs() -> tuple[ForeignSign, ...]:
@@ -63,15 +73,16 @@ class _Judge:
     objects: Objects
     known_tables: Mapping[str, Known]
     signs: tuple[ForeignSign, ...]
+    dead: tuple[DeadTable, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            pairs = zip(batch.column("key").to_pylist(), batch.column("is_old").to_pylist(), strict=True)
-            judged = [(key, *self._why(key, is_old=is_old)) for key, is_old in pairs]
+            columns = (batch.column(name) for name in ("key", "last_modified", "is_old"))
+            judged = [(key, *self._why(key, modified, is_old=is_old)) for key, modified, is_old in zip(*map(_values, columns), strict=True)]
             rows = [{"key": key, "why": why, "is_junk": is_junk} for key, why, is_junk in judged if why]
             yield pa.RecordBatch.from_pylist(rows, pa.schema([("key", pa.string()), ("why", pa.string()), ("is_junk", pa.bool_())]))
 
-    def _why(self, key: str, *, is_old: bool) -> tuple[str | None, bool]:
+    def _why(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
         sign = next(sign for sign in self.signs if re.search(sign.names, key))
         if sign.judge is None:
             return "metadata of a repository or table of another kind", False
@@ -83,17 +94,34 @@ class _Judge:
             return f"{sign.noun} that cannot be read ({error})", False
         except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
             return f"{sign.noun} that cannot be read ({error})", True
-        return (self._table(found, is_old=is_old) if isinstance(found, TableFound) else found), False
+        return (self._table(key, modified, found, is_old=is_old) if isinstance(found, TableFound) else found), False
 
-    def _table(self, found: TableFound, *, is_old: bool) -> str | None:
+    def _table(self, key: str, modified: datetime, found: TableFound, *, is_old: bool) -> str | None:
         known = self.known_tables.get(found.uuid)
         if known is None:
-            return f"table {found.uuid}, which no configured catalog knows"
+            return self._unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found.uuid)
         if found.newest > known.newest and (is_old or not known.in_use):
             return (
                 f"table {found.uuid} with a newer snapshot than its catalog knows: the catalog is a copy or behind, or a commit failed here"
             )
         return None
 
+    def _unknown(self, key: str, written_ms: int, uuid: str) -> str | None:
+        word = next((item for item in self.dead if item.table_uuid == uuid.lower() and key.startswith(item.prefix)), None)
+        if word is None:
+            directory = key.rpartition("/")[0]
+            location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
+            way_out = (
+                f"; if it is dead: gc-assets accept {uuid} {shlex.quote(location)} --by WHO" if directory not in {"", "metadata"} else ""
+            )
+            return f"table {uuid}, which no configured catalog knows{way_out}"
+        if word.ends_before(written_ms):
+            return f"{word}, and it was written to since: add the catalog that knows it to lakes.yaml"
+        return None
+
     def _read(self, key: str) -> bytes:
         return self.objects.read(self.resolver.address(self.storage_name, key))
+
+
+def _values(column: pa.Array) -> list[Any]:
+    return column.to_pylist()

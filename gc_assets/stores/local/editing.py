@@ -17,8 +17,10 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from gc_assets.core.deadline import within
 from gc_assets.core.errors import ObjectChanged
 from gc_assets.stores.local.confined import Entry, Tree
+from gc_assets.stores.local.mounts import may_hang
 from gc_assets.stores.local.objects import NEVER_WAIT, LocalObjects, content_of, etag_of, local_path
 
 _NO_LINKS = os.O_NOFOLLOW | NEVER_WAIT
@@ -30,6 +32,11 @@ class EditableLocalObjects(LocalObjects):
     """`EditableObjects` on local disks."""
 
     def read_with_etag(self, address: str) -> tuple[bytes, str]:
+        if may_hang(local_path(address)):
+            return within(self.read_seconds, address, lambda: self._with_etag(address))
+        return self._with_etag(address)
+
+    def _with_etag(self, address: str) -> tuple[bytes, str]:
         with _place(address) as place, os.fdopen(_opened(place, os.O_RDONLY), "rb") as source:
             etag = etag_of(os.fstat(source.fileno()))
             return content_of(source, address), etag

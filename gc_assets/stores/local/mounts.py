@@ -1,5 +1,6 @@
-"""Finds directories of storages that have two names because of mounts: a bind mount, or a file
-system that is mounted twice. Pure, but for `find_two_names`.
+"""What mounts do to paths: directories of storages that have two names (a bind mount, or a file
+system that is mounted twice), and paths behind which a server may hang. Pure, but for
+`find_two_names` and `may_hang`.
 
 The kernel's own table says which part of which device stands where (`proc_pid_mountinfo(5)`). No
 path tells it, and neither does a device number: a bind mount has that of its source.
@@ -7,6 +8,7 @@ path tells it, and neither does a device number: a bind mount has that of its so
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from gc_assets.core.paths import Location
 from gc_assets.stores.protocol import TwoNames
 
 MOUNTS: Final = Path("/proc/self/mountinfo")
+# File systems of this machine alone. A read of any other may wait for a server.
+_OF_THIS_MACHINE: Final = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"})
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
@@ -51,6 +55,35 @@ def find_two_names(storages: Sequence[tuple[str, str]]) -> list[TwoNames]:
         return []
     roots = {name: Location.parse(location).without_links().root for name, location in storages}
     return [names for names in two_names(parse_mounts(table), roots) if _is_same(names)]
+
+
+def may_hang(path: str) -> bool:
+    """Says whether the file system at an absolute path may wait for another machine. True where
+    nobody can tell. The path is not touched.
+
+    Mounts are read once in each process. What a symbolic link leads to counts as where the link
+    stands.
+    """
+    return next((slow for point, slow in _mounted() if _is_below(path, point)), True)
+
+
+@functools.cache
+def _mounted() -> tuple[tuple[str, bool], ...]:
+    try:
+        return tuple(slow_points(MOUNTS.read_text("utf-8", "surrogateescape")))
+    except OSError:
+        return ()
+
+
+def slow_points(table: str) -> list[tuple[str, bool]]:
+    """Returns the directories of a table of mounts, the deepest first, and of each whether its file
+    system may wait for another machine.
+    """
+    seen: dict[str, bool] = {}
+    for line in table.splitlines():
+        fields, _, super_fields = line.partition(" - ")
+        seen[_plain(fields.split(" ")[4])] = super_fields.split(" ")[0] not in _OF_THIS_MACHINE
+    return sorted(seen.items(), key=lambda item: len(item[0]), reverse=True)
 
 
 def _is_same(names: TwoNames) -> bool:

@@ -11,14 +11,16 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
 from gc_assets.core.bounded import MOST_BYTES
+from gc_assets.core.deadline import READ_SECONDS, within
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import FILE, scheme_of
+from gc_assets.stores.local.mounts import may_hang
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -115,12 +117,20 @@ def is_utf8(name: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
-    """`Objects` on local disks."""
+    """`Objects` on local disks. A read from a mount that may hang is waited for `read_seconds`."""
+
+    read_seconds: float = field(default=READ_SECONDS, kw_only=True)
 
     def read(self, address: str) -> bytes:
         return self.read_identified(address)[0]
 
     def read_identified(self, address: str) -> tuple[bytes, str]:
+        # A thread for each read would cost more than the read of a disk of this machine.
+        if may_hang(local_path(address)):
+            return within(self.read_seconds, address, lambda: self._identified(address))
+        return self._identified(address)
+
+    def _identified(self, address: str) -> tuple[bytes, str]:
         with os.fdopen(os.open(os.fsdecode(_raw(address)), os.O_RDONLY | NEVER_WAIT), "rb") as source:
             etag = etag_of(os.fstat(source.fileno()))
             return content_of(source, address), etag

@@ -121,7 +121,7 @@ LOCAL: Final = StoreKind(
     "file:///data/warehouse/",
     QUARANTINES,
     lambda location, _: LocalStore(location),
-    lambda _: EditableLocalObjects(),
+    lambda places: EditableLocalObjects(read_seconds=places.read_seconds),
     LocalDelivery,
     two_names=find_two_names,
     links=links,

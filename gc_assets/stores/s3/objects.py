@@ -20,6 +20,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.config.s3 import EVERYWHERE, Places, S3Config
 from gc_assets.core.bounded import MOST_BYTES
+from gc_assets.core.deadline import within
 from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
@@ -77,9 +78,12 @@ class S3Objects:
         del address
 
     def size(self, address: str) -> int:
-        with told(address):
-            client, target = self._asked(address, "read")
-            return client.head_object(**target)["ContentLength"]
+        def ask() -> int:
+            with told(address):
+                client, target = self._asked(address, "read")
+                return client.head_object(**target)["ContentLength"]
+
+        return within(self.places.read_seconds, address, ask)
 
     def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
         """Lists as the protocol says, without the collector's own prefix directly below `prefix`.
@@ -96,13 +100,17 @@ class S3Objects:
                     yield prefix + _text(key[start:], prefix), size, datetime.fromisoformat(modified)
 
     def read_with_etag(self, address: str, role: Role = "change") -> tuple[bytes, str]:
-        with told(address):
-            client, target = self._asked(address, role)
-            answer = client.get_object(**target)
-            if answer["ContentLength"] > MOST_BYTES:
-                found = f"expected metadata of at most {MOST_BYTES:,} bytes, found {answer['ContentLength']:,}"
-                raise OSError(errno.EFBIG, found, address)
-            return answer["Body"].read(), identity_of(answer)
+        def ask() -> tuple[bytes, str]:
+            with told(address):
+                client, target = self._asked(address, role)
+                answer = client.get_object(**target)
+                if answer["ContentLength"] > MOST_BYTES:
+                    found = f"expected metadata of at most {MOST_BYTES:,} bytes, found {answer['ContentLength']:,}"
+                    raise OSError(errno.EFBIG, found, address)
+                return answer["Body"].read(), identity_of(answer)
+
+        # A server that sends a byte now and then never meets the timeout of a connection.
+        return within(self.places.read_seconds, address, ask)
 
     def replace(self, address: str, content: bytes, etag: str) -> None:
         """Replaces as the protocol says. The server compares the etag as it writes; size and time

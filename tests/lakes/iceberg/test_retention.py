@@ -108,6 +108,13 @@ def test_step_5_an_unreferenced_snapshot_is_kept_up_to_the_tables_age(days: floa
     assert states(result)["staged"] == expected
 
 
+@pytest.mark.parametrize("days, expected", [(9, "retained"), (9 + MS, "dangling")])
+def test_a_cutoff_for_what_no_ref_reaches_stands_in_for_the_tables_age(days: float, expected: str) -> None:
+    result = retained([*chain(9, 1), commit("staged", "s0", days)], [branch("main", "s1")], policy={"dangling": "9d"})
+    assert states(result) == {"s0": "expired", "s1": "retained", "staged": expected}
+    assert "retention.dangling" in row(result, "staged")["reason"]
+
+
 def test_step_5_snapshots_of_a_lapsed_ref_count_as_unreferenced() -> None:
     refs = [branch("main", "s0"), branch("dev", "d1", max_ref_age_ms=1)]
     result = retained([*chain(1), commit("d0", "s0", 6), commit("d1", "d0", 4)], refs)

@@ -42,7 +42,7 @@ def decide(
         "name": "x",
         "kind": "icechunk",
         "location": "/x",
-        "retention": retention or {"default": {"keep": "2026-01-10"}},
+        "retention": retention or {"default": {"keep": "2026-01-10"}, "dangling": "2026-01-10"},
         "expiry": expiry,
     }
     refs = [Ref(name, "branch", head) for name, head in (branches or {}).items()]
@@ -172,16 +172,27 @@ def test_an_old_dangling_snapshot_is_dangling_and_a_young_one_is_retained_with_i
     assert edits(retention) == {"d": "a"}
 
 
-def test_a_default_that_keeps_for_ever_keeps_dangling_snapshots_and_says_so():
-    commits = [*LINE, *history(("x", "c", 4))]
-    retention = decide(commits, {"main": "e"}, retention={"default": {"keep": "forever"}})
+def test_what_no_ref_reaches_has_a_cutoff_of_its_own_whatever_the_default_keeps():
+    commits = [*LINE, *history(("x", "a", 24), ("y", "a", 25))]  # judged on the first of February
+    for default in ("forever", "1d"):
+        retention = decide(commits, {"main": "e"}, retention={"default": default}, grace_cutoff=day(30))
+        assert in_state(retention, "dangling") == {"x"}, "seven days, where nobody says otherwise"
+        assert "younger than 7d (retention.dangling)" in reason(retention, "y")
+        shorter = decide(commits, {"main": "e"}, retention={"default": default, "dangling": "2d"}, grace_cutoff=day(30))
+        assert in_state(shorter, "dangling") == {"x", "y"}
+    assert in_state(decide(commits, {"main": "e"}, retention={"default": "forever"}, grace_cutoff=day(24)), "dangling") == set()
+
+
+def test_dangling_snapshots_that_are_kept_for_ever_are_told():
+    commits, for_ever = [*LINE, *history(("x", "c", 4))], {"default": "1d", "dangling": "forever"}
+    retention = decide(commits, {"main": "e"}, retention=for_ever)
     assert states(retention)["x"] == "retained"
     assert any("1 snapshots that no ref reaches are kept" in note for note in retention.notes)
-    assert not decide(LINE, {"main": "e"}, retention={"default": {"keep": "forever"}}).notes
+    assert not any("reaches are kept" in note for note in decide(LINE, {"main": "e"}, retention=for_ever).notes)
 
 
-def test_what_a_refs_own_rule_let_go_of_is_not_kept_again_by_the_default():
-    policy = {"default": {"keep": "forever"}, "refs": [{"match": "main", "keep": "2026-01-10"}]}
+def test_what_a_refs_own_rule_let_go_of_is_not_kept_again_as_dangling():
+    policy = {"default": {"keep": "forever"}, "dangling": "forever", "refs": [{"match": "main", "keep": "2026-01-10"}]}
     planned = decide(LINE, {"main": "e"}, retention=policy)
     assert in_state(planned, "expired") == {"b", "c"}
     (edit,) = (ExpiryAction(**row) for row in planned.expiry.to_pylist())

@@ -60,7 +60,7 @@ def cutoffs(tree: RandomTree) -> list[datetime]:
 
 
 def policy(cutoff: datetime, **more: str) -> dict:
-    return {"default": {"keep": cutoff.isoformat()}, **more}
+    return {"default": {"keep": cutoff.isoformat()}, "dangling": cutoff.isoformat(), **more}
 
 
 @pytest.mark.parametrize("monotonic", [True, False])

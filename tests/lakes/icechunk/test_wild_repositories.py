@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import icechunk
@@ -11,7 +11,7 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.lakes.icechunk import entries
-from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.lakes.protocol import Commit, Container, Kind
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, container, in_state, lake_at, retention_of
 
@@ -19,8 +19,9 @@ WILD = Path(__file__).parents[4] / "shared" / "fixtures" / "icechunk-wild"
 V1 = ["expire-repo-v1-by-2.0.5", "split-repo-v1", "test-repo-v1"]
 V2 = ["expire-repo-v2-by-2.0.5", "test-repo-v2"]
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
+EXPIRED = Path(__file__).parents[2] / "data" / "icechunk" / "expire-repo-v1-by-2.0.5"
 
-pytestmark = pytest.mark.skipif(not WILD.is_dir(), reason=f"this clone has no recorded repositories at {WILD}")
+needs_wild = pytest.mark.skipif(not WILD.is_dir(), reason=f"this clone has no recorded repositories at {WILD}")
 
 
 @pytest.fixture
@@ -32,6 +33,7 @@ def repository(path: Path) -> icechunk.Repository:
     return icechunk.Repository.open(icechunk.local_filesystem_storage(str(path)))
 
 
+@needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
 def test_refs_and_ancestries_are_those_that_the_library_lists(wild: Path):
     lake, repo = lake_at(wild), repository(wild)
@@ -48,6 +50,7 @@ def test_refs_and_ancestries_are_those_that_the_library_lists(wild: Path):
         assert ours is None
 
 
+@needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
 def test_every_live_snapshot_decodes_to_the_manifests_and_as_many_references_as_the_library_counts(wild: Path):
     lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
@@ -66,6 +69,7 @@ def test_every_live_snapshot_decodes_to_the_manifests_and_as_many_references_as_
                 assert chunk["kind"] == Kind.VIRTUAL_CHUNK or objects.size(chunk["address"]) > 0
 
 
+@needs_wild
 @pytest.mark.parametrize("wild", ["test-repo-v1"], indirect=True)
 def test_virtual_locations_are_those_that_the_library_lists(wild: Path):
     lake, repo, objects = lake_at(wild), repository(wild), LocalObjects()
@@ -82,6 +86,7 @@ def test_virtual_locations_are_those_that_the_library_lists(wild: Path):
     assert found == expected
 
 
+@needs_wild
 @pytest.mark.parametrize("wild", V1, indirect=True)
 def test_dangling_is_what_the_librarys_collector_would_delete(wild: Path):
     retention = retention_of(lake_at(wild, {"default": {"keep": "2100-01-01"}, "refs": [{"match": ".*", "keep": "forever"}]}), NOW)
@@ -89,7 +94,31 @@ def test_dangling_is_what_the_librarys_collector_would_delete(wild: Path):
     assert len(in_state(retention, "dangling")) == summary.snapshots_deleted
 
 
+@needs_wild
 @pytest.mark.parametrize("wild", V2, indirect=True)
 def test_a_repository_of_spec_version_2_is_refused(wild: Path):
     with pytest.raises(LakeUnreadable, match="spec version 2"):
         lake_at(wild).freeze(NOW)
+
+
+@pytest.mark.parametrize("default", ["forever", "1d"])
+def test_what_the_librarys_expiry_left_goes_when_it_is_older_than_a_week(default: str):
+    """Its manifests are gone, so that nobody can read it: kept for ever, it refused every plan for its lost files."""
+    lake, objects = lake_at(EXPIRED, {"default": default, "refs": [{"match": ".*", "keep": "forever"}]}), LocalObjects()
+    refs = lake.freeze(NOW)
+    commits = {commit.commit_id: commit for commit in commits_of(lake, refs)}
+    left = {id for id, commit in commits.items() if not all(map(objects_exist, manifests_of(objects, commit)))}
+    retention = retention_of(lake, max(commits[id].committed_at for id in left) + timedelta(days=7, microseconds=1))
+    assert left
+    assert left <= in_state(retention, "dangling")
+    week = max(commits[id].committed_at for id in left) + timedelta(days=7)
+    assert left & in_state(retention_of(lake, week), "retained"), "a week, to the microsecond"
+
+
+def manifests_of(objects: LocalObjects, commit: Commit) -> list[str]:
+    root = container(commit.content_roots[0])
+    return [row["address"] for row in entries.decode(root, objects.read(root.address)).to_pylist() if row["kind"] == Kind.CHUNK_MANIFEST]
+
+
+def objects_exist(address: str) -> bool:
+    return Path(address.removeprefix("file://")).exists()

@@ -186,6 +186,13 @@ def test_a_young_commit_that_nobody_reaches_is_kept_for_the_grace_period(builder
     assert judged(lake[0], NOW - timedelta(days=1))["lost"] == "dangling"
 
 
+@pytest.mark.parametrize("dangling, expected", [("9d", "dangling"), ("11d", "retained")])
+def test_what_no_ref_reaches_can_have_a_cutoff_of_its_own(builder: Builder, dangling: str, expected: str) -> None:
+    builder.commit("lost", ["first"], 10, {})
+    with served(builder.repository, {"source": "configured", "default": "30d", "dangling": dangling}) as (lake, _):
+        assert judged(lake)["lost"] == expected
+
+
 def test_the_configuration_can_decide_instead_of_the_server(builder: Builder) -> None:
     for name, parent, days in [("a", "first", 30), ("b", "a", 12), ("c", "b", 3)]:
         builder.commit(name, [parent], days, {})

@@ -121,3 +121,10 @@ def test_a_ref_is_missed_by_the_first_night_that_does_not_see_it_where_it_was() 
 def test_nights_that_see_the_same_miss_nothing() -> None:
     same: Sequence[dict[str, str]] = [{"main": "1"}] * 3
     assert looks(*same) == []
+
+
+def test_what_no_ref_reaches_can_have_a_cutoff_of_its_own() -> None:
+    assert shown(retained()) == {"b4", "a3"}
+    assert shown(retained(dangling=day(6).isoformat())) == {"b4", "a3", "a1", "b2", "c6"}
+    assert shown(retained(default="forever", dangling=day(7).isoformat())) == shown(retained(default="forever")) - {"c5", "c6"}
+    assert "retention.dangling" in reasons(retained(dangling="1d"))["6"]

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
+from gc_assets.stages.books.dead_tables import accept
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -130,3 +131,20 @@ def test_a_catalog_that_is_behind_its_own_storage_is_refused(spark: SparkSession
     house.lakes = [iceberg.config("sales"), moved.config("moved")]
     house.now = days_ago(-1)
     assert house.failed_gates(house.plan()) == set()
+
+
+def test_a_table_that_was_made_again_at_its_place_goes_once_a_person_accepts_that_the_old_one_is_dead(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    house, iceberg, _ = small(spark, tmp_path)
+    dead = {house.key(path) for path in (house.warehouse / "db" / "t").rglob("*") if path.is_file()}
+    uuid = str(iceberg.catalog.load_table("db.t").metadata.table_uuid)
+    iceberg.catalog.drop_table("db.t")
+    iceberg.table("db.t", days_ago(20)).append(days_ago(19))
+    house.settings = {"gates": {"max_delete_share": 1.0}}
+    accept(house.config, house.clock, uuid, f"file://{house.warehouse}/db/t/", "ada", "dropped in spring")
+    header = house.plan()
+    assert header.failed_gates == []
+    gate = next(gate for gate in header.gates if gate.name == "foreign_metadata")
+    assert f"table {uuid} below db/t/, dead by the word of ada" in gate.message
+    assert house.keys("deletion_plan") == dead

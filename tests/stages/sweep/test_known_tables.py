@@ -11,6 +11,7 @@ import pytest
 
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.protocol import Commit, ContentRoot, Kind
+from gc_assets.stages.books.dead_tables import DeadTable
 from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.sweep.foreign_metadata import _Judge, signs
 from gc_assets.stages.sweep.known_tables import Known, newest_puts
@@ -69,5 +70,33 @@ def test_a_table_that_a_branch_shows_is_as_new_as_the_server() -> None:
 def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: Known, is_old: bool, foreign: bool) -> None:
     (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10)}]}))
     judge = _Judge("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, signs())
-    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "is_old": [is_old]})
+    rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old]})
     assert [batch.num_rows for batch in judge(iter([rows]))] == [int(foreign)]
+
+
+@pytest.mark.parametrize(
+    "uuid, prefix, newest, modified, said",
+    [
+        ("A", "db/t/", 10, 10, None),
+        ("A", "db/t/", 21, 10, "written to since"),
+        ("A", "db/t/", 10, 21, "written to since"),
+        ("A", "db/t/", 2**50, 10, "written to since"),  # no date of the calendar
+        ("B", "db/t/", 10, 10, "no configured catalog knows"),
+        ("A", "db/other/", 10, 10, "no configured catalog knows"),
+        ("A", "db/t/metadata/x/", 10, 10, "no configured catalog knows"),
+    ],
+)
+def test_a_table_that_was_accepted_as_dead_is_not_foreign_there_until_it_is_written_to(
+    tmp_path: Path, uuid: str, prefix: str, newest: int, modified: int, said: str | None
+) -> None:
+    metadata = tmp_path / "db/t/metadata/1.metadata.json"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(newest)}]}))
+    word = DeadTable(table_uuid=uuid.lower(), prefix=prefix, by="ada", at=START + timedelta(minutes=20))
+    judge = _Judge("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, signs(), (word,))
+    rows = {"key": ["db/t/metadata/1.metadata.json"], "last_modified": [START + timedelta(minutes=modified)], "is_old": [True]}
+    found = [row["why"] for batch in judge(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
+    assert len(found) == (said is not None)
+    assert all((said or "") in why for why in found)
+    if said == "no configured catalog knows":
+        assert found[0].endswith(f"if it is dead: gc-assets accept A file://{tmp_path}/db/t/ --by WHO")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gc_assets.stores.local.mounts import find_two_names, parse_mounts, two_names
+from gc_assets.stores.local import mounts
+from gc_assets.stores.local.editing import EditableLocalObjects
+from gc_assets.stores.local.mounts import find_two_names, parse_mounts, slow_points, two_names
 
 ROOT = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw"
 TMPFS = "25 27 0:23 / /data/tmp rw - tmpfs tmpfs rw"
@@ -94,3 +98,44 @@ def test_a_real_bind_mount_is_found_and_a_hidden_one_is_none(bound: Path) -> Non
         assert find_two_names(storages) == []
     finally:
         subprocess.run(["umount", bound / "b"], check=True)
+
+
+def test_file_systems_of_other_machines_may_hang_and_those_of_this_one_do_not() -> None:
+    table = "\n".join(
+        [
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw",
+            "23 22 0:40 / /data rw - nfs4 host:/export rw",
+            "24 23 0:41 / /data/fast rw - tmpfs tmpfs rw",
+            "25 22 0:42 / /mnt/s3\\040here rw - fuse.s3fs s3fs rw",
+        ]
+    )
+    found = slow_points(table)
+    assert found == [("/mnt/s3 here", True), ("/data/fast", False), ("/data", True), ("", False)]
+
+
+@pytest.fixture
+def hung(tmp_path: Path) -> Iterator[Path]:
+    """A mount whose server is there and never says a word, as that of a dead NFS server."""
+    point = tmp_path / "hung"
+    point.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError:
+        pytest.skip("this machine has no /dev/fuse that we may open")
+    if libc.mount(b"hung", os.fsencode(point), b"fuse", 0, f"fd={server},rootmode=40000,user_id=0,group_id=0".encode()):
+        os.close(server)
+        pytest.skip("only root may mount")
+    mounts._mounted.cache_clear()
+    yield point
+    libc.umount2(os.fsencode(point), 2)  # MNT_DETACH
+    os.close(server)
+    mounts._mounted.cache_clear()
+
+
+@pytest.mark.parametrize("read", ["read", "read_with_etag"])
+def test_a_read_from_a_mount_that_hangs_ends_with_an_error_that_names_the_object(hung: Path, read: str) -> None:
+    objects = EditableLocalObjects(read_seconds=0.3)
+    with pytest.raises(TimeoutError, match=r"no whole answer within 0\.3 s .*/hung/manifest"):
+        getattr(objects, read)(f"file://{hung}/manifest")
+    assert not mounts.may_hang(str(hung.parent)), "a disk of this machine is read without a thread"

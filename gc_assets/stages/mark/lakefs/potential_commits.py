@@ -39,6 +39,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EDGES, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS, STRINGS, TIMESTAMP
 
 RANGES_SIDE: Final = "_ranges"
+_FIRST: Final = "\0"
 # What is known of each range from the commits that hold it. `classes` are the branches that a rule
 # names, and `OTHERS`.
 RANGES: Final = pa.schema(
@@ -122,7 +123,7 @@ class _Classify:
             state = states.column("state").take(pc.index_in(ids, states.column("commit_id")))
             retained = pc.equal(state, RETAINED).to_numpy()
             classes, reach = self._classes(graph, retained)
-            potential, rows = self._potential(commits, classes, reach)
+            potential, rows = self._potential(commits, classes, reach, self._branches(graph))
             ranges = self._ranges(commits, classes, reach, retained, potential)
             written = write_rows(rows, POTENTIAL_COMMITS, self.run, self.files)
             parts = [*written.parts, *put(ranges, self.run, self.files, RANGES_SIDE)]
@@ -142,7 +143,19 @@ class _Classify:
         reach[retained & ~reach.any(axis=1), names.index(OTHERS)] = True
         return names, reach
 
-    def _potential(self, commits: pa.Table, classes: list[str], reach: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], pa.Table]:
+    def _branches(self, graph: CommitGraph) -> pa.Array:
+        """Returns for each commit the names of the branches that reach it, the first 100: those that
+        a rule names, then the others.
+        """
+        branches = [ref for ref in self.refs if ref.ref_type == "branch" and ref.head_commit_id is not None]
+        # No name begins with the mark, so that what it marks sorts first.
+        marked = {name: _FIRST if class_of(self.rules, name) != OTHERS else "" for name in (ref.ref_name for ref in branches)}
+        names = graph.reaching_refs({marked[ref.ref_name] + ref.ref_name: ref.head_commit_id or "" for ref in branches})[0].combine_chunks()
+        return pa.ListArray.from_arrays(names.offsets, pc.replace_substring(names.values, _FIRST, ""))
+
+    def _potential(
+        self, commits: pa.Table, classes: list[str], reach: NDArray[np.bool_], branches: pa.Array
+    ) -> tuple[NDArray[np.bool_], pa.Table]:
         sets, which = np.unique(reach, axis=0, return_inverse=True)
         which = which.reshape(-1)
         named = [[name for name, is_in in zip(classes, row, strict=True) if is_in] for row in sets.tolist()]
@@ -156,7 +169,7 @@ class _Classify:
         potential = spoken[which] & ((times > limits[which]) | unseen | from_the_beginning[which])
         columns = [
             commits.column("commit_id").filter(pa.array(potential)),
-            pa.array(named, STRINGS).take(pa.array(which[potential])),
+            branches.filter(pa.array(potential)),
             pa.array([None if bound in {None, BEGINNING} else bound for bound in bounds], TIMESTAMP).take(pa.array(which[potential])),
         ]
         return potential, pa.table(columns, schema=POTENTIAL_COMMITS.schema)

@@ -1,0 +1,71 @@
+"""Whose word makes a table dead, where, and for how long."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GcError, StateError, UsageError
+from gc_assets.stages.books.dead_tables import accept, dead_tables
+from gc_assets.stages.night import Night
+from tests.records import night_at
+
+UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"
+
+
+def counting(night: Night, clock: Clock) -> list[tuple[str, str]]:
+    tonight = Night.of(night.config, clock, clock.today())
+    return [(word.prefix, word.by) for word in dead_tables(tonight, night.config.storages[0].name)]
+
+
+def place(night: Night, below: str) -> str:
+    return f"{night.config.storages[0].location.rstrip('/')}/{below}"
+
+
+def test_the_last_word_about_a_table_and_a_place_counts_and_all_stay_on_record(tmp_path: Path) -> None:
+    night = night_at(tmp_path)
+    accept(night.config, Clock(), UUID.upper(), place(night, "db/t"), "ada", "dropped in spring")
+    accept(night.config, Clock(), UUID, place(night, "db/u/"), "bob")
+    assert counting(night, Clock()) == [("db/t/", "ada"), ("db/u/", "bob")]
+    storage, record = accept(night.config, Clock(), UUID, place(night, "db/t/"), "bob", withdraw=True)
+    assert counting(night, Clock()) == [("db/u/", "bob")]
+    text = night.state.files.read(f"{storage}/dead_tables.json").decode()
+    assert (text.count(UUID), "dropped in spring" in text, record.said) == (3, True, "withdrawn")
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
+def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: timedelta) -> None:
+    night, rehearsed = night_at(tmp_path), Clock(datetime.now(UTC) + ahead)
+    accept(night.config, rehearsed, UUID, place(night, "db/t/"), "ada")
+    assert counting(night, rehearsed) == [("db/t/", "ada")]
+    assert counting(night, Clock()) == []
+
+
+@pytest.mark.parametrize(
+    "uuid, below, by, withdraw, said",
+    [
+        ("orders", "db/t/", "ada", False, "no table uuid"),
+        (UUID, "", "ada", False, "no directory within a configured storage"),
+        (UUID, "../db/", "ada", False, r"\.\."),
+        (UUID, "db/t/", " ", False, "--by WHO"),
+        (UUID, "db/t/", "ada", True, "nothing to withdraw"),
+    ],
+)
+def test_a_word_names_one_uuid_one_place_and_who_says_it(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, said: str) -> None:
+    night = night_at(tmp_path)
+    with pytest.raises(GcError, match=said):
+        accept(night.config, Clock(), uuid, place(night, below), by, withdraw=withdraw)
+    with pytest.raises(UsageError, match="no directory within"):
+        accept(night.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
+    assert counting(night, Clock()) == []
+
+
+def test_a_damaged_record_stops_the_night_by_name(tmp_path: Path) -> None:
+    night = night_at(tmp_path)
+    storage, _ = accept(night.config, Clock(), UUID, place(night, "db/t/"), "ada")
+    night.state.files.replace(f"{storage}/dead_tables.json", b"[{")
+    with pytest.raises(StateError, match=r"dead_tables\.json is damaged"):
+        counting(night, Clock())

@@ -1,0 +1,61 @@
+"""Lakes that hold nothing yet, or nothing any more, through a whole night: that nothing is to be kept is then a fact."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import icechunk
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.assets import checks
+from gc_assets.state.schemas import LIVE_FILES
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.lakefs.builder import RepositoryBuilder
+from tests.lakes.lakefs.fake_server import FakeServer
+from tests.lakes.lakefs.support import config_of
+from tests.lakes.nessie.builder import NessieBuilder
+from tests.lakes.nessie.server import Server
+from tests.stages.lakehouse import Lakehouse, outcomes
+
+pytestmark = pytest.mark.spark
+
+START = datetime.now(UTC) + timedelta(days=30)
+
+
+def aged(path: Path, days: float) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"x")
+    at = (START - timedelta(days=days)).timestamp()
+    os.utime(path, (at, at))
+    return path
+
+
+def test_lakes_of_every_kind_without_content_have_a_night_a_plan_and_an_apply(
+    spark: SparkSession, nessie_server: Server, tmp_path: Path
+) -> None:
+    nessie_server.reset()
+    house = Lakehouse(spark, tmp_path, now=START)
+    sales, shop = LakeBuilder(tmp_path), NessieBuilder(nessie_server.uri, house.warehouse)
+    sales.catalog.create_namespace("db")
+    shop.create_empty("dev")
+    icechunk.Repository.create(icechunk.local_filesystem_storage(str(house.warehouse / "weather")))
+    emptied = RepositoryBuilder(house.warehouse, START - timedelta(days=60))
+    emptied.rules(10)
+    emptied.commit("main", a=b"1")
+    emptied.now = START - timedelta(days=40)
+    emptied.delete("main", "a")
+    emptied.commit("main")
+    gone = {f"ml-data/{key}" for key in emptied.files()}
+    with FakeServer(emptied.repository).running() as url:
+        house.lakes = [sales.config(), shop.config(), house.weather(), config_of(url, "ml-data", location=f"file://{emptied.namespace}/")]
+        left = aged(house.warehouse / "weather" / "chunks" / ("0" * 20), 20)
+        header = house.plan()
+        assert header.failed_gates == []
+        assert house.keys("deletion_plan") == {*gone, house.key(left)}
+        assert header.live_by_lake.keys() == {"weather"}
+        night = house.tonight()
+        assert all(checks.LIVE_WHILE_REFS.judge(night, night.table(LIVE_FILES, lake.name)).passed for lake in house.lakes)
+        assert outcomes(house.carry_out(header)) == {"done"}
