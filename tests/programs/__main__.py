@@ -1,4 +1,5 @@
-"""`python -m tests.programs --programs 300 --seed 7`: plays random programs over a store that lies, and over the pure functions of each kind.
+"""`python -m tests.programs --programs 300 --histories 10000 --seed 7`: random programs over a store that lies, and random histories of
+each kind of lake through its pure functions.
 
 The same seed plays the same programs. The exit code is 1 where a promise broke, and what was played is printed.
 """
@@ -16,7 +17,12 @@ from pathlib import Path
 
 from gc_assets.resources.spark import SparkRuntime
 from tests.conftest import TEST_CONF
-from tests.programs.nights import play
+from tests.programs import nights, pure
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def over_nights(programs: int, first: int, beside: int, days: int) -> int:
@@ -26,26 +32,43 @@ def over_nights(programs: int, first: int, beside: int, days: int) -> int:
     for seed in range(first, first + programs, beside):
         root = Path(tempfile.mkdtemp(prefix="programs-"))
         try:
-            events += play(spark, root, range(seed, min(seed + beside, first + programs)), days)
+            events += nights.play(spark, root, range(seed, min(seed + beside, first + programs)), days)
         except AssertionError as error:
             breaches += 1
-            print(f"BREACH {error}", flush=True)
+            say(f"BREACH {error}")
         finally:
             shutil.rmtree(root, ignore_errors=True)
-        print(f"{time.monotonic() - began:7.0f} s: {', '.join(f'{count:,} {name}' for name, count in sorted(events.items()))}", flush=True)
+        say(f"{time.monotonic() - began:.0f} s: {', '.join(f'{count:,} {name}' for name, count in sorted(events.items()))}")
     spark.stop()
+    return breaches
+
+
+def over_histories(histories: int, first: int) -> int:
+    """Tries histories of each kind, and returns how many kinds broke a promise."""
+    breaches = 0
+    for kind in pure.PROGRAMS:
+        began = time.monotonic()
+        try:
+            tried = pure.play(kind, histories, first)
+            say(f"{kind}: {tried:,} histories in {time.monotonic() - began:.0f} s")
+        except AssertionError as error:
+            breaches += 1
+            say("\n".join((f"BREACH {kind}: {error}", *getattr(error, "__notes__", ()))))
     return breaches
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.programs", description=__doc__)
     parser.add_argument("--programs", type=int, default=300, help="programs over whole nights")
-    parser.add_argument("--beside", type=int, default=5, help="how many of them share a house")
+    parser.add_argument("--histories", type=int, default=10_000, help="histories of each kind through each test of its pure functions")
+    parser.add_argument("--beside", type=int, default=10, help="how many of them share a house")
     parser.add_argument("--days", type=int, default=3, help="days that each house lives")
     parser.add_argument("--seed", type=int, default=0, help="the first program; the next ones have the next numbers")
     asked = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.getcwd()
-    return 1 if over_nights(asked.programs, asked.seed, asked.beside, asked.days) else 0
+    os.environ["PYTHONPATH"] = str(Path.cwd())
+    breaches = over_histories(asked.histories, asked.seed) if asked.histories else 0
+    breaches += over_nights(asked.programs, asked.seed, asked.beside, asked.days) if asked.programs else 0
+    return 1 if breaches else 0
 
 
 sys.exit(main())

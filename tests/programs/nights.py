@@ -1,8 +1,8 @@
 """Programs over whole nights: real stages on a real disk, over a store that lies.
 
-A seed draws a program: its writers commit, share files, branch, drop and go back. Programs that are played beside each other share two lakes
-and one storage, where nights plan, people approve and restore, time passes, and the store lies. A program knows what it wrote, so what
-retained commits need is known without asking the collector. A breach is an `AssertionError` that names the promise and all that was played.
+A seed draws a program: its writers commit, share files, branch, drop and go back. Programs that are played beside each other share two
+lakes and one storage, where nights plan, people approve and restore, time passes, and the store lies. A program knows what it wrote, so
+what retained commits need is known without asking the collector. A breach is an `AssertionError` with the promise and all that was played.
 
 What is taken for granted, as `docs/safety.md` does: a writer commits within the grace period, takes up only what is still needed, and goes
 back only to what was not purged.
@@ -246,9 +246,9 @@ class Writers:
             self.write(*self.fresh(lake))
 
     def go_back(self, lake: str, branch: str) -> None:
-        """Points a branch at any commit that can still be had, in quarantine or not. A writer that remembers a commit writes its manifest again."""
+        """Points a branch at a commit that can still be had, in quarantine or not. Its manifest is written again where it is away."""
         own = [commit for commit in self.played.commits.values() if commit.lake == lake and commit.name.startswith(f"p{self.seed}-")]
-        held = [commit for commit in own if not self.played.purged(commit.needs)]
+        held = [commit for commit in own if not self.played.purged(commit.needs) and has_room(commit.needs)]
         away = [commit for commit in held if not stands(commit.needs)]
         commit = self.chance.choice(away or held)
         path = self.played.manifest(commit)
@@ -290,6 +290,11 @@ def stands(needs: Needs) -> bool:
     return all(path.exists() and path.read_bytes() == content for path, content in needs.items())
 
 
+def has_room(needs: Needs) -> bool:
+    """Says whether none of the names is another object's by now."""
+    return all(stands({path: content}) or not path.exists() for path, content in needs.items())
+
+
 def _last_line(error: BaseException) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1].strip()[:200] if lines else ''}"
@@ -307,7 +312,10 @@ def over_a_lying_store(lies: Callable[[], Lies]) -> Iterator[None]:
 
 
 def play(spark: SparkSession, root: Path, seeds: Sequence[int], days: int = 3) -> Counter[str]:
-    """Plays the programs of these seeds beside each other, and returns what happened how often. Raises `AssertionError` where a promise breaks."""
+    """Plays the programs of these seeds beside each other, and returns what happened how often.
+
+    Raises `AssertionError` where a promise breaks.
+    """
     told = f"programs {seeds[0]} to {seeds[-1]}"
     chance = random.Random(told)
     house = Lakehouse(spark, root, settings={**SETTINGS, "quarantine": chance.choice(("trash", "trash", "deferred"))})
@@ -346,8 +354,8 @@ def _pass_a_day(played: Played, writers: Sequence[Writers]) -> None:
     played.night(told())
     played.nothing_is_lost()
     for header in played.unfinished()[-2:]:
-        if chance.random() < 0.3:
-            writes(1)
+        if chance.random() < 0.6:
+            writes(2)
         if chance.random() < 0.9:
             played.apply(header, told())
             played.nothing_is_lost()

@@ -1,7 +1,7 @@
 """A fake: faults over a real store. What is listed, moved and read is real, and only the answers lie.
 
-Each lie is one that real stores tell (`LIES`). Whether it is told is drawn from the seed, the verb and the object, never from the order of the
-calls, so that threads and executors cannot change a run. An object that is asked for again under the same seed gets the same lie.
+Each lie is one that real stores tell (`LIES`). Whether it is told is drawn from the seed, the verb and the object, never from the order of
+calls, so threads and executors change nothing. An object that is asked for again under the same seed gets the same lie.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ from gc_assets.stores.protocol import (
 )
 
 Lie = Literal[
-    "late", "twice", "page again", "listing fails", "refs fail", "coarse", "skew", "key lost", "key fails", "act lost", "act fails", "lease"
+    "late",
+    "twice",
+    "page again",
+    "listing fails",
+    "refs fail",
+    "coarse",
+    "skew",
+    "key lost",
+    "key fails",
+    "act lost",
+    "act fails",
+    "lease",
 ]
 # The lies, and of how many answers each one spoils one, where it is told at all.
 LIES: Final[dict[Lie, int]] = {
