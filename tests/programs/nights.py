@@ -140,9 +140,8 @@ class Played:
         for phase in (RESTORE, QUARANTINE, PURGE):
             self.events[f"files of a {phase}"] += done[phase]
         if self.moves and not any(row["outcome"] == FAILED for row in rows):
-            said = {row["key"] for row in rows if (row["phase"], row["outcome"]) == (QUARANTINE, DONE)}
-            held = self.house.trash(header)
-            self.promise("what a log calls quarantined lies in the trash of its plan", said == held, said ^ held)
+            ledger, held = self.ledger(header.plan_id), self.house.trash(header)
+            self.promise("what the ledger calls quarantined lies in the trash of its plan", set(ledger) == held, set(ledger) ^ held)
 
     def restore(self, header: PlanHeader, told: frozenset[Lie]) -> None:
         self.lie(told)
@@ -164,6 +163,11 @@ class Played:
 
     def promise(self, words: str, holds: bool, found: object) -> None:
         assert holds, "\n".join((f"{self.lies.seed}: {words}: {found}", *(f"  {event}" for event in self.story)))
+
+    def ledger(self, plan_id: str | None = None) -> Counter[str]:
+        """The keys that the ledger calls quarantined, by one plan or by any."""
+        rows = quarantined(self.house.tonight().state, STORAGE).to_pylist()
+        return Counter(row["key"] for row in rows if plan_id in {None, row["source_plan_id"]})
 
     def in_trash(self) -> list[tuple[str, str, Path]]:
         """What lies in the trash: plan id, key, place."""
@@ -192,9 +196,8 @@ class Played:
         away = [self.house.key(path) for path, content in self.needed().items() if not stands({path: content})]
         self.promise("what is needed again comes back", not away, away)
         if self.moves:
-            rows = quarantined(self.house.tonight().state, STORAGE).to_pylist()
-            ledger = Counter((row["source_plan_id"], row["key"]) for row in rows)
-            trash = Counter((plan_id, key) for plan_id, key, _ in self.in_trash())
+            trash = Counter(key for _, key, _ in self.in_trash())
+            ledger = self.ledger()
             self.promise("what the ledger calls quarantined is what lies in the trash", ledger == trash, (ledger - trash, trash - ledger))
 
 
