@@ -252,8 +252,9 @@ class Writers:
         """Points a branch at a commit that can still be had, in quarantine or not. Its manifest is written again where it is away."""
         own = [commit for commit in self.played.commits.values() if commit.lake == lake and commit.name.startswith(f"p{self.seed}-")]
         held = [commit for commit in own if not self.played.purged(commit.needs) and has_room(commit.needs)]
-        away = [commit for commit in held if not stands(commit.needs)]
-        commit = self.chance.choice(away or held)
+        needed = self.played.needed().keys()
+        forgotten = [commit for commit in held if not commit.needs.keys() <= needed]
+        commit = self.chance.choice(forgotten or held)
         path = self.played.manifest(commit)
         if not path.exists():
             self.write(path, commit.needs[path])
