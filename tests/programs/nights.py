@@ -217,8 +217,8 @@ class Writers:
                 self.write(path, content, LONG_AGO)
             self.commit(lake, f"p{self.seed}", None, files, LONG_AGO)
 
-    def step(self) -> None:
-        ((verb,), lake) = self.chance.choices(list(WRITES), list(WRITES.values())), self.chance.choice(LAKES)
+    def step(self, verb: str | None = None) -> None:
+        verb, lake = verb or self.chance.choices(list(WRITES), list(WRITES.values()))[0], self.chance.choice(LAKES)
         mine = f"p{self.seed}"
         branch = self.chance.choice(sorted(name for of, name in self.played.refs if of == lake and name.split(".")[0] == mine))
         head = self.played.commits[self.played.refs[lake, branch]]
@@ -359,7 +359,8 @@ def _pass_a_day(played: Played, writers: Sequence[Writers]) -> None:
     played.nothing_is_lost()
     for header in played.unfinished()[-2:]:
         if chance.random() < 0.6:
-            writes(2)
+            for each in writers:
+                each.step("go back" if each.chance.random() < 0.5 else None)
         if chance.random() < 0.9:
             played.apply(header, told())
             played.nothing_is_lost()
