@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test lint ui fuzz bench constraints clean
+.PHONY: help env demo test lint ui fuzz programs bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ ui: env .dagster_home/dagster.yaml ## Dagster's web page on the lakes of lakes.y
 fuzz: ARGS ?= --seconds 3600
 fuzz: env ## damage real objects for an hour and read them (ARGS="--seconds 60 --seed 7")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+programs: env ## play random programs over a store that lies, and random histories of every kind (ARGS="--seed 7")
+	@$(BIN)/python -m tests.programs $(ARGS)
 
 bench: ARGS ?= iceberg --size s
 bench: env ## the benchmarks (ARGS="icechunk --size m --peer")

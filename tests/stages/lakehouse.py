@@ -120,7 +120,10 @@ class Lakehouse:
         return published, counts(books)
 
     def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:
-        rows = read_rows(self.tonight().state, all_tables()[asset], self.published(asset, group))
+        return self.rows_of(self.published(asset, group))
+
+    def rows_of(self, published: Published) -> list[dict[str, Any]]:
+        rows = read_rows(self.tonight().state, all_tables()[published.receipt.asset], published)
         return rows.to_pylist(maps_as_pydicts="strict")
 
     def published(self, asset: str, group: str = STORAGE) -> Published:

@@ -94,7 +94,8 @@ class _PutBack:
     leaves all others alone.
 
     A key of `retried` fails instead of being settled: it may go once the plan's expiry is done. A
-    key of `refused` is `denied`: it should not have been in the plan.
+    key of `refused` is `denied`: it should not have been in the plan. What cannot go back, because
+    another object has taken its name, stays in quarantine and is `done`: else no ledger knew of it.
     """
 
     inner: Quarantine
@@ -107,9 +108,13 @@ class _PutBack:
         moved = [row for row in batch if row in resumed and row.action == QUARANTINE]
         back = self.inner.act([replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in moved])
         restored = dict(zip(moved, back, strict=True))
-        return [self._result(row, restored.get(row)) for row in batch]
+        taken = [row for row in moved if restored[row].verdict == CHANGED]
+        held = dict(zip(taken, self.inner.act(taken, taken), strict=True))
+        return [self._result(row, restored.get(row), held.get(row)) for row in batch]
 
-    def _result(self, row: Planned, restored: Result | None) -> Result:
+    def _result(self, row: Planned, restored: Result | None, held: Result | None) -> Result:
+        if held is not None and held.verdict == DONE:
+            return held
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
             return Result(FAILED, f"{self.why[row.key]}, and putting it back failed: {restored.error}")
         verdict = FAILED if row.key in self.retried else DENIED if row.key in self.refused else CHANGED

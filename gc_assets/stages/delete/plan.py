@@ -231,10 +231,11 @@ def _rows(
     one = first_of_each_key(copies, ~F.col("fits"), waited).drop("sizes")
     owned = one.mapInArrow(_Owned(claims_of(night, storage_name, [*refs, *live])), spark_schema(OWNED))
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"])
+    listed = listed.join(owned.select("key"), "key", "left_semi")
     if left is not None:
-        mine = listed.join(owned.select("key"), "key", "left_semi").join(left, ["key", "etag"], "left_anti")
-        listed = mine.groupBy("key").agg(F.max("etag").alias("etag"))
-    judged = owned.join(listed.select("key", F.col("etag").alias("listed_etag")), "key", "left")
+        listed = listed.join(left, ["key", "etag"], "left_anti")
+    # A listing may name an object twice. A copy in quarantine stands in the plan once all the same.
+    judged = owned.join(listed.groupBy("key").agg(F.max("etag").alias("listed_etag")), "key", "left")
     taken = F.when(deferred, F.col("listed_etag") != F.col("etag")).otherwise(F.col("listed_etag").isNotNull())
     due = F.col("quarantined_at") <= F.lit(_frozen_at(refs) - timedelta(days=storage.quarantine_days))
     restore = is_needed & ~F.coalesce(taken, F.lit(False))

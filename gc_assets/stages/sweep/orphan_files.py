@@ -22,6 +22,7 @@ from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.purged_by_rule import purged_by_rule
+from gc_assets.stages.engine import is_little
 from gc_assets.stages.mark.live_files import (
     DANGLING_SIDE,
     EXPIRED_SIDE,
@@ -66,13 +67,14 @@ from gc_assets.stages.tables import (
     write_frame,
 )
 from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, OrphanFilesFacts, StorageInventoryFacts
+from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, REWRITTEN, STORAGE_INVENTORY
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
-# Candidates that a report names more than once: nobody can tell which row is the object.
+# Candidates that a listing or a report names more than once: nobody can tell which row is the object.
 NAMED_TWICE_SIDE = "_named_twice"
 # Candidates below the claims of tables whose metadata is not there, and beside junk.
 WITHHELD_SIDE = "_withheld"
@@ -168,9 +170,10 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
     if withheld:
         frame = _without(frame, withheld)
-    if inventory.facts(StorageInventoryFacts).report is not None:
+    judged = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
+    if _may_repeat(state.files, candidate_paths, judged):
         frame = _once(frame)
-    doing(f"{sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ())):,} candidates against the live keys themselves")
+    doing(f"{judged:,} candidates against the live keys themselves")
     written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], STOPPED_SIDES)
     again = tuple(put(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
     written = replace(written, side={**written.side, REWRITTEN_SIDE: again}) if again else written
@@ -317,6 +320,13 @@ def _without(orphans: DataFrame, prefixes: Sequence[str]) -> DataFrame:
     for prefix in prefixes:
         below |= F.col("key").startswith(prefix)
     return orphans.withColumn(ROUTE, F.when((F.col(ROUTE) == "") & below, WITHHELD_SIDE).otherwise(F.col(ROUTE)))
+
+
+def _may_repeat(files: Files, candidate_paths: list[str], rows: int) -> bool:
+    """Says whether a key may stand twice among so many candidates. Few are looked at here, and many
+    are compared by a join.
+    """
+    return not is_little(rows, len(candidate_paths)) or len(read_parts(files, candidate_paths, CANDIDATES, ["key"])["key"].unique()) < rows
 
 
 def _once(orphans: DataFrame) -> DataFrame:

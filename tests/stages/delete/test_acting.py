@@ -129,6 +129,23 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     assert dict(log.quarantined(0)) == dict.fromkeys(planned_rows(rows))
 
 
+def test_a_moved_file_whose_name_was_taken_before_its_plan_went_on_stays_in_quarantine_and_on_record(tmp_path: Path) -> None:
+    """The answer of the move was lost. Then a writer took the name, and a lake needs what it wrote."""
+    root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
+    write(root, "repo/chunks/a", b"old")
+    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+    store = open_store(f"file://{root}/")
+    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
+    log.intend(0, lease.token, list(planned_rows(rows)))
+    store.quarantine("trash", PLAN).act(list(planned_rows(rows)))
+    write(root, "repo/chunks/a", b"another")
+    needed = rows.set_column(rows.schema.get_field_index("needed"), "needed", pa.array(["live again"]))
+    (outcomes,) = Act(store, log, lease, CLOCK, PLAN)(iter([needed]))
+    assert outcomes.column("outcome").to_pylist() == ["done"]
+    assert ((root / "repo/chunks/a").read_bytes(), held.read_bytes()) == (b"another", b"old")
+    assert [row.key for row, outcome in log.quarantined(0) if outcome is not None] == ["repo/chunks/a"]
+
+
 def husks(root: Path) -> list[str]:
     """Snapshots that can be looked up and cannot be read in full."""
     repo, found = opened(root), list[str]()

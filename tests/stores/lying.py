@@ -1,0 +1,203 @@
+"""A fake: faults over a real store. What is listed, moved and read is real, and only the answers lie.
+
+Each lie is one that real stores tell (`LIES`). Whether it is told is drawn from the seed, the verb and the object, never from the order of
+calls, so threads and executors change nothing. An object that is asked for again under the same seed gets the same lie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.config.s3 import Places
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StoreError
+from gc_assets.core.objects import EditableObjects
+from gc_assets.core.phases import FAILED
+from gc_assets.stores.protocol import (
+    LEASE_DURATION,
+    Lease,
+    Listed,
+    ListingTask,
+    Planned,
+    Quarantine,
+    QuarantineMode,
+    Result,
+    Store,
+    StoreKind,
+)
+
+Lie = Literal[
+    "late",
+    "twice",
+    "page again",
+    "listing fails",
+    "refs fail",
+    "coarse",
+    "skew",
+    "key lost",
+    "key fails",
+    "act lost",
+    "act fails",
+    "lease",
+]
+# The lies, and of how many answers each one spoils one, where it is told at all.
+LIES: Final[dict[Lie, int]] = {
+    "late": 2,  # an object written just now is not listed
+    "twice": 6,  # a listing names an object twice
+    "page again": 2,  # a listing repeats a page
+    "listing fails": 3,  # it ends with an error after a part of its answers
+    "refs fail": 8,  # the same where a lake lists
+    "coarse": 1,  # times are told in whole seconds
+    "skew": 1,  # the store's clock is ahead or behind
+    "key lost": 4,  # the store acted on a key, and what it answers is a failure
+    "key fails": 4,  # the store did not act on a key
+    "act lost": 3,  # it acted on a batch, and there is no answer
+    "act fails": 3,  # it acted on a part of a batch, and there is no answer
+    "lease": 6,  # the lease was renewed, and there is no answer
+}
+# What is younger may be missing from a listing.
+LATE: Final = timedelta(minutes=10)
+# S3 refuses requests of a host whose clock differs by more.
+MOST_SKEW: Final = timedelta(minutes=15)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lies:
+    """Which lies are told. Under another number others are told about the same object. `now` is the time by which objects are young."""
+
+    seed: str
+    number: int
+    told: frozenset[Lie]
+    now: datetime
+
+    def tells(self, lie: Lie, *about: object) -> bool:
+        return lie in self.told and self._drawn(self.number, lie, *about) % LIES[lie] == 0
+
+    def part(self, items: Sequence[T], *about: object) -> Sequence[T]:
+        """The first items, all but at least one."""
+        return items[: self._drawn(self.number, "part", *about) % max(1, len(items))]
+
+    @property
+    def skew(self) -> timedelta:
+        """How far the store's clock is ahead. It is the same under every number."""
+        spread = 2 * MOST_SKEW // timedelta(seconds=1) + 1
+        return timedelta(seconds=self._drawn("skew") % spread) - MOST_SKEW if "skew" in self.told else timedelta()
+
+    def _drawn(self, *about: object) -> int:
+        return int.from_bytes(hashlib.sha256(repr((self.seed, *about)).encode()).digest()[:8], "big")
+
+
+def lying(kind: StoreKind, lies: Callable[[], Lies]) -> StoreKind:
+    """A kind of store that tells the lies of the moment at which a store or objects are opened."""
+
+    def opened(location: str, places: Places) -> Store:
+        return cast("Store", LyingStore(kind.open(location, places), lies()))
+
+    def anywhere(places: Places) -> EditableObjects:
+        return cast("EditableObjects", LyingObjects(kind.anywhere(places), lies()))
+
+    return replace(kind, open=opened, anywhere=anywhere)
+
+
+@dataclass(frozen=True)
+class _Lying:
+    """Answers as `real` does, wherever a class below does not."""
+
+    real: Any
+    lies: Lies
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what pickle asks for before there is anything to ask
+            raise AttributeError(name)
+        return getattr(self.real, name)
+
+
+class LyingStore(_Lying):
+    def now(self) -> datetime:
+        return self.real.now() + self.lies.skew
+
+    def plan_listing(
+        self,
+        parallelism: int,
+        carried: frozenset[str] = frozenset(),
+        settled_before: datetime | None = None,
+        cuts: Sequence[str] | None = None,
+    ) -> Sequence[ListingTask]:
+        return [LyingTask(task, self.lies) for task in self.real.plan_listing(parallelism, carried, settled_before, cuts)]
+
+    def quarantine(self, mode: QuarantineMode, plan_id: str) -> Quarantine:
+        return LyingQuarantine(self.real.quarantine(mode, plan_id), self.lies)
+
+    def acquire(self, plan_id: str, owner: str, clock: Clock, duration: timedelta = LEASE_DURATION, after: int = 0) -> Lease:
+        return cast("Lease", LyingLease(self.real.acquire(plan_id, owner, clock, duration, after), self.lies))
+
+
+class LyingTask(_Lying):
+    def run(self, budget: int) -> Iterator[Listed]:
+        answers = [self._told(number, listed) for number, listed in enumerate(self.real.run(budget))]
+        if self.lies.tells("listing fails", self.real):
+            yield from self.lies.part(answers, self.real)
+            raise StoreError(f"{self.real}: the listing ended with a lie: 503 Slow Down")
+        for number, listed in enumerate(answers):
+            yield listed
+            if self.lies.tells("page again", number):
+                yield Listed(listed.objects)
+
+    def _told(self, number: int, listed: Listed) -> Listed:
+        objects, keys = listed.objects, listed.objects.column("key").to_pylist()
+        young = pc.greater(objects.column("last_modified"), pa.scalar(self.lies.now - LATE, pa.timestamp("us", "UTC"))).to_pylist()
+        rows = [at for at, key in enumerate(keys) if not (young[at] and self.lies.tells("late", key))]
+        rows += [at for at in rows if self.lies.tells("twice", keys[at])]
+        told = objects.take(pa.array(rows, pa.int64()))
+        if self.lies.tells("coarse"):
+            place = told.schema.get_field_index("last_modified")
+            seconds = pc.floor_temporal(told.column("last_modified"), unit="second").cast(told.schema.field(place).type)
+            told = told.set_column(place, told.schema.field(place), seconds)
+        return replace(listed, objects=told, directories=() if len(rows) != len(keys) else listed.directories)
+
+
+class LyingQuarantine(_Lying):
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        about = [planned.act for planned in batch]
+        if self.lies.tells("act fails", about):
+            self.real.act(self.lies.part(batch, about), resumed)
+            raise StoreError("a batch ended with a lie: connection reset")
+        acted = [planned for planned in batch if not self.lies.tells("key fails", planned.act)]
+        done = dict(zip(acted, self.real.act(acted, resumed), strict=True))
+        if self.lies.tells("act lost", about):
+            raise StoreError("a batch ended with a lie: read timed out")
+        for planned in batch:
+            if planned not in done or self.lies.tells("key lost", planned.act):
+                done[planned] = Result(FAILED, "a lie: 500 Internal Error")
+        return [done[planned] for planned in batch]
+
+
+class LyingLease(_Lying):
+    def renew(self) -> None:
+        self.real.renew()
+        if self.lies.tells("lease", "renew", self.real.token):
+            raise StoreError("the lease was renewed with a lie: read timed out")
+
+    def check(self) -> None:
+        self.real.check()
+        if self.lies.tells("lease", "check", self.real.token):
+            raise StoreError("the lease was read with a lie: read timed out")
+
+
+class LyingObjects(_Lying):
+    """Objects as lakes read them. A lake that lists them late would miss a ref, so that is not told here."""
+
+    def list(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        found = list(self.real.list(prefix))
+        if self.lies.tells("refs fail", prefix):
+            yield from self.lies.part(found, prefix)
+            raise OSError(f"{prefix}: the listing ended with a lie: 503 Slow Down")
+        yield from found

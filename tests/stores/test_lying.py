@@ -1,0 +1,72 @@
+"""The store that lies tells what it is asked to tell, the same each time, and does nothing else than the store behind it."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from gc_assets.config.s3 import EVERYWHERE
+from gc_assets.core.errors import StoreError
+from gc_assets.stores.local.store import LOCAL
+from gc_assets.stores.protocol import Store
+from tests.stores.builders import PLAN, plan, trash, write
+from tests.stores.lying import MOST_SKEW, Lie, Lies, lying
+
+NOW = datetime.now(UTC)
+
+
+def told(root: Path, lie: Lie, *about: object) -> Store:
+    """A store that tells this lie about that."""
+    lies = next(each for number in count() if (each := Lies("s", number, frozenset({lie}), NOW)).tells(lie, *about))
+    return lying(LOCAL, lambda: lies).open(f"file://{root}/", EVERYWHERE)
+
+
+def keys(store: Store) -> list[str]:
+    return [key for task in store.plan_listing(1) for listed in task.run(1000) for key in listed.objects.column("key").to_pylist()]
+
+
+def test_a_store_that_tells_no_lie_is_the_store_behind_it(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    store = lying(LOCAL, lambda: Lies("s", 0, frozenset(), NOW)).open(f"file://{tmp_path}/", EVERYWHERE)
+    assert keys(store) == keys(LOCAL.open(f"file://{tmp_path}/", EVERYWHERE)) == ["a"]
+    assert keys(pickle.loads(pickle.dumps(store))) == ["a"]  # noqa: S301  (bytes made on this line)
+
+
+def test_only_what_was_written_just_now_is_listed_late(tmp_path: Path) -> None:
+    write(tmp_path, "old")
+    write(tmp_path, "new", mtime_ns=int(NOW.timestamp() * 1e9))
+    assert keys(told(tmp_path, "late", "new")) == ["old"]
+
+
+def test_an_object_or_a_page_is_listed_twice(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    assert keys(told(tmp_path, "twice", "a")) == ["a", "a"]
+    assert keys(told(tmp_path, "page again", 0)) == ["a", "a"]
+
+
+def test_an_answer_is_lost_after_the_act(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    write(tmp_path, "b")
+    first, second = plan(tmp_path, "a"), plan(tmp_path, "b")
+    (lost,) = told(tmp_path, "key lost", first.act).quarantine("trash", PLAN).act([first])
+    assert (lost.verdict, trash(tmp_path, "a").exists()) == ("failed", True)
+    with pytest.raises(StoreError, match="lie"):
+        told(tmp_path, "act lost", [second.act]).quarantine("trash", PLAN).act([second])
+    assert trash(tmp_path, "b").exists()
+
+
+def test_a_key_that_fails_is_not_touched(tmp_path: Path) -> None:
+    write(tmp_path, "a")
+    row = plan(tmp_path, "a")
+    (failed,) = told(tmp_path, "key fails", row.act).quarantine("trash", PLAN).act([row])
+    assert (failed.verdict, (tmp_path / "a").exists()) == ("failed", True)
+
+
+def test_the_clock_is_off_by_what_is_allowed_at_most(tmp_path: Path) -> None:
+    skews = {Lies(str(seed), 0, frozenset({"skew"}), NOW).skew for seed in range(100)}
+    assert max(map(abs, skews)) <= MOST_SKEW
+    assert min(skews) < timedelta() < max(skews)
