@@ -18,9 +18,13 @@ from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import was_added
 
-# A part ends at whichever comes first; both bound the memory of a task.
+# A part ends at whichever comes first.
 PART_ROWS = 1_000_000
 PART_BYTES = 128 * 2**20
+# A row group ends so too. Rows wait for its end as they are, and after that compressed, so this
+# bounds the memory of a task.
+GROUP_ROWS = 131_072
+GROUP_BYTES = 16 * 2**20
 
 
 @dataclass
@@ -37,38 +41,71 @@ class PartWriter:
     schema: pa.Schema
     prefix: str = ""
     parts: list[PartFile] = field(default_factory=list[PartFile])
-    _batches: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch])
-    _rows: int = 0
-    _bytes: int = 0
+    _part: _OpenPart | None = None
     _attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes a batch, whose columns are cast to the schema by name."""
         if batch.num_rows == 0:
             return
-        self._batches.append(batch)
-        self._rows += batch.num_rows
-        self._bytes += batch.nbytes
-        if self._rows >= PART_ROWS or self._bytes >= PART_BYTES:
-            self._put()
+        if self._part is None:
+            self._part = _OpenPart(self.schema)
+        self._part.write(batch)
+        if self._part.is_full:
+            self._put(self._part)
 
     def close(self) -> list[PartFile]:
         """Returns the parts written, none where no row came."""
-        if self._rows:
-            self._put()
+        if self._part is not None:
+            self._put(self._part)
         return self.parts
 
-    def _put(self) -> None:
-        table = pa.Table.from_batches(self._batches).select(self.schema.names).cast(self.schema)
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd", compression_level=1, row_group_size=262_144)
-        content = sink.getvalue()
+    def _put(self, part: _OpenPart) -> None:
+        content = part.close()
         name = f"{self.prefix}/" if self.prefix else ""
         name += f"part-{len(self.parts):05d}-{self._attempt}.parquet"
         self.files.replace(f"{self.directory}/{name}", content)
         digest = hashlib.sha256(content).hexdigest()
-        self.parts.append(PartFile(name=name, rows=table.num_rows, size_bytes=len(content), sha256=digest))
-        self._batches, self._rows, self._bytes = [], 0, 0
+        self.parts.append(PartFile(name=name, rows=part.rows, size_bytes=len(content), sha256=digest))
+        self._part = None
+
+
+class _OpenPart:
+    """A part that is being built, row group by row group."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._bytes = 0
+        self._schema = schema
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", compression_level=1)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= PART_ROWS or self._bytes >= PART_BYTES
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        self._bytes += batch.nbytes
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= GROUP_ROWS or self._waiting_bytes >= GROUP_BYTES:
+            self._end_group()
+
+    def close(self) -> pa.Buffer:
+        """Returns the whole part."""
+        self._end_group()
+        self._writer.close()
+        return self._sink.getvalue()
+
+    def _end_group(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting).select(self._schema.names).cast(self._schema)
+            self._writer.write_table(table, row_group_size=GROUP_ROWS)
+            self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
 def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:

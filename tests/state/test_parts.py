@@ -62,6 +62,19 @@ def test_a_part_ends_at_its_byte_limit(files: Files, monkeypatch: pytest.MonkeyP
     assert [part.rows for part in writer.close()] == [2, 1]
 
 
+def test_memory_of_a_writer_does_not_grow_with_the_rows_of_a_part(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "GROUP_BYTES", 2**20)
+    writer, before, most, written = PartWriter(files, "t", SCHEMA), pa.total_allocated_bytes(), 0, 0
+    for number in range(400):  # 40 MB, which are next to nothing when they are compressed
+        rows = batch(*[f"{number:03}".ljust(100)] * 1000)
+        written += rows.nbytes
+        writer.write(rows)
+        most = max(most, pa.total_allocated_bytes() - before)
+    (part,) = writer.close()
+    assert (part.rows, written > 40e6, most < 8e6) == (400_000, True, True)
+    assert pq.read_metadata(f"{files.root}/t/{part.name}").num_row_groups > 10
+
+
 def test_a_second_attempt_of_a_task_never_writes_over_the_first(files: Files) -> None:
     attempts = [PartWriter(files, "t", SCHEMA), PartWriter(files, "t", SCHEMA)]
     for attempt in attempts:
