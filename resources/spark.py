@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import SparkConfig
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.java import ensure_java_home
+from gc_assets.stages.tables import BY_SPARK
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the list of a table's parts is taken by the driver (a job for listing costs
@@ -60,7 +61,8 @@ class SparkRuntime(dg.ConfigurableResource):
 
     @classmethod
     def from_config(cls, config: SparkConfig) -> SparkRuntime:
-        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=dict(config.conf))
+        conf = {**config.conf, **({BY_SPARK: "true"} if config.s3a else {})}
+        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=conf)
 
     def session(self) -> SparkSession:
         """Returns the session of this process, the same one at every call."""

@@ -200,6 +200,7 @@ class SparkConfig(Model):
     master: str = Field(default="local[*]", description="For `session`: the Spark master.")
     remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
     conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
+    s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
 
 
 class Config(Model):

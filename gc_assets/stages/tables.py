@@ -46,6 +46,10 @@ _OWN_ERROR = re.compile(
     r"(?=\n\s*SQLSTATE|\n\s*at org\.|\n\nThe above exception was|\n\nDuring handling of|\n*\Z)",
     re.DOTALL | re.MULTILINE,
 )
+# A session in which it is `true` reads a state on an object store by a file system of its own.
+BY_SPARK = "spark.sql.gc_assets.state_by_spark"
+# What a cluster may have switched on, and what would make rows of the state vanish without a word.
+_WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 # Characters that Spark would take for a pattern in a path.
 _GLOB = re.compile(r"[\\\[\]{}*?]")
 # What tasks in executors sent to object stores: JSON in one row of each of their batches.
@@ -122,17 +126,19 @@ def read_paths(
     sizes: Sequence[int] | None = None,
 ) -> DataFrame:
     """Reads Parquet parts by their paths relative to the state, all columns or those that are asked
-    for: from an object store Spark fetches every column that is not left out here.
+    for: from an object store every column is fetched that is not left out here, unless Spark reads
+    it by itself (`BY_SPARK`).
 
     `sizes` are in bytes; they spare requests where they are known.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
     if not paths:
         return spark.createDataFrame([], spark_schema(wanted))
-    if not files.are_local:
+    if not files.are_local and spark.conf.get(BY_SPARK, "false") != "true":
         return fetched(spark, files, wanted, spark_schema(wanted), paths, sizes)
     # Spark takes only the columns from the files that are selected in the end.
-    read = spark.read.schema(spark_schema(schema)).parquet(*[_GLOB.sub(r"\\\g<0>", files.uri(path)) for path in paths])
+    addresses = [_GLOB.sub(r"\\\g<0>", files.spark_uri(path)) for path in paths]
+    read = spark.read.options(**_WHOLE).schema(spark_schema(schema)).parquet(*addresses)
     return read if columns is None else read.select(*columns)
 
 

@@ -58,10 +58,14 @@ class Files:
         return isinstance(self._place(), LocalFiles)
 
     def uri(self, path: str) -> str:
-        """Returns the address of `path`. One that begins with `file://` is an address that Spark
-        reads.
-        """
+        """Returns the address of `path`."""
         return self._place().uri(path)
+
+    def spark_uri(self, path: str) -> str:
+        """Returns the address by which a file system of Spark knows `path`: `file://`, or `s3a://`
+        where it has one for that.
+        """
+        return self._place().spark_uri(path)
 
     def read(self, path: str) -> bytes:
         """Returns the content. Raises `FileNotFoundError` where there is no such file."""

@@ -31,6 +31,9 @@ class LocalFiles:
     def uri(self, path: str) -> str:
         return f"file://{self.root}/{path}"
 
+    def spark_uri(self, path: str) -> str:
+        return self.uri(path)
+
     def read(self, path: str) -> bytes:
         with fs.LocalFileSystem().open_input_file(f"{self.root}/{path}") as source:
             return cast(bytes, source.read())

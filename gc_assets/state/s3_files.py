@@ -50,6 +50,9 @@ class S3Files:
     def uri(self, path: str) -> str:
         return f"s3://{self.bucket}/{self.prefix}{path}"
 
+    def spark_uri(self, path: str) -> str:
+        return f"s3a://{self.bucket}/{self.prefix}{path}"
+
     def read(self, path: str) -> bytes:
         return self.read_version(path)[0]
 

@@ -233,3 +233,22 @@ def test_a_receipt_names_its_inputs_by_run_and_digest(state: State) -> None:
     published = publish(state, run, write_rows(live("b"), LIVE_FILES, run, state.files), CLOCK, inputs=[refs], unsafe=["the floor is low"])
     assert published.receipt.inputs == {"sales/lake_refs/2026-03-14": refs.receipt.reference}
     assert published.receipt.unsafe == ("the floor is low",)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("lost", ["gone", "damaged"])
+def test_no_row_vanishes_where_the_cluster_passes_over_files_that_it_cannot_read(spark: SparkSession, state: State, lost: str) -> None:
+    lax = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
+    run = state.start("sales", LIVE_FILES.name, DAY, CLOCK)
+    published = publish(state, run, write_rows(rows_of(LIVE_FILES), LIVE_FILES, run, state.files), CLOCK)
+    for name in lax:
+        spark.conf.set(name, "true")
+    try:
+        frame = read_table(spark, state, LIVE_FILES, published)
+        (path,) = published.paths()
+        state.files.delete(path) if lost == "gone" else state.files.replace(path, b"no Parquet")
+        with pytest.raises(Exception, match=r"part-00000-.*\.parquet"):
+            frame.collect()
+    finally:
+        for name in lax:
+            spark.conf.unset(name)
