@@ -154,8 +154,7 @@ def _client(settings: S3Config, role: Role, attempts: int, process: int) -> Any:
         read_timeout=_READ_SECONDS,
         user_agent_extra="gc-assets",
     )
-    region = settings.region or session.get_config_variable("region") or _REGION
-    client = session.create_client("s3", region_name=region, endpoint_url=settings.endpoint, config=config)
+    client = session.create_client("s3", region_name=_region(settings, session), endpoint_url=settings.endpoint, config=config)
     pace = pace_of(settings)
 
     def send(event_name: str, request: Any, **_: Any) -> None:
@@ -205,7 +204,7 @@ def session_of(settings: S3Config, role: Role) -> Any:
             way_out = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name `s3.profile`"
             raise UsageError(f"s3: there are no credentials to assume the role {arn} with; {way_out}")
         fetcher = AssumeRoleCredentialFetcher(
-            client_creator=session.create_client,
+            client_creator=functools.partial(session.create_client, region_name=_region(settings, session)),
             source_credentials=credentials,
             role_arn=arn,
             extra_args={"RoleSessionName": f"gc-assets-{role}"},
@@ -216,6 +215,10 @@ def session_of(settings: S3Config, role: Role) -> Any:
     except botocore.exceptions.ProfileNotFound as error:
         raise UsageError(f"s3: {error}; `aws configure list-profiles` shows those that there are") from error
     return assumed
+
+
+def _region(settings: S3Config, session: Any) -> str:
+    return settings.region or session.get_config_variable("region") or _REGION
 
 
 def _session(profile: str | None) -> Any:

@@ -137,7 +137,7 @@ def ceph_rgw(folder: Path) -> Iterator[S3Server]:
         _start_ceph(group, folder, conf)
         group.wait(lambda: _answers(server.endpoint))
         for name, (access_key, secret_key) in (("owner", OWNER), ("stranger", STRANGER)):
-            keys = (f"--access-key={access_key}", f"--secret-key={secret_key}")
+            keys = (f"--access-key={access_key}", f"--secret-key={secret_key}", "--caps=roles=*")
             group.run("radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}", *keys)
         yield server
 
@@ -273,6 +273,8 @@ rgw_thread_pool_size = 64
 rgw_multipart_min_part_size = 1
 rgw_lc_debug_interval = {LIFECYCLE_DAY_SECONDS}
 rgw_dynamic_resharding = false
+rgw_s3_auth_use_sts = true
+rgw_sts_key = {os.urandom(8).hex()}
 """)
     return conf
 

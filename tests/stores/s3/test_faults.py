@@ -8,9 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
+import botocore.auth
 import pytest
 
 from gc_assets.config.s3 import Places
@@ -149,3 +151,18 @@ def test_of_many_requests_that_delete_one_that_is_forbidden_refuses_its_own_keys
         assert "quarantine 't/3': AccessDenied" in str(results[3].error)
         assert sorted(len(request.keys) for request in proxy.requests if request.keys) == [1, 2, 2, 2]
         assert [bench.get(key) for key in keys] == [None, None, b"t/2", b"t/3", None]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_machine_whose_clock_is_off_is_told_to_set_it_and_nothing_goes(hours: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with in_a_bucket("ceph") as bench:
+        bench.put("a", b"x")
+        rows, now = planned(bench, "a"), botocore.auth.get_current_datetime
+        with monkeypatch.context() as patch:
+            patch.setattr(botocore.auth, "get_current_datetime", lambda **how: now(**how) + timedelta(hours=hours))
+            with pytest.raises(StoreError, match=r"RequestTimeTooSkewed.*set this machine's clock"):
+                bench.store.plan_listing(2)
+            (result,) = bench.store.quarantine("trash", PLAN).act(rows)
+        assert result.verdict == "failed"
+        assert "set this machine's clock" in (result.error or "")
+        assert bench.get("a") == b"x"

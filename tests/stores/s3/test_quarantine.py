@@ -6,12 +6,13 @@ import json
 import os
 import pickle
 import re
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -465,6 +466,28 @@ def test_a_key_that_the_policy_protects_is_denied_and_the_others_are_done(mode: 
         rows = planned(bench, "a", "b", "c")
         assert act(allow(bench, "b"), mode, rows) == ["done", "denied", "done"]
         assert [bench.get(key) for key in ("a", "b", "c")] == [None, b"b", None]
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        {"ObjectLockMode": "COMPLIANCE", "ObjectLockRetainUntilDate": datetime.now(UTC) + timedelta(days=1)},
+        {"ObjectLockLegalHoldStatus": "ON"},
+    ],
+    ids=["retention", "legal_hold"],
+)
+def test_a_version_that_is_locked_is_hidden_and_shown_and_its_purge_is_denied(lock: dict[str, Any]) -> None:
+    server, name = shared("ceph"), f"locked-{secrets.token_hex(4)}"
+    client, places = server.client(), Places(default=server.settings)
+    client.create_bucket(Bucket=name, ObjectLockEnabledForBucket=True)
+    bench = S3Bench(client, name, "lake/", open_store(f"s3://{name}/lake/", places), places, "versioned")
+    client.put_object(Bucket=name, Key="lake/a", Body=b"locked", **lock)
+    bench.put("b", b"free")
+    rows = planned(bench, "a", "b")
+    assert act(bench.store, "versioned", rows) == ["done", "done"]
+    assert act(bench.store, "versioned", rows, "purge") == ["denied", "done"]
+    assert act(bench.store, "versioned", rows[:1], "restore") == ["done"]
+    assert (bench.get("a"), bench.get("b")) == (b"locked", None)
 
 
 def test_our_marker_that_may_not_be_removed_again_is_named() -> None:
