@@ -8,7 +8,6 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 
 from gc_assets.config.s3 import Places, S3Config
 from gc_assets.core.errors import StoreError
-from gc_assets.s3.client import client_of
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from tests.s3.servers import REGION, S3Server, shared
@@ -104,16 +102,3 @@ def test_the_documented_policies_are_enough_to_plan_and_to_apply_and_who_plans_d
         assert act(store, mode, rows, "purge") == ["done"] * 2
         lease.release()
         assert [bench.get(key) for key in KEYS] == [None] * 2
-
-
-def test_credentials_of_a_role_renew_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    with in_a_bucket("ceph", prefix="lake/") as bench:
-        bench.put("a", b"x")
-        settings = shared("ceph").settings.model_copy(update={"role_arn": role(shared("ceph"), documented(0, bench))})
-        client, keys = client_of(settings, "read"), set[str]()
-        for minutes in (0, 55):  # they last an hour
-            credentials = client._request_signer._credentials
-            monkeypatch.setattr(credentials, "_time_fetcher", lambda minutes=minutes: datetime.now(UTC) + timedelta(minutes=minutes))
-            assert client.list_objects_v2(Bucket=bench.bucket, Prefix=bench.prefix)["KeyCount"] == 1
-            keys.add(credentials.access_key)
-        assert len(keys) == 2
