@@ -33,6 +33,7 @@ from gc_assets.state.facts import DeletionPlanFacts
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES, UPLOADS
 from gc_assets.stores.execution import releasing
+from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.s3.proxy import Request, Rule, error_answer, proxied
 from tests.s3.servers import shared
@@ -152,7 +153,7 @@ def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_o
     refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
     judge = Judge.of(night, story.header, refs, live)
     cases: list[tuple[list[Sick], bool, str, str]] = [([SICK], False, "changed", "cannot be read"), ([], True, "denied", "out of date")]
-    lease = night.store(STORAGE).acquire(story.header.plan_id, "tester", Clock())
+    lease = open_store(f"file://{tmp_path}/").acquire(story.header.plan_id, "tester", Clock())
     with releasing(lease):
         for sick, late, outcome, why in cases:
             log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(DEAD))
