@@ -6,15 +6,19 @@ import os
 from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.mark.live_files import METADATA
+from gc_assets.stages.sweep.evidence import rewritten_metadata
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.stages.tables import put
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes import toy
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
@@ -111,3 +115,15 @@ def test_of_a_store_that_tells_none_the_sweep_sees_it_and_the_next_night_reads(h
     assert not house.plan().failed_gates
     assert house.planned("toys/data/") == {}
     assert house.decoded("toys") == [1, 0, 1, 0, 1]
+
+
+def test_what_an_earlier_release_decoded_is_another_at_another_length(house: Rewritten, spark: SparkSession) -> None:
+    """It knew lengths, and no identities."""
+    night, shown = house.tonight(), [("same", "e", 10), ("longer", "e", 11), ("never decoded", "e", 5)]
+    decoded = [{"key": "same", "container_size_bytes": 10}, {"key": "longer", "container_size_bytes": 10}, {"key": "never decoded"}]
+    rows = [{"storage": house.storage, "kind": "manifest", "address": f"{house.lake}/{row['key']}", **row} for row in decoded]
+    run = night.state.start("toys", "live_files", night.run_date, night.clock)
+    [part] = put(pa.Table.from_pylist(rows, METADATA), run, night.state.files, "_metadata")
+    listed = spark.createDataFrame(shown, "key string, etag string, size_bytes long")
+    found = rewritten_metadata(spark, night, house.storage, [f"{run.path}/{part.name}"], listed)
+    assert [(row["key"], row["same"]) for row in found.to_pylist()] == [("longer", False)]

@@ -90,12 +90,11 @@ def rewritten_metadata(spark: SparkSession, night: Night, storage_name: str, met
     Each is read. `same` is true where it holds bytes that were decoded, and where its format rewrites
     it in place and it is as long as before.
     """
-    needed = read_paths(spark, night.state.files, METADATA, list(metadata)).filter(
-        (F.col("storage") == storage_name) & F.col("etag").isNotNull()
-    )
+    needed = read_paths(spark, night.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
     shown = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
-    is_known = F.array_contains(F.split("etag", SEVERAL), F.col("listed_etag"))
     is_as_long = F.col("listed_bytes") == F.col("container_size_bytes")
+    # What releases before 0.4 decoded has a length only, and what was never decoded has neither.
+    is_known = F.coalesce(F.array_contains(F.split("etag", SEVERAL), F.col("listed_etag")), is_as_long, F.lit(True))
     objects = shown.join(F.broadcast(needed.distinct()), "key").groupBy("address", "key", "kind", "listed_etag")
     digests = F.concat_ws(SEVERAL, F.collect_set("digest")).alias("digest")
     others = objects.agg(F.max(is_known).alias("is_known"), F.max(is_as_long).alias("as_long"), digests).filter("not is_known")
