@@ -22,6 +22,7 @@ from gc_assets.core.errors import GcError
 from tests.fuzz.mutations import damaged
 from tests.fuzz.targets import Seed, seeds
 
+# Of CPU: other work of the machine fails no reader.
 MOST_SECONDS: Final = 5.0
 # Over what the process has when it begins. An allocation beyond it raises `MemoryError`.
 MOST_BYTES: Final = 1 << 30
@@ -38,7 +39,7 @@ class Found:
 
 def tried(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]:
     """Reads damaged bytes. Returns whether they were read, and the breach in words."""
-    began, breach, is_read = time.monotonic(), None, False
+    began, breach, is_read = time.process_time(), None, False
     try:
         count, is_read = seed.read(raw), True
         if seed.is_promised and count < expected:
@@ -50,8 +51,8 @@ def tried(seed: Seed, expected: int, raw: bytes) -> tuple[bool, str | None]:
         if isinstance(error, KeyboardInterrupt):
             raise
         breach = f"{seed.reader}: {type(error).__name__}: {str(error)[:200]}"
-    if time.monotonic() - began > MOST_SECONDS:
-        breach = f"{seed.reader}: took more than {MOST_SECONDS:.0f} s"
+    if time.process_time() - began > MOST_SECONDS:
+        breach = f"{seed.reader}: took more than {MOST_SECONDS:.0f} s of CPU"
     return is_read, breach
 
 
