@@ -160,7 +160,7 @@ class Tree:
         """The lake where it was written, or below another address."""
         location = f"{below or f'file://{self.path.parent}/'}{self.path.name}/"
         keep = "forever" if self.max_age is None else f"{self.max_age.days}d"
-        settings = {"name": self.path.name, "kind": "icechunk", "location": location, "retention": {"default": keep}}
+        settings = {"name": self.path.name, "kind": "icechunk", "location": location, "retention": {"default": keep, "dangling": keep}}
         return IcechunkLakeConfig.model_validate(settings)
 
 

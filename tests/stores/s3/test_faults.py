@@ -4,7 +4,9 @@ has one outcome, and what is said names the place and the way out.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,11 +26,11 @@ from gc_assets.stores.protocol import LEASE_DURATION, Outcome, Planned, Quaranti
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.killed import PROCESSES
-from tests.s3.proxy import Exchange, Rule, drop_answer, error_answer
+from tests.s3.proxy import Exchange, Rule, call_after, drop_answer, error_answer, nth
 from tests.s3.servers import shared
 from tests.state.s3_place import place
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory
-from tests.stores.s3.test_quarantine import copies, planned, through
+from tests.stores.s3.test_quarantine import copies, kill, planned, through
 from tests.stores.s3_bench import in_a_bucket
 
 KEYS = ("a", "t/b", "u/c")
@@ -106,6 +108,35 @@ def test_of_two_machines_at_once_one_is_refused_or_finds_the_plan_done_and_each_
         assert sum(copies(request) for request in proxy.requests) == len(keys)
         assert [bench.get(key) for key in keys] == [None] * len(keys)
         assert [bench.get(f".gc-assets/trash/{PLAN}/{key}") for key in keys] == [key.encode() for key in keys]
+
+
+def carried_out(store: Store, state: Files, rows: Sequence[Planned]) -> None:
+    list(apply(store, state, rows, "versioned", "we"))
+
+
+def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and_act_is_ended_by_the_next() -> None:
+    """At every seventh request here, at every one of them with `make test S3=all`."""
+    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 7):
+        with in_a_bucket("ceph", versioned=True) as bench, place() as (root, settings):
+            for key in KEYS:
+                bench.put(key, key.encode())
+            rows, children = planned(bench, *KEYS), list[Any]()
+            killing = call_after(lambda children=children: kill(children))
+            with through(bench, Rule(nth(step), killing)) as (store, proxy):
+                children.append(PROCESSES.Process(target=carried_out, args=(store, Files(root, proxy.server.settings), rows)))
+                children[0].start()
+                children[0].join(60)
+            assert children[0].exitcode in {0, -signal.SIGKILL}
+            assert [outcome.verdict for outcome in apply(bench.store, Files(root, settings), rows, "versioned", "we", LATER)] == [
+                "done"
+            ] * 3
+            assert [bench.get(key) for key in KEYS] == [None] * 3
+            back = [replace(row, action="restore", source_plan_id=PLAN) for row in rows]
+            assert [result.verdict for result in bench.store.quarantine("versioned", PLAN).act(back)] == ["done"] * 3
+            assert [bench.get(key) for key in KEYS] == [key.encode() for key in KEYS]
+        if children[0].exitcode == 0:
+            break
+    assert step > 25
 
 
 def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.MonkeyPatch) -> None:
