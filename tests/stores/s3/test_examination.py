@@ -128,10 +128,10 @@ def test_a_signer_whom_the_server_does_not_take(ceph: S3Server, code: str, way_o
     assert way_out in said
 
 
-def test_a_wrong_secret(ceph: S3Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "credentials").write_text(f"[typo]\naws_access_key_id = {ceph.access_key}\naws_secret_access_key = wrong\n")
+def test_a_wrong_secret(versity: S3Server, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "credentials").write_text(f"[typo]\naws_access_key_id = {versity.access_key}\naws_secret_access_key = wrong\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    said = only(examined(S3Config(endpoint=ceph.endpoint, region=REGION, profile="typo"), filled(ceph)), "listable", "fail")
+    said = only(examined(S3Config(endpoint=versity.endpoint, region=REGION, profile="typo"), filled(versity)), "listable", "fail")
     assert "the secret key does not belong to the access key" in said
 
 
