@@ -19,6 +19,7 @@ from tests.s3.servers import S3Server
 # A line of radosgw's log (debug_rgw at its default of 1) for each request that it has answered.
 _LINE: Final = re.compile(r'beast: \S+: \S+ - \S+ \[[^]]*\] "(?P<method>[A-Z]+) (?P<target>\S+) HTTP/[\d.]+" (?P<status>\d+) ')
 _SETTINGS: Final = frozenset({"versioning", "lifecycle", "location", "policy", "acl", "object-lock"})
+_MARK: Final = "mark-"
 _LOOK_SECONDS: Final = 0.02
 _PATIENCE_SECONDS: Final = 60.0
 
@@ -43,7 +44,17 @@ class AccessLog:
 
     def take(self) -> list[Request]:
         """Those since the last call. Raises `RuntimeError` where the server does not write what it answers."""
-        mark = f"mark-{uuid.uuid4().hex}"
+        # A line may be written later than that of a request that was answered later. So one more
+        # request is made and answered before the end.
+        self._marked()
+        text, mark = self._marked()
+        before, _, _ = text.partition(mark)
+        self._read += len(text[: text.index("\n", len(before))].encode()) + 1
+        return [request for request in parsed(before.splitlines()) if not request.bucket.startswith(_MARK)]
+
+    def _marked(self) -> tuple[str, str]:
+        """Makes a request of its own, and returns what was written until its line is there, and its name."""
+        mark = f"{_MARK}{uuid.uuid4().hex}"
         with suppress(urllib.error.HTTPError):
             urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{self._endpoint}/{mark}").close()
         until = time.monotonic() + _PATIENCE_SECONDS
@@ -51,9 +62,7 @@ class AccessLog:
             if time.monotonic() > until:
                 raise RuntimeError(f"{self._path}: expected a line for each answer, found none for {mark} after {_PATIENCE_SECONDS:.0f} s")
             time.sleep(_LOOK_SECONDS)
-        before, _, _ = text.partition(mark)
-        self._read += len(text[: text.index("\n", len(before))].encode()) + 1
-        return list(parsed(before.splitlines()))
+        return text, mark
 
     def _unread(self) -> str:
         """What was written since, up to the last whole line."""

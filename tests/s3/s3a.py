@@ -74,4 +74,4 @@ def _pom(hadoop: str) -> str:
         for group, name, version, more in wanted
     )
     own = "<modelVersion>4.0.0</modelVersion><groupId>tests</groupId><artifactId>s3a</artifactId><version>1</version>"
-    return f'<project xmlns="http://maven.apache.org/POM/4.0.0">{own}<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>'
+    return f"<project>{own}<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
