@@ -1,0 +1,75 @@
+"""Killed after any request to an S3 server: the repository stays whole, and a second run ends the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gc_assets.config.s3 import Places
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.lake import IcechunkLake
+from gc_assets.stores.store import open_objects
+from tests.killed import PROCESSES
+from tests.lakes.icechunk.builder import DocumentTree, document_tree
+from tests.lakes.icechunk.support import expire, parents_now, planned, verdicts
+from tests.lakes.icechunk.test_expire_kill import AS_OF, START
+from tests.s3.proxy import Rule, call_after, nth, proxied
+from tests.s3.servers import shared
+from tests.stores.s3_bench import S3Bench, in_a_bucket
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> DocumentTree:
+    built = document_tree(tmp_path_factory.mktemp("killed") / "repo", START)
+    built.builder.repo.create_branch("old", built.ids[7])
+    return built
+
+
+def lake_in(bench: S3Bench, places: Places, tree: DocumentTree) -> IcechunkLake:
+    retention = {"default": {"keep": tree.cutoff.isoformat()}, "tags": "policy"}
+    expiry = {"delete_expired_tags": True, "delete_expired_branches": True}
+    location = f"s3://{bench.bucket}/{bench.prefix}"
+    settings = {"name": "weather", "kind": "icechunk", "location": location, "retention": retention, "expiry": expiry}
+    return IcechunkLake(IcechunkLakeConfig.model_validate(settings), open_objects(places))
+
+
+def put(bench: S3Bench, folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            bench.put(path.relative_to(folder).as_posix(), path.read_bytes())
+
+
+def content(bench: S3Bench) -> dict[str, bytes | None]:
+    return {key: bench.get(key) for key in bench.everything()}
+
+
+def test_an_expiry_in_a_bucket_killed_at_any_request_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree) -> None:
+    """At every ninth request here, at every one of them with `make test S3=all`."""
+    with in_a_bucket("versity") as bench:
+        put(bench, tree.builder.path)
+        lake = lake_in(bench, bench.places, tree)
+        plan = planned(lake, AS_OF)
+        assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
+        wanted = content(bench)
+    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 9):
+        with in_a_bucket("versity") as bench:
+            put(bench, tree.builder.path)
+            lake, children = lake_in(bench, bench.places, tree), list[Any]()
+            killing = call_after(lambda children=children: os.kill(children[0].pid, signal.SIGKILL))
+            with proxied(shared("versity"), Rule(nth(step), killing)) as proxy:
+                there = lake_in(bench, Places(default=proxy.server.settings), tree)
+                children.append(PROCESSES.Process(target=expire, args=(there, AS_OF, plan)))
+                children[0].start()
+                children[0].join(60)
+            assert children[0].exitcode in {0, -signal.SIGKILL}
+            assert parents_now(lake, AS_OF), "every snapshot reads"
+            assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}
+            assert content(bench) == wanted, step
+        if children[0].exitcode == 0:
+            break
+    assert step > 20
