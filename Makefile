@@ -20,10 +20,10 @@ demo: env ## build sample lakes, run one night on them, print the report (ARGS="
 	@$(BIN)/gc-assets demo $(ARGS)
 
 # Here a skipped test is a failed one: what the tests need is fetched before they start. They run in two processes with a Spark session
-# each, of about the same length: the stages and the command line with the lakes of the benchmarks, and all others with the nights on the
+# each, of about the same length: the stages and the command line, and all others with the nights on the
 # Nessie server, which they start anyway. Pytest's 2 is an interrupt.
-STAGES := tests/stages tests/cli tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/test_nessie_*'
-OTHERS := tests --ignore=tests/cli --ignore=tests/benchmarks/test_lakes.py --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
+STAGES := tests/stages tests/cli --ignore-glob='tests/stages/test_nessie_*'
+OTHERS := tests --ignore=tests/cli --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
 test: export GC_ASSETS_TEST_NESSIE := required
 test: export GC_ASSETS_TEST_S3 := $(or $(filter none all,$(S3)),required)
 test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them)

@@ -49,14 +49,14 @@ def content(bench: S3Bench) -> dict[str, bytes | None]:
 
 
 def test_an_expiry_in_a_bucket_killed_at_any_request_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree) -> None:
-    """At every ninth request here, at every one of them with `make test S3=all`."""
+    """At every 25th request here, at every one of them with `make test S3=all`."""
     with in_a_bucket("versity") as bench:
         put(bench, tree.builder.path)
         lake = lake_in(bench, bench.places, tree)
         plan = planned(lake, AS_OF)
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
         wanted = content(bench)
-    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 9):
+    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 25):
         with in_a_bucket("versity") as bench:
             put(bench, tree.builder.path)
             lake, children = lake_in(bench, bench.places, tree), list[Any]()

@@ -115,8 +115,8 @@ def carried_out(store: Store, state: Files, rows: Sequence[Planned]) -> None:
 
 
 def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and_act_is_ended_by_the_next() -> None:
-    """At every seventh request here, at every one of them with `make test S3=all`."""
-    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 7):
+    """At every 15th request here, at every one of them with `make test S3=all`."""
+    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 15):
         with in_a_bucket("ceph", versioned=True) as bench, place() as (root, settings):
             for key in KEYS:
                 bench.put(key, key.encode())
