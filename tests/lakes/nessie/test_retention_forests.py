@@ -122,7 +122,11 @@ def test_live_contents_of_any_log_are_those_of_the_plain_rules(
     oldest = datetime(1, 1, 1, tzinfo=UTC) if default is None else moment if isinstance(moment, datetime) else NO_GRACE
     young = {item["hash"] for item in commits if item["hash"] not in reached and item["at"] >= min(oldest, grace_cutoff)}
     shown = (readable_rule if at_cutoff else plain_rule)(api, cutoff_of, AS_OF)
-    assert contents(found) == shown.union(*(state_of(api, commit) for commit in young))
+    wanted = shown.union(*(state_of(api, commit) for commit in young))
+    assert contents(found) >= wanted
+    # Where clocks went back, the state at the cut-off is kept by more than one reading of it.
+    if all(item["parent"] is None or commits[item["parent"]]["at"] <= item["at"] for item in commits):
+        assert contents(found) == wanted
     kept = {entry.hash for name, head in refs.items() for entry in kept_commits(log_of(api, f"c{head}"), cutoff_of(name), AS_OF)}
     for commit, state in states(found).items():
         if commit not in reached:
