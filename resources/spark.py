@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Literal
+from typing import Final, Literal
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
+from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.stages.tables import BY_SPARK
@@ -32,6 +33,7 @@ STAGE_CONF = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
+JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # Settings of a driver that this process or pyspark's local server starts.
 DRIVER_CONF = {
     "spark.ui.enabled": "false",
@@ -42,7 +44,7 @@ DRIVER_CONF = {
     "spark.speculation": "false",
     # A night is many short jobs: import once for all Python workers. Both cores may collect garbage
     # at once.
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    JVM_OPTIONS: "-XX:+UseParallelGC",
     "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
 }
@@ -57,12 +59,13 @@ class SparkRuntime(dg.ConfigurableResource):
     master: str = "local[*]"
     remote: str = "local[*]"
     conf: dict[str, str] = Field(default_factory=dict[str, str])
+    class_archive: bool = True
     _session: SparkSession | None = PrivateAttr(default=None)
 
     @classmethod
     def from_config(cls, config: SparkConfig) -> SparkRuntime:
         conf = {**config.conf, **({BY_SPARK: "true"} if config.s3a else {})}
-        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=conf)
+        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=conf, class_archive=config.class_archive)
 
     def session(self) -> SparkSession:
         """Returns the session of this process, the same one at every call."""
@@ -72,19 +75,25 @@ class SparkRuntime(dg.ConfigurableResource):
         return self._session
 
     def _classic(self) -> SparkSession:
-        ensure_java_home()
-        settings = {**DRIVER_CONF, **STAGE_CONF, **self.conf, "spark.master": self.master, "spark.app.name": "gc-assets"}
+        settings = {**self._driver(), "spark.master": self.master, "spark.app.name": "gc-assets"}
         return LazyPySparkResource(spark_config=settings).spark_session
 
     def _connect(self) -> SparkSession:
         local = self.remote.startswith("local")
         if local:
-            ensure_java_home()
             os.environ.setdefault(REUSE, "1")
             keep_apart(os.environ)
         builder = SparkSession.builder.remote(self.remote).appName("gc-assets")
-        settings = {**(DRIVER_CONF if local else {}), **STAGE_CONF, **self.conf}
+        settings = self._driver() if local else {**STAGE_CONF, **self.conf}
         for key, value in settings.items():
             if local or key.startswith("spark.sql."):
                 builder = builder.config(key, value)
         return builder.getOrCreate()
+
+    def _driver(self) -> dict[str, str]:
+        """Returns the settings of a driver on this machine, with the archive of Spark's classes where there is one."""
+        home = ensure_java_home()
+        settings = {**DRIVER_CONF, **STAGE_CONF, **self.conf}
+        if self.class_archive:
+            settings[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {jvm_options(home)}".strip()
+        return settings

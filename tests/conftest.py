@@ -22,9 +22,7 @@ _USERS = tempfile.TemporaryDirectory(prefix="gc-assets-users-")
 os.environ |= environment(Path(_USERS.name))
 
 # A command that a test starts ends before the slow compiler of its JVM would pay.
-_SPARK = tempfile.TemporaryDirectory(prefix="gc-assets-spark-")
-(Path(_SPARK.name) / "spark-defaults.conf").write_text("spark.driver.defaultJavaOptions -XX:TieredStopAtLevel=1\n")
-os.environ["SPARK_CONF_DIR"] = _SPARK.name
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 
 # Hypothesis looks for wrong answers, not for slow ones: a busy machine fails no test.
 settings.register_profile("no deadline", deadline=None)

@@ -61,6 +61,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
 
 def _spark(config: SparkConfig) -> Iterator[Finding]:
+    from gc_assets.resources.class_archive import WRITE_IT, jvm_options
     from gc_assets.resources.java import ensure_java_home
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
@@ -70,6 +71,8 @@ def _spark(config: SparkConfig) -> Iterator[Finding]:
         yield Finding("spark", "java", FAIL, str(error), "Install Java 17 or newer.")
     else:
         yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
+        mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {WRITE_IT} writes one"
+        yield Finding("spark", "class archive", OK, mapped)
     if config.mode == "connect" and config.remote.startswith("local"):
         from gc_assets.resources.connect_server import look
 

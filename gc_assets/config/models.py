@@ -200,6 +200,10 @@ class SparkConfig(Model):
     master: str = Field(default="local[*]", description="For `session`: the Spark master.")
     remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
     conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
+    class_archive: bool = Field(
+        default=True,
+        description="A JVM that is started here maps the archive of Spark's classes that `make env` wrote, where there is one.",
+    )
     s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
 
 

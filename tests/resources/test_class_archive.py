@@ -1,0 +1,61 @@
+"""The archive of Spark's classes: mapped where it fits, and no reason for a JVM not to start."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.resources.class_archive import archive, jvm_options
+from gc_assets.resources.java import ensure_java_home
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of a Python environment that has no archive yet."""
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    return tmp_path
+
+
+def starts(options: str) -> bool:
+    java = Path(ensure_java_home()) / "bin" / "java"
+    return subprocess.run([java, *options.split(), "-version"], capture_output=True, text=True, check=False).returncode == 0
+
+
+def test_two_javas_of_one_environment_have_an_archive_each(environment: Path) -> None:
+    assert archive("/opt/jdk17") != archive("/opt/jdk21")
+    assert archive("/opt/jdk17").is_relative_to(environment)
+
+
+def test_where_there_is_no_archive_the_jvm_gets_no_option(environment: Path) -> None:
+    assert jvm_options(ensure_java_home()) == ""
+
+
+def test_a_path_that_the_launcher_would_split_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "my environment"))
+    written(archive(ensure_java_home()), b"")
+    assert jvm_options(ensure_java_home()) == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", bytes(1 << 21)], ids=["empty", "text", "zeros"])
+def test_a_jvm_starts_with_a_broken_archive(environment: Path, content: bytes) -> None:
+    home = ensure_java_home()
+    written(archive(home), content)
+    assert "SharedArchiveFile" in jvm_options(home)
+    assert starts(jvm_options(home))
+
+
+@pytest.mark.spark
+def test_the_session_maps_the_archive_that_make_env_wrote(spark: SparkSession) -> None:
+    path, maps = archive(ensure_java_home()), Path("/proc/self/maps")
+    if not path.is_file() or not maps.exists():
+        pytest.skip("no archive: run `make env`" if maps.exists() else "this system shows no mapped files")
+    if not hasattr(spark, "_jvm"):
+        pytest.skip("the JVM of a Spark Connect server is not ours to ask")
+    pid = spark._jvm.java.lang.ProcessHandle.current().pid()  # pyright: ignore
+    assert str(path) in Path(f"/proc/{pid}/maps").read_text()
+
+
+def written(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
