@@ -251,7 +251,7 @@ def restore_command(
     name = storage_name(platform, next(iter(where), None))
     source = plan.header.plan_id if plan is not None else None
     night = platform.night(platform.clock.today())
-    log, books = restore(spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
+    log, books = restore(lambda: spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
     show_restored(night, name, log)
     shown = {f"restore/{outcome}": total for outcome, total in books.items()}
     whole = not set(books) - {"done"}

@@ -198,14 +198,20 @@ def collect(frame: DataFrame) -> list[Row]:
         raise kind(found["message"].strip()) from error
 
 
-def write_rows(rows: pa.Table, table: Table, run: Run, files: Files, side: dict[str, pa.Table] | None = None) -> Written:
-    """Writes a small table without a Spark job: same parts, same digest.
+def write_rows(
+    rows: pa.Table, table: Table, run: Run, files: Files, side: dict[str, pa.Table] | None = None, totals_by: Sequence[str] = ()
+) -> Written:
+    """Writes a small table without a Spark job: same parts, same digest, same totals.
 
     `side` tables go below their names.
     """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
     sides = {name: tuple(put(content, run, files, name)) for name, content in (side or {}).items()}
-    return Written(tuple(put(cast_rows, run, files, "")), digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts})
+    totals: dict[tuple[str, ...], Totals] = {}
+    for batch in cast_rows.to_batches():
+        add_totals(totals, batch, totals_by)
+    parts = tuple(put(cast_rows, run, files, ""))
+    return Written(parts, digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts}, totals)
 
 
 def put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:

@@ -116,7 +116,7 @@ class Lakehouse:
 
     def restore(self, plan_id: str) -> tuple[Published, dict[str, int]]:
         """Puts back what a plan moved; the log, and how many files came to each outcome."""
-        published, books = restore(self.spark, self.tonight(), self.storage, plan_id=plan_id)
+        published, books = restore(lambda: self.spark, self.tonight(), self.storage, plan_id=plan_id)
         return published, counts(books)
 
     def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:

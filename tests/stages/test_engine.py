@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.stages import engine
+from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.sweep import storage_inventory
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree
@@ -57,3 +59,30 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
     monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
     monkeypatch.setattr(storage_inventory, "HERE_ENTRIES", 1)
     assert two_nights() == here
+
+
+def test_a_restore_puts_the_same_back_from_here_and_from_executors(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    house.settings = {"quarantine_days": 30}
+    orders = iceberg.table("db.orders", days_ago(60))
+    orders.append(days_ago(50))
+    orders.leftovers(days_ago(10))
+    house.lakes = [iceberg.config("sales")]
+
+    def put_back(session: Callable[[], SparkSession]) -> list[dict[str, Any]]:
+        header = house.plan()
+        house.carry_out(header)
+        log, _ = restore(session, house.tonight(), STORAGE, plan_id=header.plan_id)
+        told = ("key", "phase", "outcome", "size_bytes", "quarantine", "kind", "rehearsal")
+        return [{name: row[name] for name in told} for row in house.rows_of(log)]
+
+    def no_spark() -> SparkSession:
+        raise AssertionError("so little is put back without Spark")
+
+    here = put_back(no_spark)
+    house.now += timedelta(days=1)
+    monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
+    assert len(here) > 2
+    assert put_back(lambda: spark) == here

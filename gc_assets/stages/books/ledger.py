@@ -99,37 +99,65 @@ def words_of(state: State, logs: Sequence[PastRun]) -> pa.Table:
     return pa.concat_tables(tables) if tables else WORDS.empty_table()
 
 
+@dataclass(frozen=True)
+class Copies:
+    """Which copies somebody means: those of a plan, of the keys below a prefix, of one key. What is
+    null leaves no copy out. `rehearsal` says whose they are: those of rehearsals, those of the real
+    clock, or everybody's where it is null.
+    """
+
+    plan_id: str | None = None
+    prefix: str | None = None
+    key: str | None = None
+    rehearsal: bool | None = None
+
+    def among(self, rows: pa.Table, by: str) -> pa.Table:
+        """Returns the rows about copies that are meant, but for whose they are. The column `by` has
+        the plan that quarantined them. All words about a copy are kept, or none.
+        """
+        wanted = pa.array([True] * rows.num_rows, pa.bool_())
+        if self.plan_id is not None:
+            wanted = pc.and_(wanted, pc.equal(rows.column(by), self.plan_id))
+        if self.prefix is not None:
+            wanted = pc.and_(wanted, pc.starts_with(rows.column("key"), self.prefix))
+        if self.key is not None:
+            wanted = pc.and_(wanted, pc.equal(rows.column("key"), self.key))
+        return rows.filter(pc.fill_null(wanted, False))
+
+    def held(self, words: pa.Table) -> pa.Table:
+        """Returns the copies in quarantine that are meant (columns `HELD`). `words` must be all
+        words about their keys.
+        """
+        copies = self.among(held(words), "source_plan_id")
+        if self.rehearsal is None:
+            return copies
+        return copies.filter(pc.fill_null(pc.equal(copies.column("rehearsal"), self.rehearsal), True))
+
+
+ALL: Final = Copies()
+
+
 def quarantined(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
     """Returns what is in quarantine in a storage (columns `HELD`), in memory.
 
     `rehearsal` says whose copies, as for `quarantine_ledger`.
     """
-    copies = held(words_of(state, state.history(storage_name, DELETION_LOG.name)))
-    if rehearsal is None:
-        return copies
-    return copies.filter(pc.fill_null(pc.equal(copies.column("rehearsal"), rehearsal), True))
+    return Copies(rehearsal=rehearsal).held(words_of(state, state.history(storage_name, DELETION_LOG.name)))
 
 
-def quarantine_ledger(
-    spark: SparkSession, state: State, storage_name: str, unpublished: Sequence[DataFrame] = (), *, rehearsal: bool | None = None
-) -> DataFrame:
+def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, rehearsal: bool | None = None) -> DataFrame:
     """Returns what is in quarantine in a storage, columns `HELD`, one row per copy. Lazy: no job
     runs here.
 
-    `unpublished` are rows of `deletion_log` that no log holds yet. `rehearsal` says whose copies:
-    those of rehearsals, those of the real clock, or all where it is null.
+    `rehearsal` says whose copies: those of rehearsals, those of the real clock, or all where it is
+    null.
     """
-    words = _words_of(spark, state, storage_name)
-    for rows in unpublished:
-        words = words.unionByName(rows.select(*WORDS.names))
-    copies = words.repartition("key").mapInArrow(_held, spark_schema(HELD))
+    copies = _words_of(spark, state, storage_name).repartition("key").mapInArrow(_held, spark_schema(HELD))
     return copies if rehearsal is None else copies.filter(F.coalesce(F.col("rehearsal") == F.lit(rehearsal), F.lit(True)))
 
 
 def _words_of(spark: SparkSession, state: State, storage_name: str) -> DataFrame:
-    parts = state.sources(state.history(storage_name, DELETION_LOG.name))
-    numbers = spark.range(0, len(parts), 1, max(1, min(len(parts), parallelism(spark))))
-    return numbers.mapInArrow(_ReadWords(state.files, tuple(parts)), spark_schema(WORDS))
+    return Reading.of(state, storage_name).frame(spark)
 
 
 def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
@@ -139,6 +167,14 @@ def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
     others = [name for name in copies.columns if name != "key"]
     first = copies.groupBy("key").agg(F.min_by(F.struct(*others), F.struct(*order, "source_plan_id")).alias("first"))
     return first.select("key", *[f"first.{name}" for name in others])
+
+
+def newest_of_each_key(copies: pa.Table) -> pa.Table:
+    """As `first_of_each_key` by `newest_first`, in memory."""
+    order: list[tuple[str, str]] = [("key", "ascending"), ("quarantined_at", "descending"), ("source_plan_id", "ascending")]
+    ordered = copies.sort_by(order).append_column("row", pa.array(np.arange(copies.num_rows)))
+    first = ordered.group_by("key").aggregate([("row", "min")]).column("row_min")
+    return ordered.take(first).drop_columns(["row"])
 
 
 def newest_first() -> Column:
@@ -180,16 +216,33 @@ def left(words: pa.Table, since: datetime) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class _ReadWords:
-    """Takes numbers of parts and yields their settled words. Runs in executors."""
+class Reading:
+    """Takes numbers of parts and yields their settled words about the copies that are meant (columns
+    `WORDS`). Runs in executors, or here.
+    """
 
     files: Files
     parts: tuple[Source, ...]
+    copies: Copies = ALL
+
+    @classmethod
+    def of(cls, state: State, storage_name: str, copies: Copies = ALL) -> Reading:
+        return cls(state.files, tuple(state.sources(state.history(storage_name, DELETION_LOG.name))), copies)
+
+    @property
+    def pieces(self) -> int:
+        return len(self.parts)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Returns all words as a frame. Lazy."""
+        numbers = spark.range(0, self.pieces, 1, max(1, min(self.pieces, parallelism(spark))))
+        return numbers.mapInArrow(self, spark_schema(WORDS))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from settled(_words(self.files, self.parts[number])).select(WORDS.names).to_batches()
+                words = settled(_words(self.files, self.parts[number]))
+                yield from self.copies.among(words, "by").select(WORDS.names).to_batches()
 
 
 def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

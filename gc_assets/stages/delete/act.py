@@ -21,7 +21,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, PURGE, QUARANTINE, RESTORE
 from gc_assets.lakes.protocol import LEAF_RANK, RANKS
 from gc_assets.stages.tables import REQUESTS, spark_schema
-from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.state.schemas import DELETION_LOG, STRING
 from gc_assets.stores.execution import execute, outcome_rows, planned_rows
 from gc_assets.stores.protocol import Aborting, Lease, Planned, Quarantine, QuarantineMode, Result, Store
 from gc_assets.stores.write_ahead import WriteAheadLog
@@ -29,20 +29,23 @@ from gc_assets.stores.write_ahead import WriteAheadLog
 # `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's
 # own expiry, which is not done yet. `refused` says why the row must not be executed though nobody
 # needs the key (null: it may).
-ACT_COLUMNS: Final = (
-    "key",
-    "action",
-    "size_bytes",
-    "etag",
-    "version_id",
-    "source_plan_id",
-    "quarantine",
-    "kind",
-    "needed",
-    "retry",
-    "in_quarantine",
-    "refused",
+ACT: Final = pa.schema(
+    [
+        ("key", STRING),
+        ("action", STRING),
+        ("size_bytes", pa.int64()),
+        ("etag", STRING),
+        ("version_id", STRING),
+        ("source_plan_id", STRING),
+        ("quarantine", STRING),
+        ("kind", STRING),
+        ("needed", STRING),
+        ("retry", pa.bool_()),
+        ("in_quarantine", pa.bool_()),
+        ("refused", STRING),
+    ]
 )
+ACT_COLUMNS: Final = tuple(ACT.names)
 # What `Act` yields in executors: rows of `deletion_log`, and what was sent for them.
 ACTED: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
 

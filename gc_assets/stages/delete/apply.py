@@ -56,7 +56,6 @@ from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_ke
 from gc_assets.stages.tables import (
     Totals,
     Written,
-    add_totals,
     collect,
     parallelism,
     publish,
@@ -403,11 +402,10 @@ class _Execution:
         rows = abort_uploads(
             self.night, self.plan, fresh.judge, fresh.sick, self.log, self.lease, self.run.run_id, only_interrupted=self.only_interrupted
         )
-        found: dict[tuple[str, ...], Totals] = {}
-        add_totals(found, rows, ["outcome"])
-        self.books |= {(ABORT, outcome): total for (outcome,), total in found.items()}
-        self.written.append(write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.night.state.files))
-        balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in found.items()})
+        written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.night.state.files, totals_by=["outcome"])
+        self.books |= {(ABORT, outcome): total for (outcome,), total in written.totals.items()}
+        self.written.append(written)
+        balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
 
     def publish(self, chosen: Sequence[str]) -> Applied:
         """Publishes the log, with balanced books. Raises `GateRefused` where the lease was lost.

@@ -5,9 +5,11 @@ Needs no approval. A file whose name is taken stays in quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -16,27 +18,35 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, RESTORE
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.books.ledger import first_of_each_key, newest_first, quarantine_ledger
+from gc_assets.stages.books.ledger import WORDS, Copies, Reading, newest_of_each_key
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
-from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
-from gc_assets.stages.engine import Sharing
+from gc_assets.stages.delete.act import ACT, ACTED, Act, in_one_task
+from gc_assets.stages.engine import Sharing, begun
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import Totals, parallelism, publish, spark_schema, write_frame
+from gc_assets.stages.tables import Totals, Written, parallelism, publish, spark_schema, write_frame, write_rows
 from gc_assets.state.facts import DeletionLogFacts
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import outcome_rows, releasing, user_name
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
+TOTALS_BY: Final = ("phase", "outcome", "source_plan_id")
+
 
 @logged(DELETION_LOG)
 def restore(
-    spark: SparkSession, night: Night, storage_name: str, plan_id: str | None = None, prefix: str | None = None, key: str | None = None
+    session: Callable[[], SparkSession],
+    night: Night,
+    storage_name: str,
+    plan_id: str | None = None,
+    prefix: str | None = None,
+    key: str | None = None,
 ) -> tuple[Published, dict[str, Totals]]:
     """Puts quarantined files back, and returns the log and the books (outcome to rows and bytes).
+    `session` opens Spark, and is called only where there is much to put back.
 
     Of several copies of one name the newest goes back. The others stay, and `--plan` names each. By
     the real clock the copies that rehearsals quarantined come back too; a rehearsal has only its
@@ -57,42 +67,19 @@ def restore(
     restore_id = f"restore-{run.run_id}"
     lease = take_lease(night, storage_name, store, restore_id, user_name())
     with releasing(lease):
-        begun = unfinished(state, storage_name)
-        named = [plan_id] if plan_id is not None else []
-        moved = _moved_by(spark, night, storage_name, {*begun, *named}, lease.token)
-        chosen = quarantine_ledger(spark, state, storage_name, moved, rehearsal=True if night.clock.is_rehearsal else None)
-        if plan_id is not None:
-            chosen = chosen.filter(F.col("source_plan_id") == plan_id)
-        if prefix is not None:
-            chosen = chosen.filter(F.col("key").startswith(prefix))
-        if key is not None:
-            chosen = chosen.filter(F.col("key") == key)
-        chosen = first_of_each_key(chosen, newest_first())
+        interrupted = unfinished(state, storage_name)
+        moved = list(_moved_by(night, storage_name, {*interrupted, *([plan_id] if plan_id is not None else [])}, lease.token))
+        copies = Copies(plan_id, prefix, key, rehearsal=True if night.clock.is_rehearsal else None)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
-        rows = chosen.select(
-            "key",
-            F.lit(RESTORE).alias("action"),
-            "size_bytes",
-            "etag",
-            "version_id",
-            "source_plan_id",
-            "quarantine",
-            "kind",
-            F.lit(None).cast("string").alias("needed"),
-            F.lit(False).alias("retry"),
-            F.lit(True).alias("in_quarantine"),
-            F.lit(None).cast("string").alias("refused"),
-        ).select(*ACT_COLUMNS)
         doing("putting files back")
-        ordered = in_one_task(rows, RESTORE, F.col("key"))
         act = Act(store, log, lease, night.clock, restore_id, run.run_id)
-        totals = ["phase", "outcome", "source_plan_id"]
-        written = write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, totals, counted=True)
+        told = [Reading.of(state, storage_name, copies), *moved]
+        written = _act_here(act, copies, told, run, state) or _act_in_executors(session(), act, copies, told, run, state)
         books: dict[str, Totals] = {}
         for (_, outcome, _), total in written.totals.items():
             books[outcome] = books.get(outcome, Totals()) + total
         lease.check()  # whoever took it over may have moved the same files since
-        for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(begun)):
+        for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(interrupted)):
             record_restored(state, storage_name, source, night.clock.now(), restore_id)
         facts = DeletionLogFacts(
             plan_id=restore_id,
@@ -104,13 +91,34 @@ def restore(
     return published, books
 
 
-def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Collection[str], token: int) -> list[DataFrame]:
-    """Returns rows of `deletion_log` for what these plans' write-ahead logs moved to quarantine, or
-    may have moved.
+def _act_here(act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: Run, state: State) -> Written | None:
+    """Puts the copies back in this process. Returns null, and does nothing, where there is more to
+    read than this process should hold.
+    """
+    words = list[pa.RecordBatch]()
+    for reading in told:
+        found = begun(reading, reading.pieces)
+        if found is None:
+            return None
+        words += [batch.select(WORDS.names) for batch in found]
+    rows = pa.Table.from_batches(_Chosen(copies)(iter(words)), ACT).sort_by("key").combine_chunks()
+    acted = pa.Table.from_batches(act(iter(rows.to_batches())), DELETION_LOG.schema)
+    return write_rows(acted, DELETION_LOG, run, state.files, totals_by=TOTALS_BY)
+
+
+def _act_in_executors(spark: SparkSession, act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: Run, state: State) -> Written:
+    words = reduce(DataFrame.unionByName, [reading.frame(spark).select(*WORDS.names) for reading in told])
+    rows = words.repartition("key").mapInArrow(_Chosen(copies), spark_schema(ACT))
+    ordered = in_one_task(rows, RESTORE, F.col("key"))
+    return write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, TOTALS_BY, counted=True)
+
+
+def _moved_by(night: Night, storage_name: str, plan_ids: Collection[str], token: int) -> Iterator[_Moved]:
+    """Yields readings of what these plans' write-ahead logs moved to quarantine, or may have moved.
 
     Raises `StateError` for a log whose plan is not in the state.
     """
-    files, found = night.state.files, list[DataFrame]()
+    files = night.state.files
     known = {plan.header.plan_id: plan.header for plan in plans(night.config, storage_name) if plan.header.plan_id in plan_ids}
     for plan_id in sorted(plan_ids):
         directory = f"{storage_name}/apply/{plan_id}"
@@ -119,17 +127,16 @@ def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Co
         if plan_id not in known:
             raise StateError(f"{files.root}/{directory} is the log of a plan that the state does not hold; restore the state from a backup")
         log = open_log(files, directory, plan_id, known[plan_id].rows)
-        shares = spark.range(0, log.shares, 1, min(log.shares, parallelism(spark)))
-        moved = _Moved(log, known[plan_id].quarantine, night.clock.now(), token, known[plan_id].rehearsal)
-        found.append(shares.mapInArrow(moved, spark_schema(DELETION_LOG.schema)))
-    return found
+        yield _Moved(log, known[plan_id].quarantine, night.clock.now(), token, known[plan_id].rehearsal)
 
 
 @dataclass(frozen=True)
 class _Moved:
-    """Reads the quarantined files of each share of a log.
+    """Takes numbers of shares of a write-ahead log and yields rows of `deletion_log` for the files
+    that it quarantined, which no published log may hold yet.
 
-    What may have moved counts as moved just now, under the lease `token`. Runs in executors.
+    What may have moved counts as moved just now, under the lease `token`. Runs in executors, or
+    here.
     """
 
     log: WriteAheadLog
@@ -138,9 +145,37 @@ class _Moved:
     token: int
     rehearsal: bool
 
+    @property
+    def pieces(self) -> int:
+        return self.log.shares
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Returns all rows as a frame. Lazy."""
+        shares = spark.range(0, self.pieces, 1, min(self.pieces, parallelism(spark)))
+        return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for share in batch.column("id").to_pylist():
                 told = self.log.quarantined(share)
                 moved = (outcome or Outcome(planned, DONE, None, self.now, self.token) for planned, outcome in told)
                 yield outcome_rows(moved, self.log.plan_id, self.quarantine, rehearsal=self.rehearsal)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Yields what is to be put back (columns `ACT`). All words about each key must be in one
+    partition. Runs in executors, or here.
+    """
+
+    copies: Copies
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        words = [batch for batch in batches if batch.num_rows]
+        if not words:
+            return
+        rows = newest_of_each_key(self.copies.held(pa.Table.from_batches(words).cast(WORDS)))
+        columns = {name: rows.column(name) for name in rows.column_names if name in ACT.names}
+        said = {"action": RESTORE, "needed": None, "retry": False, "in_quarantine": True, "refused": None}
+        told = {name: pa.array([value] * rows.num_rows, ACT.field(name).type) for name, value in said.items()}
+        yield from pa.table({name: {**columns, **told}[name] for name in ACT.names}).cast(ACT).to_batches()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,19 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.phases import PHASES, VERDICTS
 from gc_assets.report.load import load_report
-from gc_assets.stages.books.ledger import HELD, WORDS, held, left, quarantine_ledger, quarantined
+from gc_assets.stages.books.ledger import (
+    HELD,
+    WORDS,
+    Copies,
+    first_of_each_key,
+    held,
+    left,
+    newest_first,
+    newest_of_each_key,
+    quarantine_ledger,
+    quarantined,
+    settled,
+)
 from gc_assets.stages.night import Night
 from gc_assets.state.schemas import ORPHAN_FILES
 from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, word
@@ -159,14 +172,27 @@ def test_the_rule_equals_a_walk_over_all_words(choose: random.Random, size: int)
     assert copies(held(pa.Table.from_pylist(words, WORDS))) == by_hand(words)
 
 
+@given(st.randoms(use_true_random=False), st.integers(0, 12))
+def test_the_copies_that_are_meant_are_found_among_their_own_words_alone(choose: random.Random, size: int) -> None:
+    words = pa.Table.from_pylist(some_words(choose, "ab", size), WORDS)
+    for meant in (Copies(plan_id="p"), Copies(prefix="a"), Copies(key="b"), Copies(plan_id="q", key="a")):
+        few = meant.among(settled(words), "by").select(WORDS.names)
+        assert copies(meant.held(few)) == copies(meant.held(words))
+
+
+@pytest.mark.spark
+def test_both_readers_say_which_copy_of_a_key_comes_back(spark: SparkSession) -> None:
+    rows = held(pa.Table.from_pylist(some_words(random.Random(3), "abcdefghij", 200), WORDS))
+    told = first_of_each_key(spark.createDataFrame(rows), newest_first()).select(*HELD.names).toArrow()
+    assert copies(told) == copies(newest_of_each_key(rows))
+    assert told.num_rows == pc.count_distinct(rows.column("key")).as_py() < rows.num_rows
+
+
 @pytest.mark.spark
 def test_both_readers_find_the_same(spark: SparkSession, night: Night) -> None:
-    words = some_words(random.Random(7), "abcdefghij", 400)
+    words = some_words(random.Random(7), "abcdefghij", 300)
     for start in range(0, 300, 50):
         put_log(night, *words[start : start + 50])
-    unpublished = spark.createDataFrame(pa.Table.from_pylist(words[300:], WORDS))
-    ledger = quarantine_ledger(spark, night.state, STORAGE, [unpublished])
-    assert copies(ledger.toArrow()) == by_hand(words)
-    published = quarantine_ledger(spark, night.state, STORAGE).toArrow()
-    assert copies(published) == copies(quarantined(night.state, STORAGE)) == by_hand(words[:300])
-    assert published.select(HELD.names).num_rows > 5
+    found = quarantine_ledger(spark, night.state, STORAGE).toArrow()
+    assert copies(found) == copies(quarantined(night.state, STORAGE)) == by_hand(words)
+    assert found.select(HELD.names).num_rows > 5

@@ -55,5 +55,5 @@ def test_the_copy_of_the_size_that_the_lake_records_comes_back_and_by_hand_the_n
     assert places["newer"].read_bytes() == SECOND
 
     key = str(places["by_hand"].relative_to(house.warehouse))
-    restore(spark, house.tonight(), house.storage, key=key)
+    restore(lambda: spark, house.tonight(), house.storage, key=key)
     assert places["by_hand"].read_bytes() == SECOND
