@@ -91,7 +91,7 @@ class SparkRuntime(dg.ConfigurableResource):
         return builder.getOrCreate()
 
     def _driver(self) -> dict[str, str]:
-        """Returns the settings of a driver on this machine, with the archive of Spark's classes where there is one."""
+        """Returns the settings of a driver on this machine, with the class archive if there is one."""
         home = ensure_java_home()
         settings = {**DRIVER_CONF, **STAGE_CONF, **self.conf}
         if self.class_archive:
