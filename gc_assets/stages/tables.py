@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -187,8 +188,20 @@ def collect(frame: DataFrame) -> list[Row]:
 
     Where an executor raised an error of ours, it is raised here again with its kind and message.
     """
-    try:
+    with _own_errors():
         return frame.collect()
+
+
+def collect_arrow(frame: DataFrame, schema: pa.Schema) -> pa.Table:
+    """Returns the same as Arrow."""
+    with _own_errors():
+        return frame.toArrow().cast(schema)
+
+
+@contextmanager
+def _own_errors() -> Generator[None]:
+    try:
+        yield
     except PySparkException as error:
         ours = list(_OWN_ERROR.finditer(str(error)))
         if not ours:

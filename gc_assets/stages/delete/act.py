@@ -1,5 +1,5 @@
-"""Executes the rows of a plan in executors: through the write-ahead log, in the order of reference,
-and never on a file that a lake needs.
+"""Executes the rows of a plan: through the write-ahead log, in the order of reference, and never on a
+file that a lake needs.
 
 Knows no plan and no lake. Each row says whether somebody needs its file, and why. A file that names
 others goes before them and comes back after them. So wherever a run is killed, no snapshot stands
@@ -20,7 +20,9 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, PURGE, QUARANTINE, RESTORE
 from gc_assets.lakes.protocol import LEAF_RANK, RANKS
-from gc_assets.stages.tables import REQUESTS, spark_schema
+from gc_assets.stages.tables import REQUESTS, Written, spark_schema, write_rows
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Run
 from gc_assets.state.schemas import DELETION_LOG, STRING
 from gc_assets.stores.execution import execute, outcome_rows, planned_rows
 from gc_assets.stores.protocol import Aborting, Lease, Planned, Quarantine, QuarantineMode, Result, Store
@@ -45,7 +47,6 @@ ACT: Final = pa.schema(
         ("refused", STRING),
     ]
 )
-ACT_COLUMNS: Final = tuple(ACT.names)
 # What `Act` yields in executors: rows of `deletion_log`, and what was sent for them.
 ACTED: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
 
@@ -126,7 +127,7 @@ class _PutBack:
 
 @dataclass(frozen=True)
 class Act:
-    """Executes the rows of a partition (columns `ACT_COLUMNS`) through the write-ahead log.
+    """Executes the rows of a partition (columns `ACT`) through the write-ahead log.
 
     A row that the fresh mark needs is never quarantined or purged. A row that is no longer in
     quarantine is not purged. Both get the outcome `changed`, or `failed` where `retry` is set. A row
@@ -134,7 +135,7 @@ class Act:
     earlier run settled stays on record.
 
     Within a batch of rows the ranks are kept in order. Across batches the caller sorts them. Runs
-    in executors.
+    in executors, or here.
     """
 
     store: Store
@@ -170,3 +171,11 @@ class Act:
                 yield key, "no longer in quarantine", False
             elif action != RESTORE and refused is not None:
                 yield key, refused, True
+
+
+def act_here(act: Act, rows: pa.Table, run: Run, files: Files, totals_by: Sequence[str]) -> Written:
+    """Executes few rows (columns `ACT`) in this process, as one batch, and writes what came of them
+    as parts of `run`.
+    """
+    batches = rows.sort_by("key").combine_chunks().to_batches()
+    return write_rows(pa.Table.from_batches(act(iter(batches)), DELETION_LOG.schema), DELETION_LOG, run, files, totals_by=totals_by)

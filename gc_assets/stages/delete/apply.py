@@ -7,7 +7,7 @@ what should not have been in a plan at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -41,7 +41,7 @@ from gc_assets.stages.books.plans import (
     refuse_other_key,
     refuse_unapproved,
 )
-from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
+from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
 from gc_assets.stages.delete.judge import REFUSED, Judge
 from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
@@ -57,6 +57,7 @@ from gc_assets.stages.tables import (
     Totals,
     Written,
     collect,
+    collect_arrow,
     parallelism,
     publish,
     read_table,
@@ -73,6 +74,9 @@ from gc_assets.stores.execution import balance, releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
+# So many files are acted on in this process, which costs less than two Spark jobs.
+HERE_ACTS: Final = 2_000
+TOTALS_BY: Final = ("phase", "outcome")
 # What tells one quarantined object from another, in the plan and in the ledger.
 _NAMES_A_COPY: Final = ("etag", "version_id", "quarantine")
 
@@ -313,21 +317,31 @@ class _Execution:
         self.run = begin(self.night, header.storage, DELETION_LOG, header.run_date)
 
     def act(self, phase: str, fresh: _Fresh) -> None:
-        """Executes the plan's rows of a phase, in executors.
-
-        Metadata is one task, in the order of reference; of a hundred files one or two are metadata.
-        All else is many tasks. Metadata goes first, and comes back last.
-        """
+        """Executes the plan's rows of a phase: few in this process, many in executors."""
         header = self.plan.header
         task = Act(
             self.night.store(header.storage), self.log, self.lease, self.night.clock, header.plan_id, self.run.run_id, self.only_interrupted
         )
-        share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
-        names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
-        there = {kind in RANKS for kind in header.by_kind.get(phase, [*RANKS, UNNAMED])}
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         reached(lambda: f"{phase}: {self.log.batches():,} batches on record, of {header.totals[phase].files:,} files")
         judged = self._judged(phase, fresh)
+        few = self.log.shares == 1 and header.totals[phase].files <= HERE_ACTS
+        for part in self._act_here(task, judged) if few else self._act_in_executors(task, judged, phase):
+            for (_, outcome), total in part.totals.items():
+                self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
+            self.written.append(part)
+        balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
+
+    def _act_here(self, task: Act, judged: DataFrame) -> Iterator[Written]:
+        yield act_here(task, collect_arrow(judged, ACT), self.run, self.night.state.files, TOTALS_BY)
+
+    def _act_in_executors(self, task: Act, judged: DataFrame, phase: str) -> Iterator[Written]:
+        """Metadata is one task, in the order of reference; of a hundred files one or two are
+        metadata. All else is many tasks. Metadata goes first, and comes back last.
+        """
+        share, tasks = F.pmod(F.xxhash64("key"), F.lit(self.log.shares)), min(parallelism(self.spark), self.log.shares)
+        names_others = F.coalesce(F.col("kind").isin(*RANKS), F.lit(False))
+        there = {kind in RANKS for kind in self.plan.header.by_kind.get(phase, [*RANKS, UNNAMED])}
         if len(there) > 1:
             judged.persist()  # the joins are made once
         try:
@@ -338,17 +352,13 @@ class _Execution:
                     rows = judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
                     sharers = at_once(self.spark, tasks)
                 acted = rows.mapInArrow(Sharing(task, sharers), ACTED)
-                part = write_frame(acted, DELETION_LOG, self.run, self.night.state, ["phase", "outcome"], counted=True)
-                for (_, outcome), total in part.totals.items():
-                    self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
-                self.written.append(part)
+                yield write_frame(acted, DELETION_LOG, self.run, self.night.state, TOTALS_BY, counted=True)
         finally:
             judged.unpersist()
-        balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
     def _judged(self, phase: str, fresh: _Fresh) -> DataFrame:
         """Returns the plan's rows of a phase, each with who needs it by now and whether it may go
-        (columns `ACT_COLUMNS`).
+        (columns `ACT`).
 
         A copy is in quarantine if the ledger holds the very object that the plan names.
         """
@@ -377,7 +387,7 @@ class _Execution:
             .withColumn(REFUSED, F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)))
             .withColumn("retry", failed & ~F.coalesce("is_live", F.lit(False)))
             .withColumn("needed", F.coalesce("needed", F.when(failed | not_made, uncertain), unheard))
-            .select(*ACT_COLUMNS)
+            .select(*ACT.names)
         )
 
     def expire(self, recheck: str) -> bool:

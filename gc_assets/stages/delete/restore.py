@@ -20,11 +20,11 @@ from gc_assets.core.phases import DONE, RESTORE
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.ledger import WORDS, Copies, Reading, newest_of_each_key
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
-from gc_assets.stages.delete.act import ACT, ACTED, Act, in_one_task
+from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
 from gc_assets.stages.engine import Sharing, begun
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import Totals, Written, parallelism, publish, spark_schema, write_frame, write_rows
+from gc_assets.stages.tables import Totals, Written, parallelism, publish, spark_schema, write_frame
 from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.receipts import Balance
@@ -101,9 +101,7 @@ def _act_here(act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: R
         if found is None:
             return None
         words += [batch.select(WORDS.names) for batch in found]
-    rows = pa.Table.from_batches(_Chosen(copies)(iter(words)), ACT).sort_by("key").combine_chunks()
-    acted = pa.Table.from_batches(act(iter(rows.to_batches())), DELETION_LOG.schema)
-    return write_rows(acted, DELETION_LOG, run, state.files, totals_by=TOTALS_BY)
+    return act_here(act, pa.Table.from_batches(_Chosen(copies)(iter(words)), ACT), run, state.files, TOTALS_BY)
 
 
 def _act_in_executors(spark: SparkSession, act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: Run, state: State) -> Written:

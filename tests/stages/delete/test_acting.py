@@ -83,7 +83,7 @@ def snapshots(root: Path) -> list[str]:
 
 
 def rows_of(root: Path, keys: list[str], action: Action, held: Path | None = None) -> pa.RecordBatch:
-    """Columns of `ACT_COLUMNS`."""
+    """Columns of `ACT`."""
     rows = [
         {
             "key": key,
