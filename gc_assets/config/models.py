@@ -203,6 +203,10 @@ class SparkConfig(Model):
     s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
 
 
+# What a person may decide on Dagster's page. Each is a command of the same name, and a job.
+PageJob = Literal["approve", "reject", "restore"]
+
+
 class Config(Model):
     """A whole `lakes.yaml`."""
 
@@ -218,6 +222,9 @@ class Config(Model):
         default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
     )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="How places on S3 are reached: storages, lakes and the state.")
+    page_may: frozenset[PageJob] = Field(
+        default=frozenset(), description="Decisions about plans for which Dagster's page has a job; none unless named."
+    )
     first_night: date | None = Field(
         default=None, description="Run date with which Dagster's partitions begin; without it the first night that was run."
     )
