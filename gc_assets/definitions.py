@@ -55,7 +55,7 @@ def build_definitions(platform: Platform, as_of: datetime | None = None, first: 
         assets=[*assets, *logs],
         jobs=[night, apply, *decisions(config), analysis(begin)],
         schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0)],
-        sensors=[approved_plans(apply), *notification_sensors(config, apply.name)],
+        sensors=[approved_plans(apply), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of)},
         # The boxes of a night are a chain and share one Spark session; a process for each would
         # start one each.

@@ -5,7 +5,7 @@ What was told is remembered in the sensor's cursor. To be told everything anew, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import dagster as dg
@@ -19,18 +19,18 @@ from gc_assets.core.told import Told
 from gc_assets.notify.tell import tell
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.read.standing import standing
+from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"
 EVERY_SECONDS: Final = 300
-# Of the newest runs. More applies than this do not fail within their time.
-MOST_RUNS: Final = 50
+# The newest of the failed runs. An apply that failed before them has been looked at since.
+MOST_RUNS: Final = 100
+_OP: Final = f"__{DELETION_LOG.name}"
 DESCRIPTION: Final = "Tells the targets of `notify` what happens, each event once: a plan that waits, a night that was missed, and so on."
 
 
-def notification_sensors(config: Config, apply: str) -> list[dg.SensorDefinition]:
-    """Returns the sensor, or none where lakes.yaml names no target. `apply` is the job that executes
-    plans.
-    """
+def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
+    """Returns the sensor, or none where lakes.yaml names no target."""
     if not config.notify:
         return []
 
@@ -42,7 +42,7 @@ def notification_sensors(config: Config, apply: str) -> list[dg.SensorDefinition
     )
     def told(context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]) -> dg.SkipReason:
         at = collector.platform
-        failed = list(_failed_runs(context.instance, apply))
+        failed = list(_failed_runs(context.instance))
         facts, unread = list[StorageFacts](), list[Notification]()
         for storage in at.config.storages:
             try:
@@ -61,20 +61,27 @@ def notification_sensors(config: Config, apply: str) -> list[dg.SensorDefinition
     return [told]
 
 
-def _failed_runs(instance: dg.DagsterInstance, job: str) -> Iterator[FailedApply]:
-    """Returns the runs of a job that failed within the time that a plan may be applied, newest
-    first.
+def _failed_runs(instance: dg.DagsterInstance) -> Iterator[FailedApply]:
+    """Returns the runs that were to execute a plan and failed within the time that a plan may be
+    applied, newest first.
     """
-    since = Clock().now() - APPLY_WITHIN
-    wanted = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.FAILURE], created_after=since)
+    wanted = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], created_after=Clock().now() - APPLY_WITHIN)
     for run in instance.get_runs(filters=wanted, limit=MOST_RUNS):
-        for plan_id in _plan_ids(run.run_config):
+        for plan_id in plan_ids(run.run_config):
             yield FailedApply(plan_id, f"run {run.run_id}", _why(instance, run.run_id))
 
 
-def _plan_ids(run_config: Any) -> Sequence[str]:
-    ops = run_config.get("ops") or {}
-    return [str(op["config"]["plan_id"]) for op in ops.values() if op.get("config", {}).get("plan_id")]
+def plan_ids(run_config: Any) -> list[str]:
+    """Returns the plans that a run was to execute, as its configuration names them. A run may have
+    failed because its configuration is nonsense, so nothing is known of it.
+    """
+    ops = _mapping(_mapping(run_config).get("ops"))
+    found = [_mapping(_mapping(op).get("config")).get("plan_id") for name, op in ops.items() if str(name).endswith(_OP)]
+    return [plan_id for plan_id in found if isinstance(plan_id, str) and plan_id]
+
+
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _why(instance: dg.DagsterInstance, run_id: str) -> str:

@@ -130,7 +130,7 @@ def _of_storage(facts: StorageFacts, now: datetime) -> Iterator[Notification]:
     for failed in facts.failed:
         plan, name = failed.plan_id[:12], f"{facts.storage}/apply_failed/{failed.plan_id}/{failed.attempt}"
         text = f"{failed.why}\n`gc-assets plans` says how the plan stands. `gc-assets apply {plan}` goes on from its log."
-        title = f"{facts.storage}: the apply of plan {plan} failed"
+        title = f"{facts.storage}: plan {plan} could not be applied to its end"
         yield Notification("apply_failed", name, title, text, storage=facts.storage, plan_id=failed.plan_id)
 
 

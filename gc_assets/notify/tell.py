@@ -78,6 +78,8 @@ def _attempt(asked: tuple[Target, Sequence[Notification]]) -> tuple[str, str] | 
         return target.name, str(error)
     except TimeoutError:
         return target.name, f"no answer within {_LONGEST:.0f} s"
+    except Exception as error:  # noqa: BLE001  (whatever it is, the others were told, which must be remembered)
+        return target.name, type(error).__name__  # its words may hold a secret
     return None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from gc_assets.assets.notifications import plan_ids
 from gc_assets.config.notify import Webhook
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
@@ -94,6 +95,28 @@ def test_an_apply_that_dagster_ran_and_that_failed_is_told_with_the_platforms_ow
     assert told["plan_id"] == header.plan_id
     assert "run deletion_log of that storage and partition" in told["text"]
     assert tick(at, instance, cursor)[0] == "nothing new"
+
+
+@pytest.mark.parametrize(
+    "run_config, expected",
+    [
+        (
+            {"ops": {"warehouse__deletion_log": {"config": {"plan_id": "3f9c2a71"}}, "b__deletion_log": {"config": {"plan_id": "9"}}}},
+            ["3f9c2a71", "9"],
+        ),
+        ({"ops": {"warehouse__deletion_log": {"config": {"plan_id": ""}}}}, []),
+        ({"ops": {"approve_plan": {"config": {"plan_id": "3f9c2a71", "by": "kim"}}}}, []),
+        ({}, []),
+        (None, []),
+        ({"ops": None}, []),
+        ({"ops": ["warehouse__deletion_log"]}, []),
+        ({"ops": {"warehouse__deletion_log": None}}, []),
+        ({"ops": {"warehouse__deletion_log": {"config": ["plan_id"]}}}, []),
+        ({"ops": {"warehouse__deletion_log": {"config": {"plan_id": {"env": "PLAN"}}}}}, []),
+    ],
+)
+def test_the_plans_of_a_run_are_those_that_its_deletion_logs_were_given(run_config: Any, expected: list[str]) -> None:
+    assert plan_ids(run_config) == expected
 
 
 def test_a_target_that_fails_fails_no_tick_and_no_secret_is_said(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gc_assets.config.notify import TARGETS, Target
-from gc_assets.core.notifications import Notification
+from gc_assets.core.notifications import EVENTS, Notification
 from gc_assets.core.told import Told
 from gc_assets.notify.tell import tell
 from tests.notify.receivers import Web, smtp_server, web_server
@@ -94,6 +94,17 @@ def test_a_target_that_fails_holds_up_nobody_and_the_others_hear_of_it_once(aler
     third = tell(targets, [READY], second.told)
     assert (str(third), third.failed) == ("told alerts of 1 event", {})
     assert heard(alerts)[-1] == ["plan_ready"]
+
+
+def test_a_fault_that_nobody_thought_of_is_told_without_its_words(alerts: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("s3cr3t")
+
+    monkeypatch.setattr("gc_assets.notify.tell.run_command", broken)
+    found = tell([target("pager", "command", command=["true"]), hook("alerts", alerts)], [READY], Told())
+    assert found.failed == {"pager": "ZeroDivisionError"}
+    assert heard(alerts) == [["plan_ready"], ["target_failed"]]
+    assert found.told.news("alerts", EVENTS, [READY]) == ()
 
 
 def test_a_target_that_fails_again_after_it_was_mended_is_told_again(alerts: Web, team: Web) -> None:
