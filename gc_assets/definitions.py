@@ -1,8 +1,8 @@
 """The code location: every asset, job, schedule and sensor of a configuration.
 
 `night` finds out and plans, `apply` executes one approved plan, `analysis` works out an earlier
-date. The schedule and the sensor are off until somebody turns them on, and nothing has an
-automation condition.
+date. `approve`, `reject` and `restore` are there where `page_may` names them. The schedule and the
+sensors are off until somebody turns them on, and nothing has an automation condition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.analysis import analysis
+from gc_assets.assets.decisions import decisions
 from gc_assets.assets.lake_boxes import lake_assets, logs_of
+from gc_assets.assets.notifications import notification_sensors
 from gc_assets.assets.partitions import first_night, run_dates
 from gc_assets.assets.results import key_of
 from gc_assets.assets.sensors import approved_plans
@@ -51,9 +53,9 @@ def build_definitions(platform: Platform, as_of: datetime | None = None, first: 
     logs = [spec for lake in config.lakes for spec in logs_of(lake, days)]
     return dg.Definitions(
         assets=[*assets, *logs],
-        jobs=[night, apply, analysis(begin)],
+        jobs=[night, apply, *decisions(config), analysis(begin)],
         schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0)],
-        sensors=[approved_plans(apply)],
+        sensors=[approved_plans(apply), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of)},
         # The boxes of a night are a chain and share one Spark session; a process for each would
         # start one each.

@@ -11,13 +11,16 @@ import yaml
 
 from gc_assets.config import models as config
 from gc_assets.config.inventory import InventoryConfig
+from gc_assets.config.notify import TARGETS
 from gc_assets.config.s3 import S3Config
 from gc_assets.core import gates
+from gc_assets.core.notifications import EVENTS
 from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.icechunk.config import IcechunkExpiry, IcechunkRetention
 from gc_assets.lakes.kinds import all_tables, config_of
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
 from gc_assets.lakes.nessie.config import NessieLakeConfig, NessieRetention
+from gc_assets.report.metrics import FAMILIES
 from tests.lakes.nessie.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parent.parent
@@ -66,6 +69,18 @@ def test_every_key_of_the_configuration_is_documented(model: type[config.Storage
         "kind",
         "retention",
     }
+
+
+def test_every_key_of_a_target_and_every_event_is_documented() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text().split("## notify[]")[1].split("\n## ")[0]
+    names = {name for model in TARGETS.values() for name in model.model_fields}
+    assert {name for name in {*names, *TARGETS, *EVENTS} if f"`{name}`" not in page} == set()
+
+
+def test_every_metric_is_documented_as_it_is() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = [f"| `gc_assets_{name}` | {', '.join(f'`{label}`' for label in labels)} | {told} |" for name, labels, told in FAMILIES]
+    assert [line for line in page.splitlines() if line.startswith("| `gc_assets_")] == rows
 
 
 def test_every_setting_of_s3_is_in_its_page() -> None:

@@ -17,7 +17,7 @@ FLOORS = (
     {"state"},
     {"lakes", "stores"},
     {"stages"},
-    {"resources", "report"},
+    {"resources", "report", "notify"},
     {"assets", "demo"},
     {"definitions"},
     {"cli"},
@@ -34,6 +34,7 @@ STRANGERS = {
     "stores": {"pyspark", "dagster"},
     "stages": {"dagster"},
     "report": {"pyspark", "dagster"},
+    "notify": {"pyspark", "dagster", "pyarrow"},
 }
 
 

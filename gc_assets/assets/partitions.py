@@ -44,7 +44,7 @@ def first_night(platform: Platform) -> date:
     try:
         state = State.of(config)
         runs = [run for lake in config.lakes for run in state.history(lake.name, LAKE_REFS.name)]
-        return min([today, *(run.run_date for run in runs if run.headline(Freeze).frozen_at.date() == run.run_date)])
+        return min([today, *(run.run_date for run in runs if run.headline(Freeze).is_night(run.run_date))])
     except (GcError, OSError) as error:
         _log.warning("the state %s cannot be read, so Dagster's partitions begin today: %s", config.state, error)
         return today

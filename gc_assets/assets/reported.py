@@ -38,12 +38,22 @@ def report_plan(night: Night, header: PlanHeader, applied: Applied) -> None:
 
 def report_restore(night: Night, storage_name: str, log: Published) -> None:
     """Reports that quarantined files were put back."""
-    _report(list(_log_events(night, storage_name, log.facts(DeletionLogFacts).plan_id)))
+    _report(list(restore_events(night, storage_name, log)))
 
 
 def report_undone(night: Night, header: PlanHeader) -> None:
     """Reports that a plan's edits of history were undone."""
-    _report(list(edits_told(replace(night, run_date=header.run_date), header.expiry_actions)))
+    _report(list(undone_events(night, header)))
+
+
+def restore_events(night: Night, storage_name: str, log: Published) -> Iterator[Event]:
+    """Returns what the page shows of files that were put back."""
+    return _log_events(night, storage_name, log.facts(DeletionLogFacts).plan_id)
+
+
+def undone_events(night: Night, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
+    """Returns what the page shows of edits of history that were undone."""
+    return edits_told(replace(night, run_date=header.run_date), header.expiry_actions)
 
 
 def _log_events(night: Night, storage_name: str, plan_id: str, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "forget": ("forget", "Say that a lake is to go, so that its absence no longer stops the plans."),
     "accept": ("accept", "Say that a table which no catalog knows is dead, so that its metadata no longer stops the plans."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
+    "metrics": ("metrics", "Write the last night of each storage and lake as Prometheus metrics."),
     "prune": ("prune", "Remove old run directories from the state."),
 }
 

@@ -12,7 +12,6 @@ import click
 from gc_assets.cli.context import Settings, common_options, format_option, spark_of, with_mode
 from gc_assets.cli.output import printable, say, write_json, write_table
 from gc_assets.cli.page import show_applied, show_restored, show_undone
-from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
@@ -235,72 +234,35 @@ def restore_command(
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
-    from gc_assets.stages.books.plans import find_plan
-    from gc_assets.stages.delete.restore import restore
+    from gc_assets.stages.delete.put_back import asked_for, put_back, with_history
 
-    if plan_id is None and prefix is None and key is None:
-        raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
-    if history and plan_id is None:
-        raise UsageError("--history undoes the edits of one plan: name it with --plan P")
     platform = settings.platform()
-    plan = find_plan(platform.config, plan_id) if plan_id is not None else None
-    named, key = (None, None) if key is None else _place(platform, key)
-    where = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
-    if len(where) > 1:
-        raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(where))}")
-    name = storage_name(platform, next(iter(where), None))
-    source = plan.header.plan_id if plan is not None else None
     night = platform.night(platform.clock.today())
-    log, books = restore(lambda: spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
-    show_restored(night, name, log)
-    shown = {f"restore/{outcome}": total for outcome, total in books.items()}
-    whole = not set(books) - {"done"}
-    if history and plan is not None and whole:
-        from gc_assets.stages.delete.expire import undo_expiry
-        from gc_assets.stages.tables import Totals
-
-        undone = undo_expiry(night, plan)
+    asked = asked_for(night, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
+    back = put_back(lambda: spark_of(platform, verbose=settings.verbose), night, asked)
+    show_restored(night, asked.storage, back.log)
+    plan = asked.plan
+    if plan is not None and (undone := with_history(night, back)) is not None:
+        back = undone
         show_undone(night, plan.header)
-        shown |= {f"history/{outcome}": Totals(count) for outcome, count in undone.items()}
-        whole = not set(undone) - {"undone"}
-    _print_books(shown, source, format_)
-    if not shown:
-        say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
+    _print_books(back.books, asked.plan_id, format_)
+    if not back.books:
+        say(f"Nothing to do: storage {asked.storage} has nothing of that in quarantine.")
     elif plan is not None and plan.header.expiry_actions and not history:
         from gc_assets.lakes.kinds import undoing_titles
 
         undone_by = f"--history undoes those of {undoing_titles()}"
         say(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
-    if plan is not None and shown:
-        _say_undoing(platform, plan, restored=whole)
-    elif "done" in books:
+    if plan is not None and back.books:
+        _say_undoing(platform, plan, restored=back.missing is None)
+    elif back.files.rows:
         from gc_assets.stages.read.undoing import undoing_put_back
 
-        for line in undoing_put_back(books["done"].amount).lines:
+        for line in undoing_put_back(back.files.amount).lines:
             say(line)
-    if not whole:
-        say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
+    if back.missing is not None:
+        say(back.missing)
         raise click.exceptions.Exit(1)
-
-
-def storage_name(platform: Platform, given: str | None) -> str:
-    """Returns the storage given, or the only one. Raises `UsageError` where neither names it."""
-    names = [item.name for item in platform.config.storages]
-    if given is None and len(names) > 1:
-        raise UsageError(f"--storage is missing; the configuration has {', '.join(names)}")
-    return platform.config.storage(given or names[0]).name
-
-
-def _place(platform: Platform, key: str) -> tuple[str | None, str]:
-    """Returns the storage (where an address says it) and the canonical key."""
-    from gc_assets.stages.read.explain import is_address
-
-    if not is_address(key):
-        return None, key
-    place = platform.night(platform.clock.today()).resolver().resolve_one(key)
-    if place is None:
-        raise UsageError(f"--key {key}: the address lies in no configured storage")
-    return place
 
 
 def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:

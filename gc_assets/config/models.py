@@ -20,6 +20,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
+from gc_assets.config.notify import Target
 from gc_assets.config.s3 import Places, S3Config
 from gc_assets.config.values import Age, Bytes, Days, Duration, Model, Name, Share, number
 from gc_assets.core.deadline import READ_SECONDS
@@ -207,6 +208,10 @@ class SparkConfig(Model):
     s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
 
 
+# What a person may decide on Dagster's page. Each is a command of the same name, and a job.
+PageJob = Literal["approve", "reject", "restore"]
+
+
 class Config(Model):
     """A whole `lakes.yaml`."""
 
@@ -222,6 +227,10 @@ class Config(Model):
         default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
     )
     s3: S3Config = Field(default_factory=lambda: S3Config(), description="How places on S3 are reached: storages, lakes and the state.")
+    page_may: frozenset[PageJob] = Field(
+        default=frozenset(), description="Decisions about plans for which Dagster's page has a job; none unless named."
+    )
+    notify: tuple[Target, ...] = Field(default=(), description="Who is told of what happens.")
     first_night: date | None = Field(
         default=None, description="Run date with which Dagster's partitions begin; without it the first night that was run."
     )
@@ -242,6 +251,9 @@ class Config(Model):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"every lake and storage needs a name of its own; used twice: {', '.join(twice)}")
+        told = [target.name for target in self.notify]
+        if again := sorted({name for name in told if told.count(name) > 1}):
+            raise ValueError(f"every target of notify needs a name of its own; used twice: {', '.join(again)}")
         for lake in self.lakes:
             lake._read_seconds = self.read_timeout.total_seconds()  # pyright: ignore[reportPrivateUsage]
         return self

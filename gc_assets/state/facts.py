@@ -76,6 +76,12 @@ class Freeze(Headline):
     frozen_at: Moment
     rehearsal: bool
 
+    def is_night(self, run_date: date) -> bool:
+        """Decides whether a run date was frozen on its own day. The analysis of an earlier date was
+        not.
+        """
+        return self.frozen_at.date() == run_date
+
 
 class UnreadTable(BaseModel):
     """A table that could not be read, with why, and the address of its metadata where that is

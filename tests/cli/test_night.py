@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
+from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
@@ -180,6 +181,26 @@ def test_doctor_finds_nothing_wrong(night: tuple[Shell, Result]) -> None:
     rows = night[0].json("doctor")
     assert {row["verdict"] for row in rows} == {"ok"}
     assert {"sales", "warehouse", "state", "storages", "spark"} <= {row["subject"] for row in rows}
+
+
+def test_the_metrics_of_a_night_are_its_figures(night: tuple[Shell, Result], tmp_path: Path) -> None:
+    shell, plan, file = night[0], plan_of(night), tmp_path / "gc.prom"
+    assert shell("metrics", "--out", str(file)).exit_code == 0
+    families = {family.name.removeprefix("gc_assets_"): family.samples for family in text_string_to_metric_families(file.read_text())}
+    assert shell("metrics").stdout == file.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+    def of(name: str, label: str) -> dict[str, float]:
+        return {sample.labels[label]: sample.value for sample in families[name]}
+
+    assert of("planned_files", "action") == {action: amount["files"] for action, amount in plan["totals"].items()}
+    assert of("planned_bytes", "action") == {action: amount["bytes"] for action, amount in plan["totals"].items()}
+    assert of("planned_edits", "lake") == plan["expiry_actions"]
+    assert sum(of("stored_files", "share").values()) == len(shell.json("show", "storage_inventory"))
+    assert of("lake_live_files", "lake") == {"sales": len(shell.json("show", "live_files"))}
+    states = [row["state"] for row in shell.json("show", "reachable_snapshots")]
+    assert of("lake_commits", "state") == {state: states.count(state) for state in ("retained", "expired", "dangling")}
+    assert of("lake_sick", "lake") == {"sales": 0}
 
 
 def test_the_history_is_drawn_as_it_is_and_as_it_would_be(night: tuple[Shell, Result]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,11 +64,21 @@ def newest(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterializ
 
 def by_page(lake: SmallLake, plan_id: str) -> dict[dg.AssetKey, dg.AssetMaterialization]:
     """What the job `apply` of the page says of a plan."""
-    job = build_definitions(load_platform({}, str(lake.lakes_yaml))).resolve_job_def("apply")
-    result = job.execute_in_process(
-        run_config={"ops": {"warehouse__deletion_log": {"config": {"plan_id": plan_id}}}},
-        partition_key=TODAY,
-        instance=dg.DagsterInstance.ephemeral(),
+    return launched(lake, "apply", "warehouse__deletion_log", {"plan_id": plan_id}, TODAY)
+
+
+def launched(
+    lake: SmallLake, job: str, op: str, config: dict[str, Any], partition_key: str | None = None
+) -> dict[dg.AssetKey, dg.AssetMaterialization]:
+    """What a job of the page says of assets, where the page may decide."""
+    platform = load_platform({}, str(lake.lakes_yaml))
+    may = replace(platform, config=platform.config.model_copy(update={"page_may": frozenset({"approve", "restore"})}))
+    result = (
+        build_definitions(may)
+        .resolve_job_def(job)
+        .execute_in_process(
+            run_config={"ops": {op: {"config": config}}}, partition_key=partition_key, instance=dg.DagsterInstance.ephemeral()
+        )
     )
     events = result.get_asset_materialization_events()
     return {event.step_materialization_data.materialization.asset_key: event.step_materialization_data.materialization for event in events}
@@ -115,13 +126,19 @@ def test_a_page_that_cannot_be_told_is_said_and_changes_no_exit_code(
     assert "Dagster's page was not told of this" in typed(lake, "restore", "--plan", applied).stderr
 
 
-def test_what_the_page_applied_is_what_the_command_line_tells(lake: SmallLake, applied: str) -> None:
+def test_what_the_page_decided_and_applied_is_what_the_command_line_tells(lake: SmallLake, applied: str) -> None:
     del applied
     (plan,) = json.loads(typed(lake, "run", "--format", "json").stdout)
-    typed(lake, "approve", plan["plan_id"], "--by", "ada")
+    launched(lake, "approve", "approve_plan", {"plan_id": plan["plan_id"], "by": "ada"})
     shown = by_page(lake, plan["plan_id"])[LOG]
     listed: dict[str, dict[str, Any]] = {row["plan_id"]: row for row in json.loads(typed(lake, "plans", "--format", "json").stdout)}
     rows = json.loads(typed(lake, "show", "deletion_log", "--format", "json").stdout)
     assert (listed[plan["plan_id"]]["status"], listed[plan["plan_id"]]["approved_by"]) == ("applied", "ada")
     done = [row for row in rows if (row["plan_id"], row["outcome"]) == (plan["plan_id"], "done")]  # beside what was put back before
     assert len(done) == shown.metadata["quarantined_files"].value > 0
+
+    before = lake.keys()
+    told = launched(lake, "restore", "put_files_back", {"plan_id": plan["plan_id"]})
+    assert told[LOG].metadata["restored_files"].value == len(done) == len(lake.keys() - before)
+    (status,) = {row["status"] for row in json.loads(typed(lake, "plans", "--format", "json").stdout) if row["plan_id"] == plan["plan_id"]}
+    assert status == "restored"

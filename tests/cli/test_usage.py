@@ -94,6 +94,7 @@ def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str)
         (["restore"], "--plan P, --prefix X or --key K"),
         (["restore", "--key", "file:///elsewhere/file"], "in no configured storage"),
         (["prune", "--keep-days", "-1"], "keep-days"),
+        (["metrics", "--out", "/nowhere/gc.prom"], "--out /nowhere/gc.prom cannot be written: No such file or directory"),
     ],
 )
 def test_wrong_usage_exits_2_and_says_what_there_is(arguments: list[str], said: str, config: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.notifications import LastNight, StorageFacts, notifications
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.delete.plan import planned_actions
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -130,6 +131,15 @@ def test_what_is_sick_is_named_with_since_when_and_why(nights: Nights) -> None:
     assert {item.good_on for item in unread.values()} == {first.run_date - timedelta(days=1)}
     assert {item.name: item.since for item in second.sick if item.name in unread} == {name: item.since for name, item in unread.items()}
     assert "db.lost" in next(gate.message for gate in first.gates if gate.name == "sick_tables")
+
+
+def test_what_is_sick_for_two_nights_is_one_event_each(nights: Nights) -> None:
+    first, second = (
+        {item.id for item in notifications([StorageFacts("warehouse", LastNight(header, "applied", None, ()))], header.created_at)}
+        for header in nights.headers[:2]
+    )
+    assert first == second
+    assert len(first) == 4
 
 
 def test_nothing_below_the_claims_of_what_is_sick_is_touched(nights: Nights) -> None:

@@ -31,12 +31,8 @@ def take_lease(night: Night, storage_name: str, store: Store, plan_id: str, owne
     A lease says who changes a storage now, so its times are those of the real clock, in a rehearsal
     too. Raises `GateRefused` naming the holder while another lease is live.
     """
-    state, path = night.state, f"{storage_name}/apply/_token.json"
-    try:
-        highest = _token(state, path, state.files.read(path))
-    except FileNotFoundError:
-        highest = 0
-    lease = store.acquire(plan_id, owner, Clock(), after=highest)
+    state, path = night.state, _path(storage_name)
+    lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))
 
     def noted(content: bytes | None) -> bytes:
         before = _token(state, path, content) if content is not None else 0
@@ -50,6 +46,15 @@ def take_lease(night: Night, storage_name: str, store: Store, plan_id: str, owne
     return lease
 
 
+def highest_token(state: State, storage_name: str) -> int:
+    """Returns the token of the storage's newest lease, 0 where it never had one."""
+    path = _path(storage_name)
+    try:
+        return _token(state, path, state.files.read(path))
+    except FileNotFoundError:
+        return 0
+
+
 def refuse_rehearsal(night: Night, storage_name: str) -> None:
     """Raises `GateRefused` for a rehearsal, in a storage that does not allow them to change it."""
     if night.clock.is_rehearsal and night.storage(storage_name).rehearsals != "allowed":
@@ -57,6 +62,10 @@ def refuse_rehearsal(night: Night, storage_name: str) -> None:
             f"the clock is a rehearsal's (GC_ASSETS_UNSAFE_NOW={night.clock.now().isoformat()}), by which no age is true, so nothing is "
             f"changed in storage {storage_name}. Unset the variable; for a storage whose files may be lost, write `rehearsals: allowed`."
         )
+
+
+def _path(storage_name: str) -> str:
+    return f"{storage_name}/apply/_token.json"
 
 
 def _token(state: State, path: str, content: bytes) -> int:

@@ -131,6 +131,15 @@ def plans(config: Config, storage_name: str | None = None, *, empty: bool = Fals
                     yield ListedPlan(plan, run, record, record.verdict(storage.approvals_needed))
 
 
+def last_nights_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | None:
+    """Returns the plan of the last night among a storage's plans, null where there was none.
+
+    An analysis is no night. A rehearsal is one to rehearsals only.
+    """
+    nights = [plan for plan in listed if not plan.header.historical and plan.header.rehearsal == clock.is_rehearsal]
+    return max(nights, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
+
+
 def load(config: Config, published: Published) -> StoredPlan:
     """Reads a plan with what people said of it and the record of its execution.
 

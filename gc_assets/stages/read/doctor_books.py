@@ -18,7 +18,7 @@ from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.plan import LiveCount
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.books.accepted import Earlier, last_accepted
-from gc_assets.stages.books.plans import ListedPlan, load, plans, refuse_other_key, spoilt, unfinished
+from gc_assets.stages.books.plans import last_nights_plan, load, plans, refuse_other_key, spoilt, unfinished
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.night import RECHECK, Night
 from gc_assets.state.schemas import DELETION_LOG
@@ -56,10 +56,9 @@ def sealed_plans(night: Night, storage: StorageConfig) -> Iterator[Finding]:
 
 def last_night(night: Night, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
     """Tells what of the last night keeps its plan from being approved, and what it could not read."""
-    made = [plan for plan in plans(night.config, storage.name, empty=True) if _counts(night, plan)]
-    if not made:
+    last = last_nights_plan(plans(night.config, storage.name, empty=True), night.clock)
+    if last is None:
         return
-    last = max(made, key=lambda plan: (plan.run.run_date, plan.run.run_id))
     header, when = header_of(night.state.open(last.run)), f"the night of {last.header.run_date}"
     refused = [gate for gate in header.failed_gates if gate.name not in {*_ASKED_ANEW, *last.verdict.overrides}]
     for gate in refused:
@@ -72,10 +71,6 @@ def last_night(night: Night, storage: StorageConfig, frozen: Mapping[str, Frozen
         yield Finding(storage.name, "sick", FAIL, found, "Mend it, or drop it from its catalog, then `gc-assets run`.")
     if not refused and not sick:
         yield Finding(storage.name, "night", OK, f"{when} found nothing that stops a plan")
-
-
-def _counts(night: Night, plan: ListedPlan) -> bool:
-    return not plan.header.historical and plan.header.rehearsal == night.clock.is_rehearsal
 
 
 def lakes_present(night: Night, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:

@@ -1,0 +1,139 @@
+"""The jobs by which a person decides on the page: `approve`, `reject` and `restore`.
+
+Each does what the command of its name does. A job is there only where `page_may` of lakes.yaml
+names it: the page asks nobody who they are, so whoever may launch a run there may give any name.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import dagster as dg
+from pydantic import Field
+
+from gc_assets.assets.deletion_log import DELETE_POOL
+from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.reported import Event, restore_events, undone_events
+from gc_assets.assets.step_log import lines_in
+from gc_assets.config.models import Config, PageJob
+from gc_assets.core.approvals import Word
+from gc_assets.core.errors import GcError
+from gc_assets.resources.collector import Collector
+from gc_assets.stages.books.plans import StoredPlan, approve, find_plan, reject
+from gc_assets.stages.delete.put_back import PutBack, asked_for, put_back, with_history
+from gc_assets.stages.read.undoing import undoing_told
+
+APPROVE: Final = "Records your yes to exactly one plan, as `gc-assets approve` does. Changes no lake."
+REJECT: Final = "Records your no to a plan, as `gc-assets reject` does. Changes no lake."
+RESTORE: Final = "Puts quarantined files back, as `gc-assets restore` does. Needs no approval."
+
+_PLAN: Final = "The plan's id, or its first characters (8 at least)."
+_BY: Final = "Your name; it goes on record. It is a name and no login."
+_COMMENT: Final = "Why; it goes on record."
+
+
+class ApproveConfig(dg.Config):
+    """What `gc-assets approve` asks for."""
+
+    plan_id: str = Field(description=_PLAN)
+    by: str = Field(description=_BY)
+    comment: str = Field(default="", description=_COMMENT)
+    override: list[str] = Field(default=[], description="Failed gates to pass over, by their names; recorded.")
+
+
+class RejectConfig(dg.Config):
+    """What `gc-assets reject` asks for."""
+
+    plan_id: str = Field(description=_PLAN)
+    by: str = Field(description=_BY)
+    comment: str = Field(default="", description=_COMMENT)
+
+
+class RestoreConfig(dg.Config):
+    """What `gc-assets restore` asks for: a plan, a prefix or a key."""
+
+    plan_id: str | None = Field(default=None, description="Everything that this plan quarantined.")
+    prefix: str | None = Field(default=None, description="Everything below this canonical prefix.")
+    key: str | None = Field(default=None, description="This file, by canonical key or address.")
+    storage: str | None = Field(default=None, description="The storage; needed where there are several and no plan or address says it.")
+    history: bool = Field(default=False, description="Then undo the plan's edits of history too; needs plan_id.")
+
+
+def decisions(config: Config) -> list[dg.JobDefinition]:
+    """Returns the jobs that `page_may` names."""
+    return [make() for name, make in _JOBS.items() if name in config.page_may]
+
+
+def _approve() -> dg.JobDefinition:
+    @dg.op(description=APPROVE)
+    def approve_plan(context: dg.OpExecutionContext, config: ApproveConfig, collector: dg.ResourceParam[Collector]) -> None:
+        with plain_failures(retry_io=False):
+            at = collector.platform
+            word = approve(at.config, at.clock, config.plan_id, config.by, tuple(config.override), config.comment)
+            plan = find_plan(at.config, word.plan_id)
+            context.add_output_metadata({**_told(plan, word), **undoing_told(plan.header, at.config)})
+
+    @dg.job(name="approve", description=APPROVE)
+    def job() -> None:
+        approve_plan()
+
+    return job
+
+
+def _reject() -> dg.JobDefinition:
+    @dg.op(description=REJECT)
+    def reject_plan(context: dg.OpExecutionContext, config: RejectConfig, collector: dg.ResourceParam[Collector]) -> None:
+        with plain_failures(retry_io=False):
+            at = collector.platform
+            word = reject(at.config, at.clock, config.plan_id, config.by, config.comment)
+            context.add_output_metadata(_told(find_plan(at.config, word.plan_id), word))
+
+    @dg.job(name="reject", description=REJECT)
+    def job() -> None:
+        reject_plan()
+
+    return job
+
+
+def _restore() -> dg.JobDefinition:
+    @dg.op(description=RESTORE, pool=DELETE_POOL)
+    def put_files_back(
+        context: dg.OpExecutionContext, config: RestoreConfig, collector: dg.ResourceParam[Collector]
+    ) -> Iterator[Event | dg.Output[None]]:
+        with plain_failures(retry_io=False), lines_in(context):
+            at = collector.platform
+            night = at.night(at.clock.today())
+            asked = asked_for(night, **config.model_dump())
+            back = put_back(collector.spark, night, asked)
+            yield from restore_events(night, asked.storage, back.log)
+            if asked.plan is not None and (undone := with_history(night, back)) is not None:
+                back = undone
+                yield from undone_events(night, asked.plan.header)
+            if back.missing is not None:
+                raise GcError(back.missing)
+            yield dg.Output(None, metadata=_books(back))
+
+    @dg.job(name="restore", description=RESTORE)
+    def job() -> None:
+        put_files_back()
+
+    return job
+
+
+def _told(plan: StoredPlan, word: Word) -> dict[str, Any]:
+    """Returns what a person said of a plan, and what is to be seen of the plan now."""
+    told = {"storage": plan.header.storage, "plan_id": word.plan_id, "said": str(word), "status": plan.status_at(word.at)}
+    if plan.verdict.missing is not None:
+        told["missing"] = plan.verdict.missing
+    return {**told, "apply_before": dg.MetadataValue.timestamp(plan.header.apply_before)}
+
+
+def _books(back: PutBack) -> Mapping[str, Any]:
+    if not back.books:
+        return {"nothing_changed": f"storage {back.asked.storage} has nothing of that in quarantine"}
+    counts = {name.replace("/", "_"): total for name, total in back.books.items()}
+    return {
+        f"{name}_{unit}": value for name, total in counts.items() for unit, value in (("rows", total.rows), ("bytes", total.size_bytes))
+    }
+
+
+_JOBS: Final[Mapping[PageJob, Callable[[], dg.JobDefinition]]] = {"approve": _approve, "reject": _reject, "restore": _restore}

@@ -1,0 +1,35 @@
+"""`gc-assets metrics`: the last night of each storage and lake for Prometheus."""
+
+from __future__ import annotations
+
+import click
+
+from gc_assets.cli.context import Settings, common_options
+from gc_assets.core.errors import UsageError
+
+
+@click.command("metrics", short_help="Write the last nights as Prometheus metrics.")
+@click.option("--out", type=click.Path(dir_okay=False), metavar="FILE", help="Replace this file atomically, instead of standard output.")
+@common_options
+def metrics_command(settings: Settings, out: str | None) -> None:
+    """Writes the last night of each storage and lake in Prometheus' text format, for the textfile
+    collector of node_exporter. Reads the state only.
+
+    \b
+    Examples:
+      gc-assets metrics
+      gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom
+    """
+    from prometheus_client import write_to_textfile
+
+    from gc_assets.report.metrics import NightMetrics
+
+    platform = settings.platform()
+    found = NightMetrics(platform.config, platform.clock)
+    if out is None:
+        click.echo(found.text(), nl=False)
+        return
+    try:
+        write_to_textfile(out, found)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None

@@ -1,0 +1,53 @@
+"""Notifications by HTTP: a JSON document for a webhook, a text for Slack."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any
+
+from gc_assets import __version__
+from gc_assets.config.notify import Slack, Webhook
+from gc_assets.core.notifications import Notification, body, document
+from gc_assets.notify.undelivered import SECONDS, Undelivered
+
+
+def post_document(target: Webhook, told: Sequence[Notification]) -> None:
+    """Posts the notifications. Raises `Undelivered` unless the server accepts them."""
+    headers = {name: value.get_secret_value() for name, value in target.headers.items()}
+    _post(target.url.get_secret_value(), document(told), headers)
+
+
+def post_to_slack(target: Slack, told: Sequence[Notification]) -> None:
+    """Posts the words of the notifications. Raises `Undelivered` unless the server accepts them."""
+    text = body(told)
+    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # by Slack's rules; a name could call everybody
+        text = text.replace(letter, entity)
+    _post(target.url.get_secret_value(), {"text": text}, {})
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is no delivery, and headers are for nobody else."""
+
+    def redirect_request(self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
+        """Returns null: the answer is an error then."""
+
+
+def _post(url: str, content: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+    # No library that logs requests: urllib3 and httpx log the path of the URL, which may be a secret.
+    opener = urllib.request.build_opener(_NoRedirect)
+    ours = {"Content-Type": "application/json", "User-Agent": f"gc-assets/{__version__}"}
+    try:
+        request = urllib.request.Request(url, json.dumps(content).encode(), {**ours, **headers}, method="POST")  # noqa: S310  (lakes.yaml allows http and https)
+        opener.open(request, timeout=SECONDS).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise Undelivered(f"the server answered {error.code}") from None
+    except urllib.error.URLError as error:
+        reason = error.reason
+        raise Undelivered(f"no answer: {reason.strerror or type(reason).__name__ if isinstance(reason, OSError) else reason}") from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise Undelivered(f"no answer: {type(error).__name__}") from None  # its words may hold the URL

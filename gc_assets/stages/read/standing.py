@@ -1,0 +1,63 @@
+"""How a storage stands: its last night, the plans that wait, the executions that nobody goes on
+with. Reads the state, and the lease of a storage where a plan is half applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from gc_assets.config.models import Config, StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.notifications import FailedApply, LastNight, StorageFacts
+from gc_assets.stages.books.leases import highest_token
+from gc_assets.stages.books.plans import ListedPlan, last_nights_plan, load, plans, unfinished
+from gc_assets.stages.read.undoing import undoing
+from gc_assets.state.journal import State
+from gc_assets.stores.store import open_store
+
+_HALF_APPLIED: Final = "It began and did not end, and nothing is at work on it. Until it ends no later plan of the storage can be applied."
+
+
+def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageFacts:
+    """Returns the facts of a storage.
+
+    `failed` are runs that failed, newest first, each with the plan id that it was given or the
+    first characters of it. They count for plans of this storage that are still to be applied.
+    Raises `StateError` where the state cannot be read.
+    """
+    state, now = State.of(config), clock.now()
+    listed = list(plans(config, storage.name, empty=True))
+    ours = {plan.header.plan_id: plan for plan in listed if plan.header.rehearsal == clock.is_rehearsal}
+    begun = [plan_id for plan_id in unfinished(state, storage.name) if plan_id in ours]
+    approved = {plan_id: plan.header for plan_id, plan in ours.items() if plan.status_at(now) == "approved"}
+    found = {plan_id: FailedApply(plan_id, _attempt(state, storage), _HALF_APPLIED) for plan_id in _left_alone(config, storage, begun)}
+    for item in reversed(failed):
+        meant = [plan_id for plan_id in {*approved, *begun} if item.plan_id and plan_id.startswith(item.plan_id)]
+        found |= {plan_id: FailedApply(plan_id, item.attempt, item.why) for plan_id in meant}
+    return StorageFacts(
+        storage.name,
+        _last_night(config, clock, last_nights_plan(listed, clock)),
+        tuple(plan for plan_id, plan in approved.items() if plan_id not in begun),
+        tuple(failed_apply for _, failed_apply in sorted(found.items())),
+    )
+
+
+def _last_night(config: Config, clock: Clock, listed: ListedPlan | None) -> LastNight | None:
+    if listed is None:
+        return None
+    plan = load(config, State.of(config).open(listed.run))
+    told = undoing(plan.header, config).lines
+    return LastNight(plan.header, plan.status_at(clock.now()), plan.verdict.missing, told)
+
+
+def _left_alone(config: Config, storage: StorageConfig, begun: Sequence[str]) -> list[str]:
+    """Returns the plans that began and did not end, but for the one at work now."""
+    holder = open_store(storage.location, config.places()).holder() if begun else None
+    at_work = holder.plan_id if holder is not None and holder.is_live(Clock().now()) else None
+    return [plan_id for plan_id in begun if plan_id != at_work]
+
+
+def _attempt(state: State, storage: StorageConfig) -> str:
+    """Returns a name for the newest execution in the storage: each one has a lease of its own."""
+    return f"lease {highest_token(state, storage.name)}"

@@ -1,0 +1,149 @@
+"""The sensor that tells people: off until it is turned on, there only where somebody is to be told."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from gc_assets.assets.notifications import plan_ids
+from gc_assets.config.notify import Webhook
+from gc_assets.core.clock import Clock
+from gc_assets.definitions import build_definitions
+from gc_assets.resources.collector import Collector
+from gc_assets.resources.platform import Platform
+from gc_assets.stages.books.plans import approve
+from gc_assets.stages.delete.plan import header_of
+from tests.assets.platforms import NOW, platform, stored_plan
+from tests.notify.receivers import Web, web_server
+
+
+@pytest.fixture
+def alerts() -> Iterator[Web]:
+    with web_server() as found:
+        yield found
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as found:
+        yield found
+
+
+def telling(root: Path, alerts: Web, **more: Any) -> Platform:
+    at = platform(root, **more)
+    hook = Webhook.model_validate({"name": "alerts", "kind": "webhook", "url": alerts.url + "/s3cr3t"})
+    return replace(at, config=at.config.model_copy(update={"notify": (hook,)}))
+
+
+def tick(at: Platform, instance: dg.DagsterInstance, cursor: str | None = None) -> tuple[str, str]:
+    """What a tick says, and its cursor."""
+    definitions = build_definitions(at)
+    context = dg.build_sensor_context(instance=instance, cursor=cursor, resources={"collector": Collector.of(at)}, definitions=definitions)
+    result = definitions.resolve_sensor_def("notifications").evaluate_tick(context)
+    assert not result.run_requests
+    return result.skip_message or "", result.cursor or ""
+
+
+def heard(alerts: Web) -> list[list[str]]:
+    return [[item["event"] for item in told["notifications"]] for told in alerts.documents]
+
+
+def test_where_nobody_is_to_be_told_there_is_no_sensor(tmp_path: Path) -> None:
+    assert [sensor.name for sensor in build_definitions(platform(tmp_path)).sensors or ()] == ["approved_plans"]
+
+
+def test_the_sensor_is_off_until_it_is_turned_on(tmp_path: Path, alerts: Web) -> None:
+    sensor = build_definitions(telling(tmp_path, alerts)).resolve_sensor_def("notifications")
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
+
+
+def test_a_plan_that_waits_is_told_once(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+    at = telling(tmp_path, alerts)
+    stored_plan(at)
+    said, cursor = tick(at, instance)
+    assert (said, heard(alerts)) == ("told alerts of 1 event", [["plan_ready"]])
+    assert tick(at, instance, cursor) == ("nothing new", cursor)
+    assert heard(alerts) == [["plan_ready"]]
+
+
+def test_a_night_that_never_came_is_told(tmp_path: Path, alerts: Web, instance: dg.DagsterInstance) -> None:
+    at = telling(tmp_path, alerts)
+    stored_plan(at)
+    tick(replace(at, clock=Clock(NOW + timedelta(hours=31))), instance)
+    assert heard(alerts) == [["night_missed"]]
+
+
+def test_an_apply_that_dagster_ran_and_that_failed_is_told_with_the_platforms_own_words(
+    tmp_path: Path, alerts: Web, instance: dg.DagsterInstance
+) -> None:
+    at = telling(tmp_path, alerts)
+    header = header_of(stored_plan(at))
+    approve(at.config, at.clock, header.plan_id, "kim")
+    build_definitions(at, first=date(2026, 3, 1)).resolve_job_def("apply").execute_in_process(
+        run_config={"ops": {"warehouse__deletion_log": {"config": {"plan_id": header.plan_id[:12]}}}},
+        partition_key="2026-03-13",
+        instance=instance,
+        raise_on_error=False,
+    )
+    _, cursor = tick(at, instance)
+    assert heard(alerts) == [["apply_failed"]]
+    (told,) = alerts.documents[0]["notifications"]
+    assert told["plan_id"] == header.plan_id
+    assert "run deletion_log of that storage and partition" in told["text"]
+    assert tick(at, instance, cursor)[0] == "nothing new"
+
+
+@pytest.mark.parametrize(
+    "run_config, expected",
+    [
+        (
+            {"ops": {"warehouse__deletion_log": {"config": {"plan_id": "3f9c2a71"}}, "b__deletion_log": {"config": {"plan_id": "9"}}}},
+            ["3f9c2a71", "9"],
+        ),
+        ({"ops": {"warehouse__deletion_log": {"config": {"plan_id": ""}}}}, []),
+        ({"ops": {"approve_plan": {"config": {"plan_id": "3f9c2a71", "by": "kim"}}}}, []),
+        ({}, []),
+        (None, []),
+        ({"ops": None}, []),
+        ({"ops": ["warehouse__deletion_log"]}, []),
+        ({"ops": {"warehouse__deletion_log": None}}, []),
+        ({"ops": {"warehouse__deletion_log": {"config": ["plan_id"]}}}, []),
+        ({"ops": {"warehouse__deletion_log": {"config": {"plan_id": {"env": "PLAN"}}}}}, []),
+    ],
+)
+def test_the_plans_of_a_run_are_those_that_its_deletion_logs_were_given(run_config: Any, expected: list[str]) -> None:
+    assert plan_ids(run_config) == expected
+
+
+def test_a_target_that_fails_fails_no_tick_and_no_secret_is_said(
+    tmp_path: Path, alerts: Web, instance: dg.DagsterInstance, caplog: pytest.LogCaptureFixture
+) -> None:
+    at, alerts.status = telling(tmp_path, alerts), 500
+    stored_plan(at)
+    said, cursor = tick(at, instance)
+    assert said == "could not tell alerts: the server answered 500"
+    alerts.status = 200
+    assert tick(at, instance, cursor)[0] == "told alerts of 1 event"
+    assert "s3cr3t" not in said + cursor + caplog.text
+
+
+def test_a_state_that_cannot_be_read_is_told_and_nothing_is_told_twice_for_it(
+    tmp_path: Path, alerts: Web, instance: dg.DagsterInstance
+) -> None:
+    at = telling(tmp_path, alerts)
+    stored_plan(at)
+    _, cursor = tick(at, instance)
+    (index,) = tmp_path.glob("state/warehouse/deletion_plan/_index.json")
+    whole = index.read_bytes()
+    index.write_bytes(b"{")
+    said, cursor = tick(at, instance, cursor)
+    assert said.startswith("told alerts of 1 event; storage warehouse: the state cannot be read")
+    assert "gc-assets doctor --repair" in alerts.documents[1]["notifications"][0]["text"]
+    assert tick(at, instance, cursor)[0].startswith("nothing new; storage warehouse: ")
+    index.write_bytes(whole)
+    assert tick(at, instance, cursor)[0] == "nothing new"
+    assert heard(alerts) == [["plan_ready"], ["state_unread"]]

@@ -1,0 +1,96 @@
+"""`notify` of lakes.yaml: who is told, and that no secret of theirs stands in an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gc_assets.config.file import load_config
+from gc_assets.config.models import Config
+from gc_assets.config.notify import Command, Email, Slack, Webhook
+from gc_assets.core.errors import UsageError
+from gc_assets.core.notifications import EVENTS
+from gc_assets.lakes.kinds import config_models
+
+URL = "https://hooks.example.org/services/T0/B0/s3cr3t"
+HOOK = {"name": "alerts", "kind": "webhook", "url": URL}
+MAIL = {"name": "mail", "kind": "email", "server": "smtp.example.org", "sender": "gc@example.org", "to": ["lakes@example.org"]}
+
+
+def load(folder: Path, *targets: Any, **environment: str) -> Config:
+    document = {
+        "state": "./state",
+        "storages": [{"name": "warehouse", "location": "./warehouse"}],
+        "lakes": [{"name": "weather", "kind": "icechunk", "location": "./warehouse/weather"}],
+        "notify": list(targets),
+    }
+    path = folder / "lakes.yaml"
+    path.write_text(yaml.safe_dump(document))
+    return load_config(path, environment, config_models())
+
+
+def refusal(folder: Path, *targets: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        load(folder, *targets)
+    return str(error.value)
+
+
+def test_each_kind_of_target_is_read_by_its_own_model(tmp_path: Path) -> None:
+    slack = {"name": "team", "kind": "slack", "url": "${SLACK}", "events": ["plan_refused"]}
+    command = {"name": "pager", "kind": "command", "command": ["page", "--team", "lakes"]}
+    config = load(tmp_path, HOOK, slack, MAIL, command, SLACK=URL)
+    assert [type(target) for target in config.notify] == [Webhook, Slack, Email, Command]
+    assert [len(target.events) for target in config.notify] == [len(EVENTS), 1, len(EVENTS), len(EVENTS)]
+    told = config.notify[1]
+    assert isinstance(told, Slack)
+    assert told.url.get_secret_value() == URL
+
+
+def test_nobody_is_told_unless_the_configuration_says_so(tmp_path: Path) -> None:
+    assert load(tmp_path).notify == ()
+
+
+def test_who_is_told_is_no_policy_of_a_plan(tmp_path: Path) -> None:
+    assert load(tmp_path).policy_digest() == load(tmp_path, HOOK).policy_digest()
+
+
+@pytest.mark.parametrize(
+    "target, said",
+    [
+        ("alerts", "notify[0]: write a mapping with the keys name and kind"),
+        ({"name": "a", "kind": "pigeon"}, "notify[0].kind: there are webhook, slack, email, command (found 'pigeon')"),
+        ({**HOOK, "uri": URL}, "notify[0].uri: no such key"),
+        ({**HOOK, "events": ["plan_eaten"]}, "notify[0].events"),
+        ({**HOOK, "url": "ftp://hooks.example.org/s3cr3t"}, "notify[0].url: write a URL with http:// or https://"),
+        ({**HOOK, "url": "https:///s3cr3t"}, "notify[0].url: write a URL with http:// or https://"),
+        ({**HOOK, "url": "https://hooks.example.org:s3cr3t/"}, "notify[0].url: write a URL"),
+        ({**HOOK, "url": "https://ada:s3cr3t@hooks.example.org/"}, "notify[0].url: a URL with a name or password is not sent"),
+        ({**HOOK, "url": ["s3cr3t"]}, "notify[0].url: write a text, best as ${NAME}"),
+        ({**HOOK, "headers": {"Authorization": "s3cr3t\r\nX: y"}}, "notify[0].headers.Authorization: a header holds printable ASCII only"),
+        ({**MAIL, "to": []}, "notify[0].to"),
+        ({**MAIL, "to": ["lakes@example.org\nBcc: all@example.org"]}, "notify[0].to[0]"),
+        ({**MAIL, "username": "ada"}, "notify[0]: username and password go together"),
+        ({**MAIL, "username": "ada", "password": "s3cr3t", "security": "none"}, "notify[0]: with `security: none` the password"),
+        ({**MAIL, "username": "ada", "password": 53274}, "notify[0].password: write a text, best as ${NAME}"),
+        ({"name": "pager", "kind": "command", "command": []}, "notify[0].command"),
+        ({"name": "pager", "kind": "command", "command": "page --team lakes"}, "notify[0].command"),
+    ],
+)
+def test_a_wrong_target_is_refused_by_the_path_of_its_key_and_without_its_secret(tmp_path: Path, target: Any, said: str) -> None:
+    message = refusal(tmp_path, target)
+    assert said in message
+    assert not any(secret in message for secret in ("s3cr3t", "53274"))
+
+
+def test_two_targets_of_one_name_are_refused(tmp_path: Path) -> None:
+    assert "every target of notify needs a name of its own; used twice: alerts" in refusal(tmp_path, HOOK, HOOK)
+
+
+def test_no_secret_is_in_the_words_for_a_target(tmp_path: Path) -> None:
+    target = {**HOOK, "headers": {"Authorization": "Bearer s3cr3t"}}
+    mail = {**MAIL, "username": "ada", "password": "s3cr3t"}
+    config = load(tmp_path, target, mail)
+    assert "s3cr3t" not in repr(config) + str(config) + config.model_dump_json()
