@@ -15,7 +15,9 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Only a demo that starts an S3 server needs one fetched. Where that fails, the demo says what else there is.
-demo: env ## build sample lakes, run one night on them, print the report (ARGS="--dir D", ARGS="--s3")
+# The night of the plain demo is on the page that `make ui` opens where there is no lakes.yaml.
+demo: export DAGSTER_HOME := $(if $(ARGS),$(DAGSTER_HOME),$(CURDIR)/.dagster_home)
+demo: env .dagster_home/dagster.yaml ## build sample lakes, run one night on them, print the report (ARGS="--dir D", ARGS="--s3")
 	@[ -z "$(filter --s3,$(ARGS))" ] || $(BIN)/python -m tests.s3.servers versity || true
 	@$(BIN)/gc-assets demo $(ARGS)
 
@@ -81,7 +83,7 @@ $(STAMP): pyproject.toml constraints.txt
 constraints: ## resolve pyproject.toml anew and rewrite constraints.txt
 	@rm -rf build/resolve && $(PYTHON) -m venv build/resolve
 	@build/resolve/bin/pip install -q '.[all,java]'
-	@{ sed '/^#/!d' constraints.txt; build/resolve/bin/pip freeze --exclude gc-assets; } > build/constraints.txt
+	@{ sed '/^#/!d' constraints.txt; build/resolve/bin/pip freeze --all --exclude pip --exclude gc-assets; } > build/constraints.txt
 	@mv build/constraints.txt constraints.txt && rm -rf build/resolve
 
 clean: ## remove the environment and every cache; demo/, demo-s3/ and .dagster_home/ stay

@@ -15,28 +15,41 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.analysis import analysis
+from gc_assets.assets.box import with_owners
 from gc_assets.assets.decisions import decisions
 from gc_assets.assets.lake_boxes import lake_assets, logs_of
 from gc_assets.assets.notifications import notification_sensors
 from gc_assets.assets.partitions import first_night, run_dates
 from gc_assets.assets.results import key_of
 from gc_assets.assets.sensors import approved_plans
+from gc_assets.assets.sources import known_tables, source_assets
 from gc_assets.assets.storage_boxes import storage_assets
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import CONFIG_VARIABLE, Platform, config_path, load_platform
 from gc_assets.state.schemas import DELETION_LOG
 
 DEMO_DIRECTORY: Final = Path("demo")
+# The boxes of a night are a chain and share one Spark session; a process for each would start one
+# each.
+EXECUTOR: Final = dg.in_process_executor
 NIGHT: Final = "Finds out what is garbage and plans; where a storage is in mode apply it also puts back what is needed again."
 APPLY: Final = "Executes one approved plan, by its id."
+NIGHTLY: Final = "The job `night` for the day that begins, at 02:00 UTC. It plans, and deletes nothing."
 
 
-def build_definitions(platform: Platform, as_of: datetime | None = None, first: date | None = None) -> dg.Definitions:
-    """All definitions of a platform. Building them opens no lake, no storage and no Spark.
+def build_definitions(
+    platform: Platform | str | os.PathLike[str], as_of: datetime | None = None, first: date | None = None
+) -> dg.Definitions:
+    """All definitions of a platform, or of the `lakes.yaml` at a path. Building them opens no lake,
+    no storage and no Spark. They can be merged with those of another project, whose executor they
+    leave alone.
 
     `as_of` replaces the start of the run date. The partitions begin with `first`; without it the
-    configuration or the state says with which night.
+    configuration or the state says with which night. Raises `UsageError` for whatever is wrong with
+    the file.
     """
+    if not isinstance(platform, Platform):
+        platform = load_platform(os.environ, os.fspath(platform))
     begin = first or first_night(platform)
     config, days = platform.config, run_dates(platform.clock, begin)
     assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
@@ -47,31 +60,29 @@ def build_definitions(platform: Platform, as_of: datetime | None = None, first: 
     # Without a plan id deletion_log does one thing only, and in mode apply only: it puts back what
     # the night found needed again.
     restoring = [deletions[storage.name] for storage in config.storages if storage.mode == "apply"]
-    night = dg.define_asset_job("night", dg.AssetSelection.assets(*planning, *restoring), description=NIGHT)
-    apply = dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY)
+    night = dg.define_asset_job("night", dg.AssetSelection.assets(*planning, *restoring), description=NIGHT, executor_def=EXECUTOR)
+    apply = dg.define_asset_job("apply", dg.AssetSelection.assets(*deletions.values()), description=APPLY, executor_def=EXECUTOR)
 
-    logs = [spec for lake in config.lakes for spec in logs_of(lake, days)]
+    specs = [spec for lake in config.lakes for spec in logs_of(lake, config.storages, days)]
+    specs += [spec for lake in config.lakes for spec in source_assets(lake, known_tables(config, lake))]
     return dg.Definitions(
-        assets=[*assets, *logs],
+        assets=dg.map_asset_specs(with_owners(config), [*assets, *specs]),
         jobs=[night, apply, *decisions(config), analysis(begin)],
-        schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0)],
+        schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0, description=NIGHTLY)],
         sensors=[approved_plans(apply), *notification_sensors(config)],
         resources={"collector": Collector.of(platform, as_of)},
-        # The boxes of a night are a chain and share one Spark session; a process for each would
-        # start one each.
-        executor=dg.in_process_executor,
     )
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """The definitions of `GC_ASSETS_CONFIG` or ./lakes.yaml; of the demo lakes in ./demo where
-    there is neither.
+    there is neither. What is launched by hand runs in one process too.
     """
     environment = dict(os.environ)
     if CONFIG_VARIABLE not in environment and not config_path(environment).exists():
         environment[CONFIG_VARIABLE] = str(_demo_config())
-    return build_definitions(load_platform(environment))
+    return dg.Definitions.merge(build_definitions(load_platform(environment)), dg.Definitions(executor=EXECUTOR))
 
 
 def _demo_config() -> Path:

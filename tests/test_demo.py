@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,27 +14,34 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import dagster as dg
 import icechunk
+import nbformat
 import pytest
 import zarr
 from click.testing import CliRunner, Result
+from nbclient import NotebookClient
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
+from gc_assets.assets.lineage import ORIGINS
 from gc_assets.cli.demo_story import run_demo
 from gc_assets.cli.main import cli
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
+from gc_assets.definitions import build_definitions
 from gc_assets.demo.bucket import ensure_demo_on_s3
 from gc_assets.demo.s3_server import ensure_running
 from gc_assets.demo.sample import ensure_demo
+from gc_assets.lakes.kinds import all_tables, owners_of
 from gc_assets.resources.platform import load_platform
 from gc_assets.s3.client import client_of
 from gc_assets.stages.tables import read_rows
-from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
 from tests.s3.servers import S3Server
 from tests.typed import blocks, type_lines
 
+ROOT = Path(__file__).parents[1]
 SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.shuffle.partitions: "4"}}\n'
 
 
@@ -64,12 +72,22 @@ def contents(lake: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def night(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Night:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of the instance of `make ui`, in which `make demo` runs too."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copy(ROOT / "deploy" / "dagster.dev.yaml", home / "dagster.yaml")
+    return home
+
+
+@pytest.fixture(scope="module")
+def night(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Night:
     config = ensure_demo(tmp_path_factory.mktemp("demo"))
     with config.open("a") as file:
         file.write(SPARK_SETTINGS)
     before, said = contents(config.parent / "lake"), []
-    run_demo(config.parent, said.append)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DAGSTER_HOME", str(home))
+        run_demo(config.parent, said.append)
     return Night(config, config.parent / "lake", "\n".join(said), before)
 
 
@@ -105,6 +123,48 @@ def test_garbage_is_older_than_the_grace_and_the_whole_lake_is_small(tmp_path: P
 
 def test_the_night_changes_nothing_in_the_lakes(night: Night) -> None:
     assert contents(night.lake) == night.before
+
+
+def test_the_night_of_the_demo_is_a_partition_of_the_page_that_make_ui_opens(night: Night, home: Path) -> None:
+    definitions = build_definitions(night.config)
+    steps = [asset for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition)]
+    made = {key for step in steps for key in step.keys} - {dg.AssetKey(["lake", "deletion_log"])}  # it only plans
+    today = load_platform(os.environ, str(night.config)).clock.today().isoformat()
+    assert definitions.resolve_job_def("night").partitions_def.has_partition_key(today)
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        assert {key for key in made if instance.get_materialized_partitions(key) != {today}} == set()
+
+
+def test_every_value_of_a_column_that_comes_from_one_column_stands_there(night: Night) -> None:
+    platform = load_platform(os.environ, str(night.config))
+    today, state, tables = platform.clock.today(), platform.night(platform.clock.today()).state, all_tables()
+
+    def values(group: str, table: Table, column: str) -> set[str]:
+        return {repr(row[column]) for row in night.rows(group, table) if row[column] is not None}
+
+    compared: set[tuple[str, str]] = set()
+    for name, origins in ORIGINS.items():
+        for group in owners_of(platform.config, tables[name]):
+            if state.current(group, name, today) is not None:
+                for column, (source, origin) in origins.items():
+                    found = values(group, tables[name], column)
+                    assert found <= values(group, source, origin), (group, name, column)
+                    compared |= {(name, column)} if found else set()
+    assert len(compared) > 20
+    assert {name for name, _ in compared} == ORIGINS.keys() - {"live_contents", "expiry_log", "deletion_log"}
+
+
+def test_the_notebook_runs_on_the_demo(night: Night, tmp_path: Path) -> None:
+    (tmp_path / "demo").symlink_to(night.config.parent)
+    notebook = nbformat.read(ROOT / "docs" / "library.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "save the notebook without its outputs: they are of one machine"
+    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    printed = "\n".join(str(output.get("text") or output["data"]["text/plain"]) for output in outputs)
+    (plan,) = json.loads(typed(["--config", str(night.config), "plans", "--format", "json"]))
+    assert plan["plan_id"] in printed
+    assert "unreferenced" in printed
+    assert "planned - No live commit needs it" in printed
 
 
 def test_the_plan_is_what_crashed_writers_left_and_what_its_edits_of_history_free(night: Night) -> None:
@@ -150,7 +210,7 @@ def readme(night: Night, tmp_path_factory: pytest.TempPathFactory) -> tuple[list
     """The blocks that the README lets one type, and a directory in which the demo lies as it says."""
     at = tmp_path_factory.mktemp("readme")
     (at / "demo").symlink_to(night.config.parent)
-    return blocks((Path(__file__).parent.parent / "README.md").read_text()), at
+    return blocks((ROOT / "README.md").read_text()), at
 
 
 def test_the_readmes_lines_and_every_printed_command_can_be_typed_in_that_order(night: Night, readme: tuple[list[str], Path]) -> None:

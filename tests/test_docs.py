@@ -50,6 +50,7 @@ def test_every_table_and_column_is_documented_as_it_is() -> None:
     "model",
     [
         config.StorageConfig,
+        config.LakeConfig,
         config.Gates,
         S3Config,
         InventoryConfig,
@@ -91,7 +92,7 @@ def test_every_setting_of_s3_is_in_its_page() -> None:
 def test_every_key_of_a_nessie_lake_is_documented() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text().split("of kind `nessie`")[1]
     named = {name for name in NessieLakeConfig.model_fields if f"| `{name}`" in page or f"| `{name}." in page}
-    assert named == NessieLakeConfig.model_fields.keys() - {"name", "kind"}
+    assert named == NessieLakeConfig.model_fields.keys() - config.LakeConfig.model_fields.keys()
 
 
 # Research of nessie-gc's command line (picocli, 0.108.5-SNAPSHOT): its commands with their aliases, and its long options.
@@ -115,7 +116,7 @@ def test_every_command_and_option_of_nessie_gc_has_its_counterpart() -> None:
 def test_every_setting_of_a_nessie_lake_is_in_its_page() -> None:
     page = (ROOT / "docs" / "nessie.md").read_text()
     names = [
-        *NessieLakeConfig.model_fields.keys() - {"name", "kind"},
+        *NessieLakeConfig.model_fields.keys() - config.LakeConfig.model_fields.keys(),
         *(f"retention.{key}" for key in NessieRetention.model_fields),
     ]
     assert [name for name in names if f"`{name}" not in page] == []

@@ -1,5 +1,6 @@
 """What a newcomer's machine and a production instance get from the files beside the code."""
 
+import json
 import os
 import re
 import subprocess
@@ -106,6 +107,17 @@ def test_ci_runs_what_the_readme_tells_a_newcomer_to_run() -> None:
     assert run.read_text().splitlines() == ["#!/usr/bin/env bash", "set -euo pipefail", "make test"]
     assert run.stat().st_mode & 0o111 == 0o111
     assert re.search(r"^make test\b", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def test_the_night_of_the_plain_demo_is_told_to_the_instance_of_make_ui_and_that_of_another_demo_is_not() -> None:
+    def home(target: str, *arguments: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
+        shown = subprocess.run(["make", "-pn", target, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        (told,) = re.findall(rf"^{target}: DAGSTER_HOME := *(.*)$", shown.stdout, re.MULTILINE)
+        return told
+
+    assert home("demo") == home("ui") == str(ROOT / ".dagster_home")
+    assert home("demo", "ARGS=--s3") == ""
 
 
 def test_one_name_of_the_code_location_everywhere() -> None:
@@ -254,6 +266,46 @@ def test_the_code_location_loads_in_a_project_that_has_resources_of_its_own(
     whose, package, callable_, resource = done.stdout.split()
     assert (whose, callable_) == ("theirs", "True")
     assert str(ROOT) not in package + resource
+
+
+@pytest.fixture(scope="module")
+def acme(elsewhere: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs `dg` in the Dagster project `acme`, whose asset `analytics/orders` writes a table of the lake."""
+    project = tmp_path_factory.mktemp("acme")
+    (project / "acme" / "defs").mkdir(parents=True)
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "acme"\nversion = "0"\n[tool.dg]\ndirectory_type = "project"\n[tool.dg.project]\nroot_module = "acme"\n'
+    )
+    (project / "acme" / "__init__.py").touch()
+    (project / "acme" / "defs" / "__init__.py").touch()
+    (project / "acme" / "definitions.py").write_text(
+        "from pathlib import Path\n\nimport dagster as dg\n\n\n@dg.definitions\ndef defs() -> dg.Definitions:\n"
+        "    return dg.load_from_defs_folder(path_within_project=Path(__file__).parent)\n"
+    )
+    (project / "acme" / "defs" / "orders.py").write_text(
+        'import dagster as dg\n\n\n@dg.asset(key=["analytics", "orders"])\ndef orders() -> None: ...\n'
+    )
+
+    def dg_command(*arguments: str) -> str:
+        script = (
+            f"import os, sys\nos.chdir({str(project)!r})\nsys.argv = {['dg', *arguments]!r}\nfrom dagster_dg_cli.cli import main\nmain()"
+        )
+        done = elsewhere("-c", script, DAGSTER_HOME=str(project), PYTHONPATH=str(project))
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return dg_command
+
+
+def test_the_component_works_in_a_project_of_another_name_beside_other_assets(acme: Callable[..., str], tmp_path: Path) -> None:
+    lakes = yaml.safe_load((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
+    lakes["lakes"][0]["assets"] = [{"key": "analytics/orders", "table": "shop.orders"}]
+    (tmp_path / "lakes.yaml").write_text(yaml.safe_dump({**lakes, "state": "./state"}))
+    acme("scaffold", "defs", "gc_assets.LakeGarbageCollection", "garbage", "--lakes-yaml", str(tmp_path / "lakes.yaml"))
+    assert "All definitions loaded successfully." in acme("check", "defs")
+    found = {asset["asset_key"]: asset for asset in json.loads(acme("list", "defs", "--json"))["assets"]}
+    assert found["sales/catalog"]["dependency_keys"] == ["analytics/orders"]
+    assert {"warehouse/deletion_plan", "weather/live_files", "analytics/orders"} <= found.keys()
 
 
 def test_the_package_is_a_command_too(elsewhere: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -75,7 +75,7 @@ def _require_passed_checks(box: Box, owner: Owner, night: Night, context: dg.OpE
     for shown in box.shown:
         if not has(owner, shown.table):
             continue
-        told = materialized(night, owner.name, shown.table, box.checks, shown.figures, shown.report)
+        told = materialized(night, owner.name, shown, box.checks)
         if shown.table.name == DELETION_PLAN.name:
             context.add_output_metadata({owner.name: (told.metadata or {})["report"]})
             continue

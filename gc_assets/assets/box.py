@@ -13,18 +13,16 @@ import dagster as dg
 
 from gc_assets.assets.checks import RECEIPT, Check
 from gc_assets.assets.failures import plain_failures
-from gc_assets.assets.results import Figures, Report, key_of, materialized
+from gc_assets.assets.results import Shown, key_of, materialized
 from gc_assets.assets.step_log import lines_in
-from gc_assets.config.models import LakeConfig, StorageConfig
+from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.night import Night
-from gc_assets.state.journal import Published
 from gc_assets.state.schemas import Table
 from gc_assets.stores.store import open_store
 
 SPARK_POOL: Final = "spark_driver"
-OWNERS: Final = ("team:data-platform",)
 
 Owner = LakeConfig | StorageConfig
 RunDates = dg.DailyPartitionsDefinition
@@ -34,22 +32,14 @@ Stage = Callable[[Any, Night, str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """A table of a box, and what Dagster's page shows of it."""
-
-    table: Table
-    figures: Callable[[Published], Figures]
-    report: Report | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Box:
     """One step of Dagster.
 
     `made_from` are tables of the same lake or storage. A storage's box that names a table of lakes
     is made from that table of every lake. `beside` are tables of the other storages where links
     may lead into this one. `feeds` are tables of the common flow that are made from
-    this box too, for a box that only some lakes have.
+    this box too, for a box that only some lakes have. With `reads_lake` it is made from the lake
+    itself. `freshness` says how old its tables may get before the page warns.
     """
 
     shown: tuple[Shown, ...]
@@ -59,6 +49,8 @@ class Box:
     spark: bool = True
     feeds: tuple[Table, ...] = ()
     beside: tuple[Table, ...] = ()
+    reads_lake: bool = False
+    freshness: dg.FreshnessPolicy | None = None
 
 
 def on_driver(stage: Callable[[Night, str], object]) -> Stage:
@@ -73,14 +65,14 @@ def asset_of(box: Box, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: Run
     of the selected ones.
     """
     there = [shown for shown in box.shown if has(owner, shown.table)]
-    specs = [spec_of(owner, shown.table, deps, run_dates, spark=box.spark) for shown in there]
+    specs = [spec_of(owner, shown.table, deps, run_dates, spark=box.spark, freshness=box.freshness) for shown in there]
 
     @step(specs, box.checks, SPARK_POOL if box.spark else None)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
         with plain_failures(), lines_in(context):
             night = collector.night(context.partition_key)
             box.stage(collector.spark() if box.spark else None, night, owner.name)
-            results = [materialized(night, owner.name, shown.table, box.checks, shown.figures, shown.report) for shown in there]
+            results = [materialized(night, owner.name, shown, box.checks) for shown in there]
         yield from (result for result in results if result.asset_key in context.selected_asset_keys)
 
     return run
@@ -101,19 +93,40 @@ def step(specs: Sequence[dg.AssetSpec], checks: Sequence[Check], pool: str | Non
     )
 
 
-def spec_of(owner: Owner, table: Table, deps: Sequence[dg.AssetKey], run_dates: RunDates, *, spark: bool = True) -> dg.AssetSpec:
+def spec_of(
+    owner: Owner,
+    table: Table,
+    deps: Sequence[dg.AssetKey],
+    run_dates: RunDates,
+    *,
+    spark: bool = True,
+    freshness: dg.FreshnessPolicy | None = None,
+) -> dg.AssetSpec:
     """Returns the spec of the asset `[<lake or storage>, <table>]`."""
     return dg.AssetSpec(
         key=key_of(owner.name, table),
         deps=deps,
         description=table.doc,
         group_name=owner.name,
-        owners=OWNERS,
         kinds={_kind(owner), "spark"} if spark else {_kind(owner)},
         tags={"gc/scope": table.scope},
         metadata={"dagster/column_schema": column_schema(table)},
         partitions_def=run_dates,
+        freshness_policy=freshness,
     )
+
+
+def with_owners(config: Config) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
+    """Returns what gives an asset the owners and the tags of its lake or storage. These replace the
+    owners of the whole platform, and are added to its tags.
+    """
+    groups = {owner.name: owner for owner in (*config.lakes, *config.storages)}
+
+    def owned(spec: dg.AssetSpec) -> dg.AssetSpec:
+        owner = groups[str(spec.group_name)]
+        return spec.merge_attributes(owners=owner.owners or config.owners, tags={**config.tags, **owner.tags})
+
+    return owned
 
 
 def keys_of(owner: Owner, tables: Collection[Table], lakes: Sequence[LakeConfig] = ()) -> list[dg.AssetKey]:

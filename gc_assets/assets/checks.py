@@ -32,12 +32,13 @@ PROBED_KEYS: Final = 2_000_000
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether the rule holds, with the numbers by which it was judged. `found` says in words what
-    does not hold.
+    does not hold, and `names` which things do not.
     """
 
     passed: bool
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
     found: str | None = None
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Check:
             passed=verdict.passed,
             asset_key=key,
             check_name=self.name,
-            metadata=dict(verdict.numbers),
+            metadata={**verdict.names, **verdict.numbers},
             severity=severity,
             description=verdict.found,
         )
@@ -141,7 +142,8 @@ def _gates(night: Night, published: Published) -> Verdict:
     header = approvals.load(night.config, published).header
     failed = header.failed_gates
     found = "\n".join(f"{gate.name}: {gate.message}" for gate in failed) or None
-    return Verdict(not failed, {"gates": len(header.gates), "gates_failed": len(failed)}, found)
+    names = {"failed_gates": ", ".join(gate.name for gate in failed)} if failed else {}
+    return Verdict(not failed, {"gates": len(header.gates), "gates_failed": len(failed)}, found, names)
 
 
 def _no_failed_key(_: Night, published: Published) -> Verdict:

@@ -14,8 +14,10 @@ import dagster as dg
 from gc_assets.assets.box import LakeConfig, RunDates, keys_of, spec_of, step
 from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.figures import Figures, figures_table
+from gc_assets.assets.lineage import column_lineage
 from gc_assets.assets.markdown import plain
-from gc_assets.assets.results import Figures, key_of, materialized
+from gc_assets.assets.results import Shown, key_of, materialized
 from gc_assets.assets.step_log import lines_in
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
@@ -80,7 +82,7 @@ def log_told(night: Night, storage_name: str, said: Mapping[str, str]) -> dg.Mat
     done yet.
     """
     if night.find(DELETION_LOG, storage_name) is not None:
-        return materialized(night, storage_name, DELETION_LOG, CHECKS, _figures, _report, said)
+        return materialized(night, storage_name, SHOWN, CHECKS, said)
     passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="nothing was done") for check in CHECKS]
     key = key_of(storage_name, DELETION_LOG)
     return dg.MaterializeResult(asset_key=key, metadata={**_amounts({}), **said}, check_results=passed)
@@ -94,7 +96,8 @@ def edits_told(night: Night, lakes: Iterable[str]) -> Iterator[dg.AssetMateriali
         published = night.table(EXPIRY_LOG, lake)
         facts = published.facts(ExpiryLogFacts)
         figures = {f"{verdict}_edits": count for verdict, count in facts.books.items()}
-        metadata = {"plan_id": facts.plan_id, **figures, "dagster/row_count": published.rows}
+        metadata = {"plan_id": facts.plan_id, "figures": figures_table(figures), **figures}
+        metadata |= {"dagster/row_count": published.rows, **column_lineage(lake, EXPIRY_LOG)}
         yield dg.AssetMaterialization([lake, EXPIRY_LOG.name], partition=night.run_date.isoformat(), metadata=metadata)
 
 
@@ -122,3 +125,11 @@ def _report(_: Night, published: Published) -> str:
     by = f", approved by {plain(facts.approved_by)}" if facts.approved_by else ""
     said = "".join(f"- {plain(str(word))}\n" for word in facts.words)
     return f"Plan `{facts.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", facts.books)
+
+
+def _said(_: Night, published: Published) -> dict[str, str]:
+    approved_by = published.facts(DeletionLogFacts).approved_by
+    return {"approved_by": approved_by} if approved_by else {}
+
+
+SHOWN: Final = Shown(DELETION_LOG, _figures, _report, _said)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from gc_assets.assets.box import Box, LakeConfig, Shown
+from gc_assets.assets.box import Box, LakeConfig
+from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import plain
-from gc_assets.assets.results import Figures
+from gc_assets.assets.results import Shown
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import KindBox
 from gc_assets.lakes.kinds import kind_of

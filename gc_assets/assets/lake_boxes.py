@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from graphlib import TopologicalSorter
 from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.box import Box, LakeConfig, RunDates, Shown, asset_of, has, keys_of, on_driver, spec_of
+from gc_assets.assets.box import Box, LakeConfig, RunDates, asset_of, has, keys_of, on_driver, spec_of
 from gc_assets.assets.checks import COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, NOTHING_SICK, RECEIPT
 from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
+from gc_assets.assets.figures import Figures
 from gc_assets.assets.kind_boxes import kind_boxes
 from gc_assets.assets.markdown import plain
-from gc_assets.assets.results import Figures
+from gc_assets.assets.results import Shown, key_of
+from gc_assets.assets.sources import source_key
 from gc_assets.assets.waterfalls import amounts_table
+from gc_assets.config.models import StorageConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
@@ -27,6 +31,7 @@ from gc_assets.state.journal import Published
 from gc_assets.state.schemas import (
     COMMIT_GRAPH,
     CURRENT_RULES,
+    DELETION_PLAN,
     EXPIRY_LOG,
     EXPIRY_PLAN,
     LAKE_REFS,
@@ -41,7 +46,11 @@ from gc_assets.state.schemas import (
 
 def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
     """Returns the assets of one lake. None of them knows the other files of a storage."""
-    return [asset_of(box, lake, keys_of(lake, _made_from(lake, box)), run_dates) for box in [*LAKE_BOXES, *kind_boxes(lake)]]
+
+    def made_from(box: Box) -> list[dg.AssetKey]:
+        return [*keys_of(lake, _made_from(lake, box)), *([source_key(lake)] if box.reads_lake else [])]
+
+    return [asset_of(box, lake, made_from(box), run_dates) for box in [*LAKE_BOXES, *kind_boxes(lake)]]
 
 
 def in_order(lake: LakeConfig) -> list[Box]:
@@ -58,11 +67,14 @@ def _made_from(lake: LakeConfig, box: Box) -> list[Table]:
     return [*box.made_from, *fed_by]
 
 
-def logs_of(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetSpec]:
-    """Returns the tables that no step of its own writes: the edits of a lake's history, which
-    `deletion_log` makes and reports.
+def logs_of(lake: LakeConfig, storages: Sequence[StorageConfig], run_dates: RunDates) -> list[dg.AssetSpec]:
+    """Returns the tables that no step of its own writes: the edits of a lake's history. The step of
+    `deletion_log` makes them first, as the approved plan of a storage asks, and reports them.
     """
-    return [spec_of(lake, EXPIRY_LOG, keys_of(lake, [EXPIRY_PLAN]), run_dates, spark=False)] if has(lake, EXPIRY_LOG) else []
+    if not has(lake, EXPIRY_LOG):
+        return []
+    plans = [key_of(storage.name, DELETION_PLAN) for storage in storages]
+    return [spec_of(lake, EXPIRY_LOG, [*keys_of(lake, [EXPIRY_PLAN]), *plans], run_dates, spark=False)]
 
 
 def _policy(published: Published) -> Figures:
@@ -149,6 +161,7 @@ LAKE_BOXES: Final = (
         made_from=(),
         stage=on_driver(lake_refs),
         spark=False,
+        reads_lake=True,
     ),
     Box(
         shown=(Shown(COMMIT_GRAPH, _commits),),

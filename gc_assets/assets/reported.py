@@ -2,28 +2,31 @@
 runs did.
 
 The events are those that `deletion_log` would have made: the same metadata, partition and checks.
-They belong to no run.
+What people say of a plan is an observation of `deletion_plan`. These events belong to no run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from types import MappingProxyType
 
 import dagster as dg
 
 from gc_assets.assets.deletion_log import edits_told, log_told
+from gc_assets.assets.plan_told import verdict_told
 from gc_assets.assets.results import key_of
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.books.plans import StoredPlan
 from gc_assets.stages.delete.apply import Applied
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.undoing import undoing_told
 from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published
-from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
 
-Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 def report_plan(night: Night, header: PlanHeader, applied: Applied) -> None:
@@ -56,6 +59,18 @@ def undone_events(night: Night, header: PlanHeader) -> Iterator[dg.AssetMaterial
     return edits_told(replace(night, run_date=header.run_date), header.expiry_actions)
 
 
+def report_word(plan: StoredPlan, now: datetime) -> None:
+    """Reports what people say of a plan."""
+    _report([word_told(plan, now)])
+
+
+def word_told(plan: StoredPlan, now: datetime) -> dg.AssetObservation:
+    """Returns what the page shows once somebody approved or rejected a plan: who, and until when."""
+    header = plan.header
+    key, partition = key_of(header.storage, DELETION_PLAN), header.run_date.isoformat()
+    return dg.AssetObservation(key, partition=partition, metadata={"plan_id": header.plan_id, **verdict_told(plan, now)})
+
+
 def _log_events(night: Night, storage_name: str, plan_id: str, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
     told = log_told(night, storage_name, {"plan_id": plan_id, **said})
     key, partition = key_of(storage_name, DELETION_LOG), night.run_date.isoformat()
@@ -72,7 +87,7 @@ def _log_events(night: Night, storage_name: str, plan_id: str, said: Mapping[str
         )
 
 
-def _report(events: list[Event]) -> None:
+def _report(events: Sequence[Event]) -> None:
     with dg.DagsterInstance.get() as instance:
         for event in events:
             instance.report_runless_asset_event(event)

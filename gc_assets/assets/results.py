@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ import dagster as dg
 import pyarrow as pa
 
 from gc_assets.assets.checks import Check
+from gc_assets.assets.figures import Figures, figures_table
+from gc_assets.assets.lineage import column_lineage
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.stages.night import Night
 from gc_assets.state.facts import sent_for
@@ -27,10 +30,20 @@ CELL_CHARACTERS: Final = 160
 # A part larger than this is not read for the sake of a sample.
 SAMPLE_BYTES: Final = 64 * 2**20
 
-# Numbers under stable names with their unit in the name: Dagster plots each over the partitions.
-Figures = Mapping[str, int | float]
 # Markdown of a table that the night published.
 Report = Callable[[Night, Published], str]
+# What else there is to say of such a table, as Dagster's metadata.
+Said = Callable[[Night, Published], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table, and what Dagster's page shows of it."""
+
+    table: Table
+    figures: Callable[[Published], Figures]
+    report: Report | None = None
+    said: Said | None = None
 
 
 def key_of(owner: str, table: Table) -> dg.AssetKey:
@@ -39,27 +52,23 @@ def key_of(owner: str, table: Table) -> dg.AssetKey:
 
 
 def materialized(
-    night: Night,
-    group: str,
-    table: Table,
-    checks: Sequence[Check],
-    figures: Callable[[Published], Figures],
-    report: Report | None = None,
-    said: Mapping[str, str] | None = None,
+    night: Night, group: str, shown: Shown, checks: Sequence[Check], also: Mapping[str, Any] | None = None
 ) -> dg.MaterializeResult:
-    """Returns the night's table as the state now holds it. `said` are words beside the figures.
+    """Returns the night's table as the state now holds it. `also` is metadata that the run adds.
     Raises `StateError` where the table is not whole.
     """
+    table = shown.table
     published = night.table(table, group)
     receipt, key = published.receipt, key_of(group, table)
+    figures = {**shown.figures(published), **_sent(sent_for(receipt.facts)), "table_bytes": receipt.size_bytes}
     # In the order of a reader's questions; a long address and the sample come last.
-    metadata: dict[str, Any] = dict(said or {})
-    if report is not None:
-        metadata["report"] = dg.MetadataValue.md(report(night, published))
-    metadata |= figures(published)
-    metadata |= _sent(sent_for(receipt.facts))
-    metadata |= {"table_bytes": receipt.size_bytes, "sample": sample(night, table, published)}
-    metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": night.state.files.uri(published.path)}
+    metadata: dict[str, Any] = dict(also or {})
+    if shown.said is not None:
+        metadata |= shown.said(night, published)
+    if shown.report is not None:
+        metadata["report"] = dg.MetadataValue.md(shown.report(night, published))
+    metadata |= {"figures": figures_table(figures), **figures, "sample": sample(night, table, published)}
+    metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": night.state.files.uri(published.path), **column_lineage(group, table)}
     if receipt.unsafe:
         metadata["unsafe"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in receipt.unsafe))
     return dg.MaterializeResult(

@@ -5,15 +5,18 @@ files.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.box import Box, LakeConfig, RunDates, Shown, asset_of, keys_of
+from gc_assets.assets.box import Box, LakeConfig, RunDates, asset_of, keys_of
 from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
+from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import plain
-from gc_assets.assets.results import Figures
+from gc_assets.assets.plan_told import plan_told
+from gc_assets.assets.results import Shown
 from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
@@ -29,6 +32,9 @@ from gc_assets.state.facts import LiveFilterFacts, OrphanFilesFacts, StorageInve
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.stores.store import may_lead_to
+
+# A night a day, at whatever hour; a long one may end later than the last one did.
+MISSED_NIGHT: Final = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=30), warn_window=timedelta(hours=26))
 
 
 def storage_assets(
@@ -173,10 +179,11 @@ STORAGE_BOXES: Final = (
     ),
     # This box decides, and changes nothing. A link in another storage may lead here.
     Box(
-        shown=(Shown(DELETION_PLAN, _planned, _plan),),
+        shown=(Shown(DELETION_PLAN, _planned, _plan, plan_told),),
         made_from=(ORPHAN_FILES, EXPIRY_PLAN),
         beside=(STORAGE_INVENTORY,),
         stage=deletion_plan,
         checks=(RECEIPT, PLAN_INTACT, GATES),
+        freshness=MISSED_NIGHT,
     ),
 )

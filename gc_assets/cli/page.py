@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gc_assets.cli.output import say
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
+    from gc_assets.stages.books.plans import StoredPlan
     from gc_assets.stages.delete.apply import Applied
     from gc_assets.stages.night import Night
     from gc_assets.state.journal import Published
@@ -47,6 +49,15 @@ def show_undone(night: Night, header: PlanHeader) -> None:
             from gc_assets.assets.reported import report_undone
 
             report_undone(night, header)
+
+
+def show_word(plan: StoredPlan, now: datetime) -> None:
+    """Shows what people say of a plan."""
+    if has_page():
+        with _said_if_not_told():
+            from gc_assets.assets.reported import report_word
+
+            report_word(plan, now)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, spark_of, with_mode
 from gc_assets.cli.output import printable, say, write_json, write_table
-from gc_assets.cli.page import show_applied, show_restored, show_undone
+from gc_assets.cli.page import show_applied, show_restored, show_undone, show_word
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
     platform = settings.platform()
     word = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
     plan = find_plan(platform.config, word.plan_id)
+    show_word(plan, word.at)
     _print_word(plan, word, format_)
     _say_undoing(platform, plan)
     if plan.verdict.missing is None:
@@ -146,7 +147,9 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
 
     platform = settings.platform()
     word = reject(platform.config, platform.clock, plan_id, by, comment)
-    _print_word(find_plan(platform.config, word.plan_id), word, format_)
+    plan = find_plan(platform.config, word.plan_id)
+    show_word(plan, word.at)
+    _print_word(plan, word, format_)
 
 
 def _say_undoing(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:

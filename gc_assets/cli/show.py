@@ -96,11 +96,10 @@ def show_command(
 
 
 def _group(config: Config, table: Table, lake: str | None, storage: str | None) -> str:
-    from gc_assets.lakes.kinds import KINDS, kind_of
+    from gc_assets.lakes.kinds import KINDS, owners_of
 
     given, other = (lake, storage) if table.scope == "lake" else (storage, lake)
-    lakes = [item.name for item in config.lakes if kind_of(item).has(table)]
-    names = lakes if table.scope == "lake" else [item.name for item in config.storages]
+    names = owners_of(config, table)
     if not names:
         having = [kind.name for kind in KINDS.values() if kind.has(table)]
         raise UsageError(f"{table.name} is a table of lakes of kind {' or '.join(having)}, and the configuration has none")

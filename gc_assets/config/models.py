@@ -22,7 +22,7 @@ from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.notify import Target
 from gc_assets.config.s3 import Places, S3Config
-from gc_assets.config.values import Age, Bytes, Days, Duration, Model, Name, Share, number
+from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, number
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import S3, Location, scheme_of
@@ -53,7 +53,23 @@ class Money(Model):
     )
 
 
-class StorageConfig(Model):
+class WrittenBy(Model):
+    """An asset of one's own Dagster project that writes to a lake, or to one table of it."""
+
+    key: AssetPath = Field(description="The asset's key, its parts joined by `/`: `analytics/orders`.")
+    table: str | None = Field(default=None, min_length=1, description="The table that it writes, `namespace.table`; none: the whole lake.")
+
+
+class OnPage(Model):
+    """What Dagster's page says of assets beside what they are. No plan depends on it, so it is in no
+    digest.
+    """
+
+    owners: tuple[AssetOwner, ...] = Field(default=(), exclude=True, description="Who answers for it: `team:NAME`, or an e-mail address.")
+    tags: dict[TagName, TagValue] = Field(default_factory=dict[str, str], exclude=True, description="Tags of the assets.")
+
+
+class StorageConfig(OnPage):
     """One root location that is listed and swept."""
 
     name: Name
@@ -97,11 +113,14 @@ class StorageConfig(Model):
         return self.model_copy(update=update)
 
 
-class LakeConfig(Model):
+class LakeConfig(OnPage):
     """What every lake has, and what its kind decides about reading it and about its policy."""
 
     name: Name
     kind: str
+    assets: tuple[WrittenBy, ...] = Field(
+        default=(), exclude=True, description="Assets of one's own Dagster project that write to the lake: its lineage begins with them."
+    )
     _read_seconds: float = PrivateAttr(default=READ_SECONDS)
 
     @property
@@ -212,8 +231,10 @@ class SparkConfig(Model):
 PageJob = Literal["approve", "reject", "restore"]
 
 
-class Config(Model):
-    """A whole `lakes.yaml`."""
+class Config(OnPage):
+    """A whole `lakes.yaml`. Its owners and tags are those of every lake and storage that says
+    nothing else.
+    """
 
     state: str
     storages: tuple[StorageConfig, ...]

@@ -67,4 +67,17 @@ def _pattern(value: str) -> str:
 
 
 Pattern = Annotated[str, BeforeValidator(_pattern)]
+
+
+def _not_dagsters(value: str) -> str:
+    if value.startswith("dagster/"):
+        raise ValueError("names that begin with dagster/ are Dagster's own; choose another")
+    return value
+
+
+# What Dagster takes for an owner, a tag and the key of an asset.
+AssetOwner = Annotated[str, Field(pattern=r"^(team:.+|[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,7})$")]
+TagName = Annotated[str, Field(pattern=r"^([A-Za-z0-9_.-]{1,63}/)?[A-Za-z0-9_.-]{1,63}$"), AfterValidator(_not_dagsters)]
+TagValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{0,63}$")]
+AssetPath = Annotated[str, Field(pattern=r"^[^/\s]+(/[^/\s]+)*$")]
 TagPolicy = Literal["keep", "policy", "ignore"]

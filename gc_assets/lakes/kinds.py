@@ -54,6 +54,15 @@ def all_tables() -> dict[str, Table]:
     return found
 
 
+def owners_of(config: Config, table: Table) -> list[str]:
+    """Returns the names of the lakes or storages that have this table, in the order of the
+    configuration.
+    """
+    if table.scope == "storage":
+        return [storage.name for storage in config.storages]
+    return [lake.name for lake in config.lakes if kind_of(lake).has(table)]
+
+
 def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[str] = ()) -> Lake:
     """The lake of a configuration entry. `storages` are the locations of the configured storages.
 

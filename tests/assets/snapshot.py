@@ -19,17 +19,20 @@ def specs(definitions: dg.Definitions) -> dict[str, Any]:
     assets: dict[str, Any] = {}
     for definition in definitions.assets or ():
         assert isinstance(definition, dg.AssetsDefinition | dg.AssetSpec)
-        step = definition if isinstance(definition, dg.AssetsDefinition) else None  # a log that another asset's step writes has none
+        # A log that another asset's step writes has no step, and what others make has none here.
+        step = definition if isinstance(definition, dg.AssetsDefinition) else None
         for spec in definition.specs if isinstance(definition, dg.AssetsDefinition) else [definition]:
             partitions = spec.partitions_def
-            assert isinstance(partitions, dg.DailyPartitionsDefinition)
+            assert partitions is None or isinstance(partitions, dg.DailyPartitionsDefinition)
             assets[spec.key.to_user_string()] = {
                 "deps": sorted(dep.asset_key.to_user_string() for dep in spec.deps),
                 "description": spec.description,
                 "group": spec.group_name,
                 "kinds": sorted(spec.kinds),
                 "owners": list(spec.owners),
-                "partitions": f"daily from {partitions.start:%Y-%m-%d}, {partitions.timezone}",
+                "tags": {name: value for name, value in spec.tags.items() if not name.startswith("dagster/")},
+                "partitions": f"daily from {partitions.start:%Y-%m-%d}, {partitions.timezone}" if partitions else None,
+                "freshness": told(spec.freshness_policy),
                 "automation": spec.automation_condition,
                 "pool": step.op.pool if step else None,
                 "retries": step.op.retry_policy if step else None,
@@ -40,6 +43,11 @@ def specs(definitions: dg.Definitions) -> dict[str, Any]:
                 },
             }
     return dict(sorted(assets.items()))
+
+
+def told(policy: Any) -> str | None:
+    """What a policy of a time window asks for."""
+    return policy and f"warns after {policy.warn_window.to_timedelta()}, fails after {policy.fail_window.to_timedelta()}"
 
 
 def text() -> str:

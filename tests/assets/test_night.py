@@ -1,6 +1,7 @@
 """A whole night through Dagster on a real Iceberg lake: what it publishes, what stops it, and what an approved plan moves."""
 
 import base64
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -164,6 +165,35 @@ def test_numbers_are_numbers_and_never_booleans(night: dg.ExecuteInProcessResult
                 assert not name.endswith(("_id", "id")), name
 
 
+def test_every_number_is_told_with_its_unit_too(night: dg.ExecuteInProcessResult) -> None:
+    for key, materialization in materializations(night).items():
+        metadata = materialization.metadata
+        numbers = {name for name, value in metadata.items() if isinstance(value, dg.IntMetadataValue | dg.FloatMetadataValue)}
+        if "figures" not in metadata:  # the deletion_log of a night that deleted nothing
+            assert key == "warehouse/deletion_log"
+            continue
+        told = {str(record.data["figure"]).replace(" ", "_"): str(record.data["amount"]) for record in metadata["figures"].records}
+        assert told.keys() == {name for name in numbers if not name.startswith("dagster/")}, key
+        assert all(re.fullmatch(r"[-\d.,e]+ ([a-zA-Z]+( per key)?|%)", amount) for amount in told.values()), told
+
+
+def test_the_plan_tells_what_a_person_needs_to_decide(lake: Lake, night: dg.ExecuteInProcessResult) -> None:
+    metadata, header = materializations(night)["warehouse/deletion_plan"].metadata, plan_of(lake[0])
+    said = [metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals", "failed_gates")]
+    assert said == [header.plan_id, "ready", "nobody yet", "0 of 1", "none"]
+    assert metadata["approve_before"].value == header.approve_before.timestamp()
+    assert metadata["apply_before"].value == header.apply_before.timestamp()
+    assert [record.data["gate"] for record in metadata["gates"].records] == [gate.name for gate in header.gates]
+
+
+def test_a_table_tells_which_of_its_columns_come_from_one_column(night: dg.ExecuteInProcessResult) -> None:
+    found = {key: item.metadata.get("dagster/column_lineage") for key, item in materializations(night).items()}
+    lineage = found["warehouse/orphan_files"]
+    assert isinstance(lineage, dg.TableColumnLineageMetadataValue)
+    assert lineage.value.deps_by_column["etag"] == [dg.TableColumnDep(dg.AssetKey(["warehouse", "storage_inventory"]), "etag")]
+    assert found["warehouse/storage_inventory"] is None
+
+
 def test_the_same_night_again_has_the_same_plan(again: Callable[..., Platform]) -> None:
     at = again()
     before = plan_of(at)
@@ -180,6 +210,8 @@ def test_a_failed_gate_stops_the_run_before_its_deletion_log(again: Callable[...
     (gates,) = [check for check in result.get_asset_check_evaluations() if check.check_name == "gates"]
     assert not gates.passed
     assert "max_delete_bytes allows 1 B" in (gates.description or "")
+    assert gates.metadata["failed_gates"].value == "delete_bytes"
+    assert materializations(result)["warehouse/deletion_plan"].metadata["status"].value == "refused"
 
 
 def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Callable[..., Platform], lake: Lake) -> None:

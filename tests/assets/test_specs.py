@@ -2,18 +2,23 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from gc_assets.assets.box import has
 from gc_assets.assets.lake_boxes import in_order
+from gc_assets.assets.lineage import ORIGINS
 from gc_assets.assets.partitions import first_night, run_dates
+from gc_assets.assets.sources import MOST_TABLES
 from gc_assets.cli.night import selection
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
@@ -45,11 +50,19 @@ LAKES = (
     | {"rules": "/rules.json"},
 )
 EXPIRY_LOGS = {"sales/expiry_log", "weather/expiry_log"}
+# What others make.
+SOURCES = {"sales/catalog", "weather/repository"}
 
 
 @pytest.fixture
 def definitions(tmp_path: Path) -> dg.Definitions:
     return build_definitions(platform(tmp_path))
+
+
+def every_spec(definitions: dg.Definitions) -> Iterator[dg.AssetSpec]:
+    for asset in definitions.assets or ():
+        assert isinstance(asset, dg.AssetsDefinition | dg.AssetSpec)
+        yield from asset.specs if isinstance(asset, dg.AssetsDefinition) else [asset]
 
 
 def job_keys(definitions: dg.Definitions, name: str) -> set[str]:
@@ -64,7 +77,7 @@ def test_every_table_of_a_lake_and_of_a_storage_is_an_asset(definitions: dg.Defi
     lakes = {"sales": "iceberg", "weather": "icechunk"}
     wanted = {f"{lake}/{table.name}" for table in all_tables().values() for lake, kind in lakes.items() if KINDS[kind].has(table)}
     wanted |= {f"warehouse/{table.name}" for table in all_tables().values() if table.scope == "storage"}
-    assert set(specs(definitions)) == wanted
+    assert set(specs(definitions)) == wanted | SOURCES
 
 
 def test_a_nessie_lake_has_its_live_contents_between_the_policy_and_the_expansion(tmp_path: Path) -> None:
@@ -114,8 +127,8 @@ def test_every_check_says_which_danger_it_averts(definitions: dg.Definitions) ->
 
 
 def test_every_column_is_described(definitions: dg.Definitions) -> None:
-    for asset in definitions.assets or ():
-        for spec in asset.specs if isinstance(asset, dg.AssetsDefinition) else [asset]:
+    for spec in every_spec(definitions):
+        if spec.key.to_user_string() not in SOURCES:
             assert all(column.description for column in spec.metadata["dagster/column_schema"].columns), spec.key
 
 
@@ -124,12 +137,12 @@ def test_nothing_has_an_automation_condition(definitions: dg.Definitions) -> Non
 
 
 def test_the_night_of_a_storage_in_mode_plan_ends_at_its_plan(definitions: dg.Definitions) -> None:
-    assert job_keys(definitions, "night") == set(specs(definitions)) - EXPIRY_LOGS - {DELETION_LOG.to_user_string()}
+    assert job_keys(definitions, "night") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES - {DELETION_LOG.to_user_string()}
 
 
 def test_the_night_of_a_storage_in_mode_apply_ends_with_its_deletion_log(tmp_path: Path) -> None:
     definitions = build_definitions(platform(tmp_path, mode="apply"))
-    assert job_keys(definitions, "night") == set(specs(definitions)) - EXPIRY_LOGS
+    assert job_keys(definitions, "night") == set(specs(definitions)) - EXPIRY_LOGS - SOURCES
 
 
 def test_the_job_apply_runs_nothing_but_deletion_logs(definitions: dg.Definitions) -> None:
@@ -155,8 +168,114 @@ def test_the_schedule_asks_for_the_run_date_it_runs_on_and_configures_nothing(de
     assert [(request.partition_key, request.run_config) for request in requested] == [(TODAY, {})]
 
 
-def test_the_in_order_a_night_share_one_process(definitions: dg.Definitions) -> None:
-    assert definitions.executor is dg.in_process_executor
+def test_the_boxes_of_a_night_share_one_process_whatever_the_executor_of_the_project(definitions: dg.Definitions) -> None:
+    own = dg.Definitions.merge(definitions, dg.Definitions(executor=dg.multiprocess_executor))
+    for name in ("night", "apply"):
+        assert own.resolve_job_def(name).executor_def is dg.in_process_executor
+
+
+def test_every_job_schedule_and_sensor_says_what_it_does(definitions: dg.Definitions) -> None:
+    repository = definitions.get_repository_def()
+    jobs = [job for job in repository.get_all_jobs() if not job.name.startswith("__")]
+    for described in (*jobs, *repository.schedule_defs, *repository.sensor_defs):
+        assert (described.description or "").endswith("."), described.name
+
+
+def test_a_missed_night_is_seen_on_the_plan_and_nowhere_else(definitions: dg.Definitions) -> None:
+    fresh = {key: spec["freshness"] for key, spec in specs(definitions).items() if spec["freshness"] is not None}
+    assert fresh == {"warehouse/deletion_plan": "warns after 1 day, 2:00:00, fails after 1 day, 6:00:00"}
+
+
+def test_the_edits_of_a_history_stand_between_the_plan_that_asks_for_them_and_the_deletions_that_need_them(
+    definitions: dg.Definitions,
+) -> None:
+    found = specs(definitions)
+    assert set(found["sales/expiry_log"]["deps"]) == {"sales/expiry_plan", "warehouse/deletion_plan"}
+    assert set(found["warehouse/deletion_log"]["deps"]) >= EXPIRY_LOGS
+
+
+def with_lake(at: Platform, name: str, **settings: Any) -> Platform:
+    """The platform with other settings of one lake."""
+    lakes = [lake.model_validate({**lake.model_dump(), **settings}) if lake.name == name else lake for lake in at.config.lakes]
+    return replace(at, config=at.config.model_copy(update={"lakes": tuple(lakes)}))
+
+
+def test_the_lineage_of_a_lake_begins_with_the_assets_that_write_it(tmp_path: Path) -> None:
+    at = with_lake(platform(tmp_path), "weather", assets=({"key": "ingest/forecast"}, {"key": "stations"}))
+    found = specs(build_definitions(at))
+    assert found["weather/repository"]["deps"] == ["ingest/forecast", "stations"]
+    assert "weather/repository" in found["weather/lake_refs"]["deps"]
+    assert {"ingest/forecast", "stations"} & set(found) == set()  # they are of another code location, or of this one's other half
+
+
+def test_each_table_that_the_last_night_saw_is_an_asset_unless_an_asset_of_the_users_writes_it(tmp_path: Path) -> None:
+    at = with_lake(platform(tmp_path), "sales", assets=({"key": "analytics/orders", "table": "shop.orders"},))
+    frozen(at, date(2026, 3, 1), NOW, tables=["shop.dropped"])
+    frozen(at, date(2026, 3, 5), NOW, tables=["shop.orders", "shop.returns", "shop.orders"])
+    found = specs(build_definitions(at))
+    assert found["sales/catalog"]["deps"] == ["analytics/orders", "sales/tables/shop/returns"]
+    assert {key for key in found if key.startswith("sales/tables")} == {"sales/tables/shop/returns"}
+    assert (found["sales/tables/shop/returns"]["group"], found["sales/tables/shop/returns"]["kinds"]) == ("sales", ["iceberg"])
+
+
+def test_a_graph_shows_so_many_tables_and_says_how_many_more_there_are(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    frozen(at, NOW.date(), NOW, tables=[f"shop.t{number:03}" for number in range(MOST_TABLES + 7)])
+    found = specs(build_definitions(at))
+    assert len([key for key in found if key.startswith("sales/tables")]) == MOST_TABLES
+    assert str(found["sales/catalog"]["description"]).endswith("7 of its tables are not shown.")
+
+
+def test_owners_and_tags_are_those_of_the_lake_or_storage_and_else_of_the_platform(tmp_path: Path) -> None:
+    at = with_lake(platform(tmp_path), "weather", owners=("team:weather", "ada@example.org"), tags={"domain": "weather"})
+    everybody = at.config.model_copy(update={"owners": ("team:lakes",), "tags": {"domain": "lakes", "acme/tier": "1"}})
+    found = specs(build_definitions(replace(at, config=everybody)))
+    assert found["weather/live_files"]["owners"] == ["team:weather", "ada@example.org"]
+    assert found["warehouse/deletion_log"]["owners"] == found["sales/expiry_log"]["owners"] == ["team:lakes"]
+    assert found["weather/repository"]["tags"] == {"domain": "weather", "acme/tier": "1"}
+    assert found["sales/lake_refs"]["tags"] == {"gc/scope": "lake", "domain": "lakes", "acme/tier": "1"}
+
+
+def test_who_owns_a_lake_and_what_writes_it_leave_the_policy_as_it_is(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    shown = {"owners": ("team:weather",), "tags": {"a": "b"}, "assets": ({"key": "ingest/forecast"},)}
+    assert with_lake(at, "weather", **shown).config.policy_digest() == at.config.policy_digest()
+    storage = at.config.storages[0].model_copy(update={"owners": ("team:weather",), "tags": {"a": "b"}})
+    assert at.config.model_copy(update={"storages": (storage,)}).policy_digest() == at.config.policy_digest()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"owners": ["data-platform"]},
+        {"owners": ["team:"]},
+        {"tags": {"dagster/kind": "s3"}},
+        {"tags": {"a b": "c"}},
+        {"tags": {"a": "b c"}},
+        {"assets": [{"key": "analytics//orders"}]},
+        {"assets": [{"key": "analytics/orders", "table": ""}]},
+    ],
+    ids=str,
+)
+def test_what_dagster_would_refuse_is_refused_when_the_file_is_read(tmp_path: Path, shown: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        with_lake(platform(tmp_path), "weather", **shown)
+
+
+def test_every_column_with_lineage_is_there_on_both_sides_and_its_origin_lies_upstream(definitions: dg.Definitions) -> None:
+    found, tables = specs(definitions), all_tables()
+    upstream: dict[str, set[str]] = {}
+
+    def all_upstream(key: str) -> set[str]:
+        if key not in upstream:
+            upstream[key] = {above for dep in found[key]["deps"] for above in (dep, *all_upstream(dep))}
+        return upstream[key]
+
+    for name, origins in ORIGINS.items():
+        group = "warehouse" if tables[name].scope == "storage" else "sales"
+        for column, (source, origin) in origins.items():
+            assert tables[name].schema.field(column).type == source.schema.field(origin).type, (name, column)
+            assert f"{group}/{name}" not in found or f"{group}/{source.name}" in all_upstream(f"{group}/{name}"), (name, column)
 
 
 def test_run_dates_end_today() -> None:
@@ -173,10 +292,11 @@ def test_a_rehearsal_in_the_past_leaves_the_run_dates_alone() -> None:
     assert run_dates(Clock(NOW - timedelta(days=900)), NOW.date()) == run_dates(Clock(), NOW.date())
 
 
-def frozen(at: Platform, run_date: date, frozen_at: datetime) -> None:
+def frozen(at: Platform, run_date: date, frozen_at: datetime, tables: Sequence[str] = ()) -> None:
     state = State.of(at.config)
     run = state.start("sales", LAKE_REFS.name, run_date, at.clock)
-    written = write_rows(LAKE_REFS.schema.empty_table(), LAKE_REFS, run, state.files)
+    rows = pa.Table.from_pylist([{"table_name": name} for name in tables], schema=LAKE_REFS.schema)
+    written = write_rows(rows, LAKE_REFS, run, state.files)
     publish(state, run, written, at.clock, facts={"frozen_at": frozen_at, "rehearsal": False})
 
 
@@ -198,6 +318,8 @@ def test_a_state_that_cannot_be_read_does_not_keep_the_page_from_opening(tmp_pat
     index.write_bytes(b"{")
     assert first_night(at) == NOW.date()
     assert "cannot be read, so Dagster's partitions begin today" in caplog.text
+    assert specs(build_definitions(at))["sales/catalog"]["deps"] == []
+    assert "so Dagster shows no table of lake sales" in caplog.text
 
 
 @pytest.mark.parametrize("lake", LAKES, ids=lambda lake: lake["kind"])

@@ -102,6 +102,15 @@ def test_the_edits_of_an_applied_plan_are_on_the_page_too(applied: str, lake: Sm
     assert shown.metadata["done_edits"].value == shown.metadata["dagster/row_count"].value == len(rows) > 0
 
 
+def test_who_approved_a_plan_is_on_the_page_with_the_plan(applied: str, instance: dg.DagsterInstance) -> None:
+    records = instance.fetch_observations(dg.AssetKey(["warehouse", "deletion_plan"]), limit=100, ascending=True).records
+    observed = records[0].asset_observation
+    assert observed is not None
+    said = {name: observed.metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals")}
+    assert (said, observed.partition) == ({"plan_id": applied, "status": "approved", "approved_by": "ada", "approvals": "1 of 1"}, TODAY)
+    assert newest(instance, LOG).metadata["approved_by"].value == "ada"
+
+
 def test_the_checks_of_an_applied_plan_are_on_the_page(applied: str, instance: dg.DagsterInstance) -> None:
     del applied
     records = instance.event_log_storage.get_latest_asset_check_execution_by_key(

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from gc_assets.core.errors import StateError
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, State
-from gc_assets.state.parts import with_added
-from gc_assets.state.schemas import MANIFEST_ENTRIES, Table, was_added
+from gc_assets.state.parts import read_parts, with_added
+from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, TABLE_NAME, Table, was_added
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[Published | PastRun]:
@@ -37,6 +37,18 @@ def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[
         how = "`gc-assets apply PLAN_ID` writes it" if table.by_apply else f"run `gc-assets run --run-date {run_date}` first"
         raise StateError(f"{group}/{table.name} has no table for {run_date}; {how}")
     return found
+
+
+def table_names(state: State, lake_name: str) -> list[str]:
+    """Returns the names of the lake's tables in alphabetical order, as the newest night saw them.
+    None where the lake is one repository or no night was run.
+    """
+    names: set[str] = set()
+    for table, column in ((LAKE_REFS, TABLE_NAME.name), (LIVE_CONTENTS, "content_key")):
+        published = state.latest(lake_name, table.name)
+        if published is not None:
+            names |= set(read_parts(state.files, published.paths(), table.schema, [column]).column(column).to_pylist())
+    return sorted(name for name in names if name)
 
 
 def batches(

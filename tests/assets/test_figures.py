@@ -1,0 +1,35 @@
+"""A number is shown with the unit that its name ends in."""
+
+import pytest
+
+from gc_assets.assets.figures import figures_table, with_unit
+
+
+@pytest.mark.parametrize(
+    "name, value, shown",
+    [
+        ("live_files", 1234, "1,234 files"),
+        ("live_bytes", 1_234_567, "1.23 MB"),
+        ("unfinished_upload_bytes", 999, "999 B"),
+        ("upload_bytes_to_abort", 2_000, "2 kB"),
+        ("uploads_to_abort", 3, "3 uploads"),
+        ("expired_commits", 0, "0 commits"),
+        ("gates_failed", 1, "1 gates"),
+        ("not_files", 2, "2 objects"),
+        ("list_requests", 1200, "1,200 requests"),
+        ("requests_usd", 0.0054, "0.0054 USD"),
+        ("requests_usd", 12.5, "12.50 USD"),
+        ("bits_per_key", 9.59, "9.59 bits per key"),
+        ("false_positive_rate_measured", 0.0101, "1 %"),
+    ],
+)
+def test_a_number_has_its_unit(name: str, value: float, shown: str) -> None:
+    assert with_unit(name, value) == shown
+
+
+def test_a_table_has_one_row_for_each_figure_in_their_order() -> None:
+    records = figures_table({"live_files": 2, "live_bytes": 300}).records
+    assert [dict(record.data) for record in records] == [
+        {"figure": "live files", "amount": "2 files"},
+        {"figure": "live bytes", "amount": "300 B"},
+    ]

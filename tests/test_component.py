@@ -1,0 +1,48 @@
+"""The component of other people's Dagster projects. `test_packaging.py` has it in one, with `dg`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+import yaml
+from dagster.components.testing import create_defs_folder_sandbox
+
+from gc_assets.component import STARTER, LakeGarbageCollection
+from gc_assets.definitions import build_definitions
+from gc_assets.resources.platform import load_platform
+from tests.assets.snapshot import specs
+
+
+def test_what_dg_scaffolds_without_a_configuration_loads_and_only_plans() -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(LakeGarbageCollection)
+        assert (folder / "lakes.yaml").read_text() == STARTER
+        assert load_platform({}, str(folder / "lakes.yaml")).config.storages[0].mode == "plan"
+        with sandbox.load_component_and_build_defs(folder) as (component, definitions):
+            assert isinstance(component, LakeGarbageCollection)
+            keys = {key.to_user_string() for key in definitions.resolve_all_asset_keys()}
+            assert {"sales/catalog", "sales/live_files", "warehouse/deletion_plan"} <= keys
+
+
+@pytest.mark.parametrize("given", ["absolute", "relative to where dg runs"])
+def test_an_existing_configuration_is_named_and_left_as_it_is(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "lakes.yaml"
+    own.write_text(STARTER.replace("sales", "shop"))
+    monkeypatch.chdir(tmp_path)
+    with create_defs_folder_sandbox() as sandbox:
+        named = str(own) if given == "absolute" else own.name
+        folder = sandbox.scaffold_component(LakeGarbageCollection, scaffold_params={"lakes_yaml": named})
+        assert not (folder / "lakes.yaml").exists()
+        written = Path(yaml.safe_load((folder / "defs.yaml").read_text())["attributes"]["lakes_yaml"])
+        assert (written.is_absolute(), (folder / written).samefile(own)) == (given == "absolute", True)
+        with sandbox.load_component_and_build_defs(folder) as (_, definitions):
+            assert dg.AssetKey(["shop", "catalog"]) in definitions.resolve_all_asset_keys()
+
+
+def test_definitions_are_those_of_the_file_at_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "lakes.yaml"
+    path.write_text(STARTER)
+    monkeypatch.setenv("GC_ASSETS_CONFIG", str(tmp_path / "another.yaml"))
+    assert specs(build_definitions(path)) == specs(build_definitions(str(path))) == specs(build_definitions(load_platform({}, str(path))))
