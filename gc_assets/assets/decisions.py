@@ -12,7 +12,7 @@ from pydantic import Field
 
 from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import plain_failures
-from gc_assets.assets.reported import Event, restore_events, undone_events
+from gc_assets.assets.reported import Event, restore_events, undone_events, word_told
 from gc_assets.assets.step_log import lines_in
 from gc_assets.config.models import Config, PageJob
 from gc_assets.core.approvals import Word
@@ -70,6 +70,7 @@ def _approve() -> dg.JobDefinition:
             at = collector.platform
             word = approve(at.config, at.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(at.config, word.plan_id)
+            context.log_event(word_told(plan, word.at))
             context.add_output_metadata({**_told(plan, word), **undoing_told(plan.header, at.config)})
 
     @dg.job(name="approve", description=APPROVE)
@@ -85,7 +86,9 @@ def _reject() -> dg.JobDefinition:
         with plain_failures(retry_io=False):
             at = collector.platform
             word = reject(at.config, at.clock, config.plan_id, config.by, config.comment)
-            context.add_output_metadata(_told(find_plan(at.config, word.plan_id), word))
+            plan = find_plan(at.config, word.plan_id)
+            context.log_event(word_told(plan, word.at))
+            context.add_output_metadata(_told(plan, word))
 
     @dg.job(name="reject", description=REJECT)
     def job() -> None:

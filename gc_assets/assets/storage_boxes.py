@@ -19,6 +19,7 @@ from gc_assets.assets.plan_told import plan_told
 from gc_assets.assets.results import Shown
 from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
 from gc_assets.config.models import StorageConfig
+from gc_assets.core.notifications import MAY_BE_LATE, NIGHT_EVERY
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
@@ -33,8 +34,8 @@ from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.stores.store import may_lead_to
 
-# A night a day, at whatever hour; a long one may end later than the last one did.
-MISSED_NIGHT: Final = dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=30), warn_window=timedelta(hours=26))
+# Fails when `night_missed` is told. A long night may end some time later than the last one did.
+MISSED_NIGHT: Final = dg.FreshnessPolicy.time_window(fail_window=NIGHT_EVERY + MAY_BE_LATE, warn_window=NIGHT_EVERY + timedelta(hours=2))
 
 
 def storage_assets(

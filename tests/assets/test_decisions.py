@@ -60,6 +60,17 @@ def test_an_approval_on_the_page_is_the_word_that_the_command_records(tmp_path: 
     assert "2 files (200 B) go to quarantine" in found["can_be_undone"]
 
 
+@pytest.mark.parametrize("job, by", [("approve", "approved_by"), ("reject", "rejected_by")])
+def test_a_word_on_the_page_is_shown_with_the_plan(tmp_path: Path, job: str, by: str) -> None:
+    at = deciding(tmp_path, job)
+    header = header_of(stored_plan(at))
+    result = launched(at, job, plan_id=header.plan_id, by="kim")
+    (event,) = (event for event in result.all_events if event.is_asset_observation)
+    observed = event.asset_observation_data.asset_observation
+    assert (observed.asset_key, observed.partition) == (dg.AssetKey(["warehouse", "deletion_plan"]), NOW.date().isoformat())
+    assert (observed.metadata["plan_id"].value, observed.metadata[by].value) == (header.plan_id, "kim")
+
+
 def test_an_approval_on_the_page_applies_nothing(tmp_path: Path) -> None:
     at = deciding(tmp_path, "approve", mode="apply")
     launched(at, "approve", plan_id=header_of(stored_plan(at)).plan_id, by="kim")
