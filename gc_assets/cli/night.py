@@ -22,6 +22,7 @@ from gc_assets.cli.page import has_page
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
+from gc_assets.core.suggest import did_you_mean
 from gc_assets.definitions import build_definitions
 from gc_assets.lakes.kinds import all_tables, kind_of
 from gc_assets.resources.collector import Collector
@@ -108,7 +109,7 @@ def selection(platform: Platform, lakes: Collection[str], storages: Collection[s
     tables = all_tables()
     names = list(tables)
     if through is not None and through not in names:
-        raise UsageError(f"--through {through}: no such asset; there are {', '.join(names)}")
+        raise UsageError(f"--through {through}: no such asset; there are {', '.join(names)}{did_you_mean(through, names)}")
     if through is not None and tables[through].scope == "storage" and not chosen_storages:
         raise UsageError(f"--through {through}: it is a table of a storage, and --lake alone runs none; name the storage with --storage")
     until = names if through is None else names[: names.index(through) + 1]

@@ -14,6 +14,7 @@ from gc_assets.cli.output import printable, say, write_json, write_table
 from gc_assets.cli.page import show_applied, show_restored, show_undone
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES
+from gc_assets.core.suggest import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -287,7 +288,7 @@ def storage_name(platform: Platform, given: str | None) -> str:
     """Returns the storage given, or the only one. Raises `UsageError` where neither names it."""
     names = [item.name for item in platform.config.storages]
     if given is None and len(names) > 1:
-        raise UsageError(f"--storage is missing; the configuration has {', '.join(names)}")
+        raise UsageError(f"--storage is missing; the configuration has {named(names)}")
     return platform.config.storage(given or names[0]).name
 
 

@@ -14,6 +14,7 @@ import click
 from gc_assets.cli.context import Settings, common_options, run_date_option
 from gc_assets.cli.output import as_json, say, write_json, write_table
 from gc_assets.core.errors import UsageError
+from gc_assets.core.suggest import did_you_mean, named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,7 @@ def show_command(
 
     tables = all_tables()
     if asset not in tables:
-        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(tables)}")
+        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:
         raise UsageError("--format parquet writes a file: name it with -o FILE")
     platform = settings.platform()
@@ -110,7 +111,7 @@ def _group(config: Config, table: Table, lake: str | None, storage: str | None) 
         return names[0]
     if given not in names:
         found = "is missing" if given is None else f"{given}: there is no such {table.scope} with this table"
-        raise UsageError(f"--{table.scope} {found}; the configuration has {', '.join(names)}")
+        raise UsageError(f"--{table.scope} {found}; the configuration has {named(names)}{did_you_mean(given or '', names)}")
     return given
 
 

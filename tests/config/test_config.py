@@ -157,7 +157,7 @@ def test_what_is_left_out_is_the_safe_choice(load: Load) -> None:
     ],
 )
 def test_an_unknown_key_is_refused_by_its_path(load: Load, where: tuple[str | int, ...], path: str) -> None:
-    with pytest.raises(UsageError, match=rf"\n  {re.escape(path)}: no such key$"):
+    with pytest.raises(UsageError, match=rf"\n  {re.escape(path)}: no such key(; did you mean \w+\?)? There are |{re.escape(path)}: no such key$"):
         load(where, 1)
 
 
