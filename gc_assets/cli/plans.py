@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, spark_of, with_mode
-from gc_assets.cli.output import printable, say, write_json, write_table
+from gc_assets.cli.context import Settings, common_options, format_option, spark_of, wide_option, with_mode
+from gc_assets.cli.output import say, tell, write_json, write_table
 from gc_assets.cli.page import show_applied, show_restored, show_undone
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES
@@ -19,6 +19,9 @@ from gc_assets.core.suggest import named
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark.sql import SparkSession
+
+    from gc_assets.cli.progress import Progress
     from gc_assets.core.approvals import Word
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.books.plans import ListedPlan, StoredPlan
@@ -46,8 +49,9 @@ PLAN_COLUMNS: Final = (
     "--status", "statuses", multiple=True, type=click.Choice(STATUSES), metavar="S", help="Only with this status; may be repeated."
 )
 @format_option()
+@wide_option
 @common_options
-def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, ...], format_: str) -> None:
+def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, ...], format_: str, wide: bool) -> None:
     """Lists the plans, newest first, with what may be done with each.
 
     \b
@@ -85,7 +89,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
             }
             for row in found
         ]
-        write_table(short, PLAN_COLUMNS)
+        write_table(short, PLAN_COLUMNS, wide=wide)
     if not found:
         say(f"There is no plan {'of this status' if statuses else 'with anything to do'}. `gc-assets run` makes one.")
 
@@ -163,7 +167,7 @@ def _print_word(plan: StoredPlan, word: Word, format_: str) -> None:
         row = {**word.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(word.at), "approvals_needed": plan.verdict.needed}])
     else:
-        click.echo(f"{plan.header.storage}: plan {word.plan_id} {printable(str(word))}")
+        tell(f"{plan.header.storage}: plan {word.plan_id} {word}")
 
 
 @click.command("apply", short_help="Execute an approved plan.")
@@ -185,6 +189,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
     """
+    from gc_assets.cli.progress import Progress, showing
     from gc_assets.stages.books.plans import find_plan
     from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
 
@@ -199,7 +204,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         return
     refuse_apply(night, plan, chosen)  # before Spark starts; apply_plan asks again
     say(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
-    applied = apply_plan(spark_of(platform, verbose=settings.verbose), night, plan, chosen)
+    with showing(Progress(), verbose=settings.verbose) as progress:
+        applied = apply_plan(_spark(progress, platform, settings), night, plan, chosen)
     show_applied(night, plan.header, applied)
     books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
     _print_books(books, plan.header.plan_id, format_)
@@ -236,8 +242,9 @@ def restore_command(
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
+    from gc_assets.cli.progress import Progress, showing
     from gc_assets.stages.books.plans import find_plan
-    from gc_assets.stages.delete.restore import restore
+    from gc_assets.stages.delete.restore import nothing_to_restore, restore
 
     if plan_id is None and prefix is None and key is None:
         raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
@@ -252,27 +259,33 @@ def restore_command(
     name = storage_name(platform, next(iter(where), None))
     source = plan.header.plan_id if plan is not None else None
     night = platform.night(platform.clock.today())
-    log, books = restore(spark_of(platform, verbose=settings.verbose), night, name, source, prefix, key)
+    if key is not None and not history and nothing_to_restore(night, name, key, source):
+        _print_books({}, source, format_)
+        say(f"Nothing to do: storage {name} has no such file in quarantine. `gc-assets explain KEY` says where it is.")
+        return
+    with showing(Progress(), verbose=settings.verbose) as progress:
+        log, books = restore(_spark(progress, platform, settings), night, name, source, prefix, key)
     show_restored(night, name, log)
-    shown = {f"restore/{outcome}": total for outcome, total in books.items()}
+    done = {f"restore/{outcome}": total for outcome, total in books.items()}
     whole = not set(books) - {"done"}
     if history and plan is not None and whole:
         from gc_assets.stages.delete.expire import undo_expiry
         from gc_assets.stages.tables import Totals
 
-        undone = undo_expiry(night, plan)
+        with showing(Progress(), verbose=settings.verbose):
+            undone = undo_expiry(night, plan)
         show_undone(night, plan.header)
-        shown |= {f"history/{outcome}": Totals(count) for outcome, count in undone.items()}
+        done |= {f"history/{outcome}": Totals(count) for outcome, count in undone.items()}
         whole = not set(undone) - {"undone"}
-    _print_books(shown, source, format_)
-    if not shown:
+    _print_books(done, source, format_)
+    if not done:
         say(f"Nothing to do: storage {name} has nothing of that in quarantine.")
     elif plan is not None and plan.header.expiry_actions and not history:
         from gc_assets.lakes.kinds import undoing_titles
 
         undone_by = f"--history undoes those of {undoing_titles()}"
         say(f"The plan's edits of history stay. {undone_by}; relax the retention first, or they come again.")
-    if plan is not None and shown:
+    if plan is not None and done:
         _say_undoing(platform, plan, restored=whole)
     elif "done" in books:
         from gc_assets.stages.read.undoing import undoing_put_back
@@ -282,6 +295,13 @@ def restore_command(
     if not whole:
         say("Not everything came back; `gc-assets explain KEY` and `gc-assets show deletion_log` say what was found.")
         raise click.exceptions.Exit(1)
+
+
+def _spark(progress: Progress, platform: Platform, settings: Settings) -> SparkSession:
+    progress.doing("starting Spark")
+    spark = spark_of(platform, verbose=settings.verbose)
+    progress.doing("")
+    return spark
 
 
 def storage_name(platform: Platform, given: str | None) -> str:

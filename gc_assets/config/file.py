@@ -41,7 +41,8 @@ def load_config(
     try:
         config = Config.of(text.document, lake_kinds)
     except ValidationError as error:
-        raise UsageError(f"{path} is not valid:\n" + "\n".join(sentence(item, text, Config, lake_kinds) for item in error.errors())) from None
+        wrong = (sentence(item, text, Config, lake_kinds) for item in error.errors())
+        raise UsageError(f"{path} is not valid:\n" + "\n".join(wrong)) from None
     for index, storage in enumerate(config.storages):
         if storage.grace < grace_floor:
             raise UsageError(

@@ -54,7 +54,8 @@ def sentence(item: Mapping[str, Any], text: ConfigText, model: type[BaseModel], 
     path, found = _path(steps), item.get("input")
     if item["type"] == "extra_forbidden":
         there = _keys_at(steps[:-1], text.document, model, kinds)
-        return f"  {path}: no such key{did_you_mean(str(steps[-1]), there)}{f' There are {named(there)}' if there else ''}"
+        meant = did_you_mean(str(steps[-1]), there)
+        return f"  {path}: no such key{meant or ';'} {'There' if meant else 'there'} are {named(there)}"
     said = _said(item)
     is_told = item["type"] == "value_error" and repr(found) in said
     is_shown = isinstance(found, str | int | float | bool) and not is_told and not _SECRET.search(path)
@@ -83,9 +84,7 @@ def _either(names: list[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _keys_at(
-    steps: tuple[str | int, ...], document: Any, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]
-) -> list[str]:
+def _keys_at(steps: tuple[str | int, ...], document: Any, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> list[str]:
     """Returns the keys that the mapping at a path may have; none where the path leads to no model."""
     at: type[BaseModel] | None = model
     for depth, step in enumerate(steps):

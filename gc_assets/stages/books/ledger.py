@@ -90,21 +90,23 @@ def held(words: pa.Table) -> pa.Table:
     return pa.table({name: waiting.column(columns.get(name, name)) for name in HELD.names}).cast(HELD)
 
 
-def words_of(state: State, logs: Sequence[PastRun]) -> pa.Table:
-    """Returns all words of these logs (columns `WORDS`).
+def words_of(state: State, logs: Sequence[PastRun], key: str | None = None) -> pa.Table:
+    """Returns all words of these logs, or those about one key (columns `WORDS`).
 
     Logs of 0.2.0 do not name their runs in each row. Their receipts do.
     """
-    tables = [_words(state.files, source) for source in state.sources(logs)]
+    read = (_words(state.files, source) for source in state.sources(logs))
+    tables = [words if key is None else words.filter(pc.equal(words.column("key"), key)) for words in read]
     return pa.concat_tables(tables) if tables else WORDS.empty_table()
 
 
-def quarantined(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
-    """Returns what is in quarantine in a storage (columns `HELD`), in memory.
+def quarantined(state: State, storage_name: str, *, rehearsal: bool | None = None, key: str | None = None) -> pa.Table:
+    """Returns what is in quarantine in a storage, or the copies of one key (columns `HELD`), in
+    memory.
 
     `rehearsal` says whose copies, as for `quarantine_ledger`.
     """
-    copies = held(words_of(state, state.history(storage_name, DELETION_LOG.name)))
+    copies = held(words_of(state, state.history(storage_name, DELETION_LOG.name), key))
     if rehearsal is None:
         return copies
     return copies.filter(pc.fill_null(pc.equal(copies.column("rehearsal"), rehearsal), True))

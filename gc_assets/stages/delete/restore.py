@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.phases import DONE, RESTORE
+from gc_assets.core.phases import DONE, QUARANTINE, RESTORE
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.books.ledger import first_of_each_key, newest_first, quarantine_ledger
+from gc_assets.stages.books.ledger import first_of_each_key, newest_first, quarantine_ledger, quarantined
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
 from gc_assets.stages.delete.act import ACT_COLUMNS, ACTED, Act, in_one_task
 from gc_assets.stages.engine import Sharing
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.progress import begin, counting, doing, logged
 from gc_assets.stages.tables import Totals, parallelism, publish, spark_schema, write_frame
 from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published
@@ -87,7 +87,8 @@ def restore(
         ordered = in_one_task(rows, RESTORE, F.col("key"))
         act = Act(store, log, lease, night.clock, restore_id, run.run_id)
         totals = ["phase", "outcome", "source_plan_id"]
-        written = write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, totals, counted=True)
+        with counting("files on record", log.rows_on_record, _files_of(night, storage_name, plan_id)):
+            written = write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, totals, counted=True)
         books: dict[str, Totals] = {}
         for (_, outcome, _), total in written.totals.items():
             books[outcome] = books.get(outcome, Totals()) + total
@@ -102,6 +103,29 @@ def restore(
         # On record before the lease is free: the next holder must know what is back in its place.
         published = publish(state, run, written, night.clock, balances=balances, facts=facts, unsafe=night.unsafe)
     return published, books
+
+
+def _files_of(night: Night, storage_name: str, plan_id: str | None) -> int | None:
+    """Returns how many files a plan was to quarantine, so many at most are put back. Null where no
+    plan is named.
+    """
+    named = (plan.header for plan in plans(night.config, storage_name) if plan.header.plan_id == plan_id)
+    header = next(named, None) if plan_id is not None else None
+    return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
+
+
+def nothing_to_restore(night: Night, storage_name: str, key: str, plan_id: str | None = None) -> bool:
+    """Says whether no copy of a key is in quarantine, without Spark.
+
+    False does not promise that there is one: what a plan that began and did not end has moved is in
+    no published log yet. Raises `GateRefused` as `restore` does for a rehearsal.
+    """
+    refuse_rehearsal(night, storage_name)
+    if unfinished(night.state, storage_name):
+        return False
+    copies = quarantined(night.state, storage_name, rehearsal=True if night.clock.is_rehearsal else None, key=key)
+    sources = copies.column("source_plan_id").to_pylist()
+    return plan_id not in sources if plan_id is not None else not sources
 
 
 def _moved_by(spark: SparkSession, night: Night, storage_name: str, plan_ids: Collection[str], token: int) -> list[DataFrame]:
