@@ -17,11 +17,13 @@ import click
 
 from gc_assets import __version__
 from gc_assets.cli.context import Settings
+from gc_assets.cli.output import say
 from gc_assets.core.errors import GcError
 
 # Command to the module that holds it and what it does, so that the list of commands imports none of
 # them.
 COMMANDS: Final = {
+    "init": ("init", "Ask catalogs and repositories what there is, and write lakes.yaml."),
     "demo": ("demo", "Build real sample lakes and run one night on them."),
     "run": ("run", "Work out one run date: what is live, what is garbage, the plan. Deletes nothing."),
     "show": ("show", "Print a table of a run date."),
@@ -37,6 +39,7 @@ COMMANDS: Final = {
     "accept": ("accept", "Say that a table which no catalog knows is dead, so that its metadata no longer stops the plans."),
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "prune": ("prune", "Remove old run directories from the state."),
+    "schema": ("init", "Print the JSON Schema of lakes.yaml, for editors."),
 }
 
 
@@ -70,21 +73,21 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except GcError as error:
-            click.echo(f"gc-assets: {error}", err=True)
+            say(f"gc-assets: {error}", "failed")
             if settings.verbose:
                 traceback.print_exc()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo(f"gc-assets: {INTERRUPTED}", err=True)
+            say(f"gc-assets: {INTERRUPTED}")
             ctx.exit(1)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  (the last stop: every end of a command is a message and an exit code)
-            click.echo(f"gc-assets: unexpected {type(error).__name__}: {error}", err=True)
+            say(f"gc-assets: unexpected {type(error).__name__}: {error}", "failed")
             if settings.verbose:
                 traceback.print_exc()
             else:
-                click.echo("Repeat the command with -v to see where it happened.", err=True)
+                say("Repeat the command with -v to see where it happened.")
             ctx.exit(1)
 
 
