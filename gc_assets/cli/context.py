@@ -175,6 +175,11 @@ def format_option(*further: str) -> Callable[[_F], _F]:
     return click.option("--format", "format_", type=click.Choice(["table", "json", *further]), default="table", show_default=True)
 
 
+def wide_option(command: _F) -> _F:
+    """The option `--wide` of commands that print tables."""
+    return click.option("--wide", is_flag=True, help="Whole lines, however wide: no key is shortened.")(command)
+
+
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds `--config` and `-v` behind the command. The command's first argument is `Settings`."""
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.cli.explain import lines
-from gc_assets.cli.run import print_step
+from gc_assets.cli.progress import Progress, showing
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
@@ -66,7 +66,8 @@ def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, e
         echo(f"Objects in a bucket are as old as they are, so this night is rehearsed, at {platform.clock.now():%F %T}Z.")
     day = platform.clock.today()
     echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
-    plans = run_night(platform, day, mode="plan", on_step=print_step, verbose=verbose)
+    with showing(Progress(), verbose=verbose) as progress:
+        plans = run_night(platform, day, mode="plan", watch=progress, verbose=verbose)
     night = platform.night(day)
     for section in (_live(night), *(_storage(night, header) for header in plans), _next(platform, path, plans)):
         for line in section:

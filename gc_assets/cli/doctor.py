@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option
+from gc_assets.cli.context import Settings, common_options, format_option, wide_option
 from gc_assets.cli.output import say, write_json, write_table
 from gc_assets.core.errors import UsageError
 
@@ -25,8 +24,9 @@ if TYPE_CHECKING:
 )
 @click.option("--all", "show_all", is_flag=True, help="Print the checks that found nothing too, as JSON always does.")
 @format_option()
+@wide_option
 @common_options
-def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: str) -> None:
+def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: str, wide: bool) -> None:
     """Checks that every lake is readable and every storage safe: claims, links, overlaps, clocks,
     quarantine, leases, plans, interrupted applies, and what the last night found. Prints what is
     wrong or to look at, and what to do.
@@ -42,18 +42,21 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
       gc-assets doctor --format json
       gc-assets doctor --repair
     """
+    from gc_assets.cli.progress import Progress, showing
+    from gc_assets.stages.progress import working
     from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
 
     platform = settings.platform()
     if repair:
         for path in platform.night(platform.clock.today()).state.repair():
             say(f"repaired: {platform.config.state}/{path}")
-    found = [*_spark(platform.config.spark), *doctor(platform.night(platform.clock.today()))]
+    with showing(Progress(), verbose=settings.verbose), working("doctor"):
+        found = [*_spark(platform.config.spark), *doctor(platform.night(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
         write_json(rows)
-    elif shown := [row for row in rows if show_all or row["verdict"] != OK]:
-        write_table(shown, ("verdict", "subject", "check", "found", "todo"), sys.stdout)
+    elif told := [row for row in rows if show_all or row["verdict"] != OK]:
+        write_table(told, ("verdict", "subject", "check", "found", "todo"), wide=wide)
     failed, warned = (sum(finding.verdict == verdict for finding in found) for verdict in (FAIL, WARN))
     say(f"{len(found):,} checks: {failed:,} failed, {warned:,} to look at")
     if failed:

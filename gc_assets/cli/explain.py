@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import cell, printable, write_json
+from gc_assets.cli.output import cell, printable, tell, write_json
 
 if TYPE_CHECKING:
     from gc_assets.stages.read.explain import Explanation
@@ -41,7 +41,9 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
     if format_ == "json":
         write_json(asdict(item) for item in found)
     else:
-        click.echo("\n".join(line for item in found for line in lines(item)))
+        for item in found:
+            for number, line in enumerate(lines(item)):
+                tell(line, item.verdict if number == 1 else None)
 
 
 def lines(item: Explanation) -> list[str]:

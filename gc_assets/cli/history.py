@@ -12,6 +12,7 @@ import click
 from gc_assets.cli.context import Settings, common_options, format_option, run_date_option
 from gc_assets.cli.output import say, write_json
 from gc_assets.core.errors import UsageError
+from gc_assets.core.suggest import did_you_mean, named
 
 
 @click.command("history", short_help="Show commit histories now and after expiry.")
@@ -48,7 +49,7 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
                 drawn = {when: list(text_graph(history, after=after)) for when, after in (("now", False), ("after_expiry", True))}
                 found.append({"lake": name, "history": history.name, **drawn})
     if table is not None and table not in tables:
-        raise UsageError(f"--table {table}: no such table; there are {', '.join(sorted(tables)[:20])}")
+        raise UsageError(f"--table {table}: no such table; there are {named(sorted(tables))}{did_you_mean(table, tables)}")
     if format_ == "json":
         write_json(found)
         return

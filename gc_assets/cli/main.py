@@ -17,11 +17,13 @@ import click
 
 from gc_assets import __version__
 from gc_assets.cli.context import Settings
+from gc_assets.cli.output import say
 from gc_assets.core.errors import GcError
 
 # Command to the module that holds it and what it does, so that the list of commands imports none of
 # them.
 COMMANDS: Final = {
+    "init": ("init", "Ask catalogs and repositories what there is, and write lakes.yaml."),
     "demo": ("demo", "Build real sample lakes and run one night on them."),
     "run": ("run", "Work out one run date: what is live, what is garbage, the plan. Deletes nothing."),
     "show": ("show", "Print a table of a run date."),
@@ -38,6 +40,7 @@ COMMANDS: Final = {
     "doctor": ("doctor", "Check that every lake is readable and every storage safe to sweep."),
     "metrics": ("metrics", "Write the last night of each storage and lake as Prometheus metrics."),
     "prune": ("prune", "Remove old run directories from the state."),
+    "schema": ("init", "Print the JSON Schema of lakes.yaml, for editors."),
 }
 
 
@@ -56,6 +59,12 @@ class Commands(click.Group):
         module = importlib.import_module(f"gc_assets.cli.{COMMANDS[cmd_name][0]}")
         return getattr(module, f"{cmd_name}_command")
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:  # click knows only what was imported, and so suggests nothing
+            raise click.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  (click's signature)
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -65,21 +74,21 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except GcError as error:
-            click.echo(f"gc-assets: {error}", err=True)
+            say(f"gc-assets: {error}", "failed")
             if settings.verbose:
                 traceback.print_exc()
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo(f"gc-assets: {INTERRUPTED}", err=True)
+            say(f"gc-assets: {INTERRUPTED}")
             ctx.exit(1)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001  (the last stop: every end of a command is a message and an exit code)
-            click.echo(f"gc-assets: unexpected {type(error).__name__}: {error}", err=True)
+            say(f"gc-assets: unexpected {type(error).__name__}: {error}", "failed")
             if settings.verbose:
                 traceback.print_exc()
             else:
-                click.echo("Repeat the command with -v to see where it happened.", err=True)
+                say("Repeat the command with -v to see where it happened.")
             ctx.exit(1)
 
 

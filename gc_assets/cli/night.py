@@ -8,11 +8,11 @@ page then shows it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import dagster as dg
 
@@ -22,6 +22,7 @@ from gc_assets.cli.page import has_page
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader
+from gc_assets.core.suggest import did_you_mean
 from gc_assets.definitions import build_definitions
 from gc_assets.lakes.kinds import all_tables, kind_of
 from gc_assets.resources.collector import Collector
@@ -45,6 +46,22 @@ class Step:
     seconds: float
 
 
+class Watch(Protocol):
+    """Is told how a run goes."""
+
+    def doing(self, text: str) -> None:
+        """Something begins that is no asset."""
+        ...
+
+    def begins(self, assets: int) -> None:
+        """So many assets are to be made."""
+        ...
+
+    def made(self, step: Step) -> None:
+        """An asset was published."""
+        ...
+
+
 def run_night(
     platform: Platform,
     run_date: date,
@@ -54,7 +71,7 @@ def run_night(
     storages: Collection[str] = (),
     through: str | None = None,
     mode: Mode | None = None,
-    on_step: Callable[[Step], None] = lambda _: None,
+    watch: Watch,
     verbose: bool = False,
 ) -> tuple[PlanHeader, ...]:
     """Runs the night and returns the plans that this run made, one per storage that it swept, in
@@ -74,8 +91,10 @@ def run_night(
     if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
         raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
     if {asset for _, asset in keys} - WITHOUT_SPARK:
+        watch.doing("starting Spark")
         opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
-    definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(on_step, verbose)}))
+    watch.begins(len(keys))
+    definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(watch, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
         result = job.execute_in_process(
@@ -108,7 +127,7 @@ def selection(platform: Platform, lakes: Collection[str], storages: Collection[s
     tables = all_tables()
     names = list(tables)
     if through is not None and through not in names:
-        raise UsageError(f"--through {through}: no such asset; there are {', '.join(names)}")
+        raise UsageError(f"--through {through}: no such asset; there are {', '.join(names)}{did_you_mean(through, names)}")
     if through is not None and tables[through].scope == "storage" and not chosen_storages:
         raise UsageError(f"--through {through}: it is a table of a storage, and --lake alone runs none; name the storage with --storage")
     until = names if through is None else names[: names.index(through) + 1]
@@ -167,11 +186,11 @@ def _own_error(name: str) -> type[GcError]:
     return kind if isinstance(kind, type) and issubclass(kind, GcError) else GcError
 
 
-def _logger(on_step: Callable[[Step], None], verbose: bool) -> dg.LoggerDefinition:
+def _logger(watch: Watch, verbose: bool) -> dg.LoggerDefinition:
     @dg.logger
     def command_line(_: dg.InitLoggerContext) -> logging.Logger:
         logger = logging.Logger(LOGGER, level=logging.DEBUG)
-        logger.addHandler(_Steps(on_step))
+        logger.addHandler(_Steps(watch))
         if verbose:
             shown = logging.StreamHandler()
             shown.addFilter(lambda record: not hasattr(record, PASSED_ON))  # `-v` prints it where it was logged
@@ -185,9 +204,9 @@ def _logger(on_step: Callable[[Step], None], verbose: bool) -> dg.LoggerDefiniti
 class _Steps(logging.Handler):
     """Turns Dagster's materialization events into steps, as they happen."""
 
-    def __init__(self, on_step: Callable[[Step], None]) -> None:
+    def __init__(self, watch: Watch) -> None:
         super().__init__()
-        self._on_step = on_step
+        self._watch = watch
         self._began: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -201,4 +220,4 @@ class _Steps(logging.Handler):
             *_, group, asset = materialization.asset_key.path
             rows = materialization.metadata.get(ROWS_METADATA)
             seconds = record.created - self._began.get(event.step_key or "", record.created)
-            self._on_step(Step(group, asset, cast(int, rows.value) if rows is not None else None, seconds))
+            self._watch.made(Step(group, asset, cast(int, rows.value) if rows is not None else None, seconds))

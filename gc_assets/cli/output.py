@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from types import UnionType
 from typing import Any, Final
 
 import click
@@ -18,10 +20,38 @@ import click
 # Keys are other people's text: nothing in them may steer a terminal.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[\ud800-\udfff]")
 
+# Columns whose words are verdicts, and the colours of those.
+_OF_VERDICTS: Final = frozenset({"verdict", "status", "outcome"})
+_COLOURS: Final = {
+    **dict.fromkeys(("ok", "done", "approved", "passed", "live"), "green"),
+    **dict.fromkeys(("warn", "ready", "changed", "planned"), "yellow"),
+    **dict.fromkeys(("fail", "failed", "refused", "rejected", "denied"), "red"),
+}
 
-def say(message: str = "") -> None:
-    """Writes a message or progress line to standard error."""
-    click.echo(printable(message, keep="\n"), err=True)
+
+def say(message: str = "", verdict: str | None = None) -> None:
+    """Writes a message or progress line to standard error, in the colour of a verdict where one is
+    given.
+    """
+    _echo(message, sys.stderr, verdict)
+
+
+def tell(text: str, verdict: str | None = None) -> None:
+    """Writes a line of data for people to standard output, in the colour of a verdict where one is
+    given.
+    """
+    _echo(text, sys.stdout, verdict)
+
+
+def _echo(text: str, stream: Any, verdict: str | None = None) -> None:
+    """Writes a text whose lines break between words where the terminal ends."""
+    from gc_assets.cli.tables import wrap
+
+    width, shown = width_of(stream), printable(text, keep="\n")
+    if width is not None:
+        shown = "\n".join(part for line in shown.split("\n") for part in wrap(line, width))
+    in_colour = verdict is not None and has_colour(stream)
+    click.echo(in_verdict_colour(shown, verdict) if in_colour else shown, file=stream)
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -52,26 +82,55 @@ def write_json(rows: Iterable[Mapping[str, Any]], out: Any = None) -> None:
     target.write("[]\n" if first else "\n]\n")
 
 
-def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: Any = None) -> None:
-    """Writes aligned columns, numbers to the right with separators. On a terminal long texts wrap;
-    elsewhere lines stay whole.
+def write_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], out: Any = None, *, wide: bool = False) -> None:
+    """Writes aligned columns, numbers to the right with separators, verdicts in colour where the
+    terminal shows any.
+
+    The table fits the terminal, or the columns that `COLUMNS` names (`tables.lines`). With `wide`,
+    and where neither says a width, every row is one whole line.
     """
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from gc_assets.cli.tables import Column, lines
 
     target = out or sys.stdout
-    console = Console(file=target, highlight=False, width=None if target.isatty() else 100_000, color_system=None)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for name in columns:
-        numeric = any(isinstance(row.get(name), int | float) and not isinstance(row.get(name), bool) for row in rows)
-        table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*[Text(cell(row.get(name))) for name in columns])
-    with console.capture() as captured:
-        console.print(table)
-    target.write("".join(line.rstrip() + "\n" for line in captured.get().rstrip("\n").split("\n")))
+    width = None if wide else width_of(target)
+    shown = [
+        Column(name, [cell(row.get(name)) for row in rows], rigid=_are(rows, name, int | float | date), right=_are(rows, name, int | float))
+        for name in columns
+    ]
+    in_colour = has_colour(target)
+
+    def paint(name: str, text: str) -> str:
+        return in_verdict_colour(text) if in_colour and name in _OF_VERDICTS else text
+
+    target.write("".join(f"{line}\n" for line in lines(shown, width, paint)))
+
+
+def width_of(stream: Any) -> int | None:
+    """Returns how many columns a stream shows: what `COLUMNS` says, else the terminal's; null where
+    no terminal limits a line.
+    """
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else None
+    except OSError:
+        return None
+
+
+def has_colour(stream: Any) -> bool:
+    """Says whether a stream shows colours: a terminal does, unless `NO_COLOR` is set."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def in_verdict_colour(text: str, verdict: str | None = None) -> str:
+    """Returns the text in the colour of a verdict, which is the text itself where none is given."""
+    colour = _COLOURS.get((verdict or text).strip())
+    return click.style(text, fg=colour) if colour is not None else text
+
+
+def _are(rows: Sequence[Mapping[str, Any]], name: str, kind: UnionType) -> bool:
+    return any(isinstance(row.get(name), kind) and not isinstance(row.get(name), bool) for row in rows)
 
 
 def cell(value: Any) -> str:

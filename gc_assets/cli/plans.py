@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, spark_of, with_mode
-from gc_assets.cli.output import printable, say, write_json, write_table
+from gc_assets.cli.context import Settings, common_options, format_option, spark_of, wide_option, with_mode
+from gc_assets.cli.output import say, tell, write_json, write_table
 from gc_assets.cli.page import show_applied, show_restored, show_undone, show_word
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pyspark.sql import SparkSession
+
+    from gc_assets.cli.progress import Progress
     from gc_assets.core.approvals import Word
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.books.plans import ListedPlan, StoredPlan
@@ -44,8 +47,9 @@ PLAN_COLUMNS: Final = (
     "--status", "statuses", multiple=True, type=click.Choice(STATUSES), metavar="S", help="Only with this status; may be repeated."
 )
 @format_option()
+@wide_option
 @common_options
-def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, ...], format_: str) -> None:
+def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, ...], format_: str, wide: bool) -> None:
     """Lists the plans, newest first, with what may be done with each.
 
     \b
@@ -83,7 +87,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
             }
             for row in found
         ]
-        write_table(short, PLAN_COLUMNS)
+        write_table(short, PLAN_COLUMNS, wide=wide)
     if not found:
         say(f"There is no plan {'of this status' if statuses else 'with anything to do'}. `gc-assets run` makes one.")
 
@@ -164,7 +168,7 @@ def _print_word(plan: StoredPlan, word: Word, format_: str) -> None:
         row = {**word.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(word.at), "approvals_needed": plan.verdict.needed}])
     else:
-        click.echo(f"{plan.header.storage}: plan {word.plan_id} {printable(str(word))}")
+        tell(f"{plan.header.storage}: plan {word.plan_id} {word}")
 
 
 @click.command("apply", short_help="Execute an approved plan.")
@@ -186,6 +190,7 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --mode apply
       gc-assets apply 3f9c2a71d004 --phase restore
     """
+    from gc_assets.cli.progress import Progress, showing
     from gc_assets.stages.books.plans import find_plan
     from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
 
@@ -200,7 +205,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
         return
     refuse_apply(night, plan, chosen)  # before Spark starts; apply_plan asks again
     say(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
-    applied = apply_plan(spark_of(platform, verbose=settings.verbose), night, plan, chosen)
+    with showing(Progress(), verbose=settings.verbose) as progress:
+        applied = apply_plan(_spark(progress, platform, settings), night, plan, chosen)
     show_applied(night, plan.header, applied)
     books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
     _print_books(books, plan.header.plan_id, format_)
@@ -237,20 +243,24 @@ def restore_command(
       gc-assets restore --storage warehouse --prefix sales/orders/
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
+    from gc_assets.cli.progress import Progress, showing
     from gc_assets.stages.delete.put_back import asked_for, put_back, with_history
 
     platform = settings.platform()
     night = platform.night(platform.clock.today())
     asked = asked_for(night, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
-    back = put_back(lambda: spark_of(platform, verbose=settings.verbose), night, asked)
+    with showing(Progress(), verbose=settings.verbose) as progress:
+        back = put_back(lambda: _spark(progress, platform, settings), night, asked)
     show_restored(night, asked.storage, back.log)
     plan = asked.plan
-    if plan is not None and (undone := with_history(night, back)) is not None:
+    with showing(Progress(), verbose=settings.verbose):
+        undone = with_history(night, back)
+    if plan is not None and undone is not None:
         back = undone
         show_undone(night, plan.header)
     _print_books(back.books, asked.plan_id, format_)
     if not back.books:
-        say(f"Nothing to do: storage {asked.storage} has nothing of that in quarantine.")
+        say(f"Nothing to do: storage {asked.storage} has nothing of that in quarantine. `gc-assets explain KEY` says where a file is.")
     elif plan is not None and plan.header.expiry_actions and not history:
         from gc_assets.lakes.kinds import undoing_titles
 
@@ -266,6 +276,13 @@ def restore_command(
     if back.missing is not None:
         say(back.missing)
         raise click.exceptions.Exit(1)
+
+
+def _spark(progress: Progress, platform: Platform, settings: Settings) -> SparkSession:
+    progress.doing("starting Spark")
+    spark = spark_of(platform, verbose=settings.verbose)
+    progress.doing("")
+    return spark
 
 
 def _summary(plan: ListedPlan, now: datetime) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gc_assets.cli.context import MOMENT, Settings, common_options, format_option, run_date_option
-from gc_assets.cli.output import say, write_json
+from gc_assets.cli.output import say, tell, write_json
 
 if TYPE_CHECKING:
-    from gc_assets.cli.night import Step
     from gc_assets.core.plan import PlanHeader
 
 
@@ -53,39 +52,43 @@ def run_command(
     day = run_date or platform.clock.today()
     platform.night(day, as_of)
     say(f"run date {day}")
-    from gc_assets.cli.night import run_night
+    from gc_assets.cli.progress import Progress, showing
     from gc_assets.stages.read.undoing import undoing, undoing_told
 
-    plans = run_night(
-        platform,
-        day,
-        as_of=as_of,
-        lakes=lakes,
-        storages=storages,
-        through=through,
-        mode=mode,
-        on_step=print_step,
-        verbose=settings.verbose,
-    )
-    shown = [header for header in plans if header.has_work or header.failed_gates]
+    with showing(Progress(), verbose=settings.verbose) as progress:
+        progress.doing("loading Dagster")
+        from gc_assets.cli.night import run_night
+
+        plans = run_night(
+            platform,
+            day,
+            as_of=as_of,
+            lakes=lakes,
+            storages=storages,
+            through=through,
+            mode=mode,
+            watch=progress,
+            verbose=settings.verbose,
+        )
+    told = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
-        write_json({**plan_summary(header), **undoing_told(header, platform.config)} for header in shown)
+        write_json({**plan_summary(header), **undoing_told(header, platform.config)} for header in told)
     else:
-        for header in shown:
-            click.echo(plan_line(header))
-        if not shown:
+        for header in told:
+            tell(plan_line(header), "refused" if header.failed_gates else "passed")
+        if not told:
             say("Nothing to do: no plan has a file in it." if plans else "No storage was asked for a plan.")
     for text in sorted({text for header in plans for text in header.unsafe}):
         say(f"Lowered safety: {text}.")
-    for header in shown:
+    for header in told:
         _say_what_is_next(header, undoing(header, platform.config).lines)
-    if any(header.failed_gates for header in shown):
+    if any(header.failed_gates for header in told):
         raise click.exceptions.Exit(3)
 
 
 def _say_what_is_next(header: PlanHeader, undoing: Iterable[str]) -> None:
     for gate in header.failed_gates:
-        say(f"refused by gate {gate.name}: {gate.message}")
+        say(f"refused by gate {gate.name}: {gate.message}", "refused")
     if header.historical:
         say(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
         return
@@ -93,12 +96,6 @@ def _say_what_is_next(header: PlanHeader, undoing: Iterable[str]) -> None:
         say(line)
     if not header.failed_gates:
         say(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")
-
-
-def print_step(step: Step) -> None:
-    """Prints one line of progress."""
-    rows = f"{step.rows:>14,} rows" if step.rows is not None else " " * 19
-    say(f"  {step.group + '/' + step.asset:<40}{rows}{step.seconds:>8.1f} s")
 
 
 def plan_line(header: PlanHeader) -> str:

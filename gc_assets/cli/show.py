@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, run_date_option
+from gc_assets.cli.context import Settings, common_options, run_date_option, wide_option
 from gc_assets.cli.output import as_json, say, write_json, write_table
 from gc_assets.core.errors import UsageError
+from gc_assets.core.suggest import did_you_mean, named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +36,7 @@ TABLE_ROWS = 100
 @click.option("--format", "format_", type=click.Choice(["table", "csv", "json", "parquet"]), default="table", show_default=True)
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="F", help="Write to this file.")
 @click.option("--limit", type=click.IntRange(min=0), metavar="N", help=f"At most N rows; default {TABLE_ROWS} for `table`, else all.")
+@wide_option
 @common_options
 def show_command(
     settings: Settings,
@@ -46,6 +48,7 @@ def show_command(
     format_: str,
     output: str | None,
     limit: int | None,
+    wide: bool,
 ) -> None:
     """Prints the table ASSET of a run date. Needs neither --lake nor --storage where there is only
     one.
@@ -55,6 +58,7 @@ def show_command(
       gc-assets show lake_refs --lake sales
       gc-assets show snapshot_history --lake sales --table shop.orders
       gc-assets show orphan_files --run-date 2026-11-21 --limit 20
+      gc-assets show deletion_plan --wide
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
     from gc_assets.lakes.kinds import all_tables
@@ -64,7 +68,7 @@ def show_command(
 
     tables = all_tables()
     if asset not in tables:
-        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(tables)}")
+        raise UsageError(f"there is no asset {asset!r}; there are {', '.join(tables)}{did_you_mean(asset, tables)}")
     if format_ == "parquet" and output is None:
         raise UsageError("--format parquet writes a file: name it with -o FILE")
     platform = settings.platform()
@@ -87,10 +91,10 @@ def show_command(
     if format_ == "parquet":
         _parquet(rows, table.schema, Path(str(output)))
     elif output is None:
-        _text(rows, table, format_, sys.stdout)
+        _text(rows, table, format_, sys.stdout, wide=wide)
     else:
         with Path(output).open("w", encoding="utf-8", newline="") as target:
-            _text(rows, table, format_, target)
+            _text(rows, table, format_, target, wide=True)
     shown = total if wanted is None else min(wanted, total)
     say(f"{group}/{asset} of {day}: {shown:,} of {total:,} rows" + (f" in {output}" if output else ""))
 
@@ -109,11 +113,11 @@ def _group(config: Config, table: Table, lake: str | None, storage: str | None) 
         return names[0]
     if given not in names:
         found = "is missing" if given is None else f"{given}: there is no such {table.scope} with this table"
-        raise UsageError(f"--{table.scope} {found}; the configuration has {', '.join(names)}")
+        raise UsageError(f"--{table.scope} {found}; the configuration has {named(names)}{did_you_mean(given or '', names)}")
     return given
 
 
-def _text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: TextIO) -> None:
+def _text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: TextIO, *, wide: bool) -> None:
     if format_ == "csv":
         _csv(rows, table.schema, target)
     elif format_ == "json":
@@ -121,7 +125,7 @@ def _text(rows: Iterator[pa.RecordBatch], table: Table, format_: str, target: Te
     else:
         shown = list(_objects(rows))
         filled = [name for name in table.schema.names if not shown or any(row[name] is not None for row in shown)]
-        write_table(shown, filled, target)
+        write_table(shown, filled, target, wide=wide)
 
 
 def _objects(rows: Iterator[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import GRACE_FLOOR, Config, LakeConfig, StorageConfig
-from gc_assets.config.text import ConfigText, read_config_text
+from gc_assets.config.sentences import sentence
+from gc_assets.config.text import read_config_text
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import FILE, S3, Location, scheme_of
 from gc_assets.core.units import format_duration
@@ -41,7 +41,8 @@ def load_config(
     try:
         config = Config.of(text.document, lake_kinds)
     except ValidationError as error:
-        raise UsageError(f"{path} is not valid:\n" + "\n".join(_explained(item, text) for item in error.errors())) from None
+        wrong = (sentence(item, text, Config, lake_kinds) for item in error.errors())
+        raise UsageError(f"{path} is not valid:\n" + "\n".join(wrong)) from None
     for index, storage in enumerate(config.storages):
         if storage.grace < grace_floor:
             raise UsageError(
@@ -70,18 +71,3 @@ def _refuse_state(config: Config, path: Path) -> None:
         raise UsageError(f"{path}: state: {error}") from None
     if scheme_of(config.state) == S3 and config.state_s3().anonymous:
         raise UsageError(f"{path}: state is {config.state!r}, and `s3.anonymous` can write nothing there; name a profile or a role instead")
-
-
-def _explained(item: Any, text: ConfigText) -> str:
-    path, message, found = _path(item["loc"]), item["msg"].removeprefix("Value error, "), item.get("input")
-    if item["type"] == "extra_forbidden":
-        return f"  {path}: no such key"
-    shown = f" (found {found!r})" if isinstance(found, str | int | float | bool) and "secret" not in path else ""
-    return f"  {path or 'the document'}: {text.hidden(message + shown)}"
-
-
-def _path(steps: tuple[str | int, ...]) -> str:
-    path = ""
-    for step in steps:
-        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
-    return path

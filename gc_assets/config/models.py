@@ -26,6 +26,7 @@ from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Dur
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import S3, Location, scheme_of
+from gc_assets.core.suggest import did_you_mean, named
 
 DEFAULT_GRACE = timedelta(hours=72)
 # 24 h is the shortest grace that survives a slow writer's night (reliability.md H3). Only
@@ -208,7 +209,8 @@ def _of_its_kind(value: Any, info: ValidationInfo) -> Any:
         raise ValueError("write a mapping with the keys name and kind")  # noqa: TRY004  (pydantic reports ValueErrors only)
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
-        unknown = PydanticCustomError("lake_kind", "this release knows {known}", {"known": ", ".join(kinds)})
+        meant = did_you_mean(kind, kinds) if isinstance(kind, str) else ""
+        unknown = PydanticCustomError("lake_kind", "this release knows {known}{meant}", {"known": ", ".join(kinds), "meant": meant})
         raise ValidationError.from_exception_data("lake", [InitErrorDetails(type=unknown, loc=("kind",), input=kind)])
     return kinds[kind].model_validate(value)
 
@@ -346,4 +348,5 @@ def _named(items: Any, name: str, what: str) -> Any:
     for item in items:
         if item.name == name:
             return item
-    raise UsageError(f"there is no {what} named {name!r}; the configuration has {', '.join(item.name for item in items)}")
+    names = [item.name for item in items]
+    raise UsageError(f"there is no {what} named {name!r}; the configuration has {named(names)}{did_you_mean(name, names)}")

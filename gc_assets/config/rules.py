@@ -100,7 +100,9 @@ class DanglingRetention(Model):
 class RefRetention(DanglingRetention):
     """How much history each ref keeps. Without a `default` it keeps everything."""
 
-    default: Annotated[DefaultRule, BeforeValidator(_as_rule)] = DefaultRule(keep="forever")
+    default: Annotated[DefaultRule, BeforeValidator(_as_rule, json_schema_input_type=DefaultRule | CutoffValue)] = DefaultRule(
+        keep="forever"
+    )
     refs: tuple[RefRule, ...] = ()
 
     def cutoff_for(self, ref_name: str) -> tuple[Cutoff, str]:

@@ -45,7 +45,7 @@ def read_config_text(path: Path, environment: Mapping[str, str]) -> ConfigText:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(
-            f"there is no configuration at {path}; pass --config FILE, set GC_ASSETS_CONFIG, or run `gc-assets demo`"
+            f"there is no configuration at {path}; pass --config FILE, set GC_ASSETS_CONFIG, or write one with `gc-assets init`"
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: {error}") from None

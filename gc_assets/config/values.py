@@ -46,11 +46,11 @@ def _cutoff_value(value: Any) -> str | int | datetime | None:
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Duration = Annotated[
     timedelta,
-    BeforeValidator(_duration),
+    BeforeValidator(_duration, json_schema_input_type=str),
     PlainSerializer(format_duration, return_type=str),
 ]
 Age = Annotated[Duration, AfterValidator(above_zero)]
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes, json_schema_input_type=int | str), Field(ge=0)]
 CutoffValue = Annotated[str | int | datetime | None, BeforeValidator(_cutoff_value)]
 # At least one, or nothing is kept; at most what the int32 columns of the tables hold.
 Count = Annotated[int, BeforeValidator(number), Field(ge=1, lt=2**31)]

@@ -7,7 +7,7 @@ Stages, assets, the command line and the report ask this value. They never ask w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.protocol import Lake
 from gc_assets.state.schemas import EXPIRY_LOG, LIVE_CONTENTS, REACHABLE_SNAPSHOTS, SHARED_TABLES, Table
 
@@ -112,6 +113,9 @@ class LakeKind:
     # Returns the UTC times at which the names of the keys were handed out, null for a name that
     # tells none. Pickles.
     named_times: Callable[[pa.Array], pa.Array] | None = None
+    # Yields the lakes of the kind that stand at a place. The kind's libraries are imported when it
+    # is called.
+    discover: Callable[[Place], Iterator[Found]] | None = None
 
     def has(self, table: Table) -> bool:
         """Decides whether some lake of the kind has this table."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gc_assets.config.models import Config, LakeConfig
 from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.iceberg.kind import KIND as ICEBERG
 from gc_assets.lakes.icechunk.kind import KIND as ICECHUNK
 from gc_assets.lakes.kind import LakeKind
@@ -35,6 +36,18 @@ def config_of(document: Mapping[str, Any]) -> Config:
     `ValidationError`.
     """
     return Config.of(document, config_models())
+
+
+def discover(place: Place) -> Iterator[Found]:
+    """The lakes of every installed kind that stand at a place."""
+    for kind in KINDS.values():
+        if kind.discover is not None and not missing_modules(kind):
+            yield from kind.discover(place)
+
+
+def missing_modules(kind: LakeKind) -> list[str]:
+    """The modules of the kind's libraries that are not installed here."""
+    return [name for name in kind.modules if importlib.util.find_spec(name) is None]
 
 
 def undoing_titles() -> str:
@@ -70,7 +83,7 @@ def open_lake(config: LakeConfig, objects: EditableObjects, storages: Sequence[s
     them.
     """
     kind = kind_of(config)
-    missing = [name for name in kind.modules if importlib.util.find_spec(name) is None]
+    missing = missing_modules(kind)
     if missing:
         raise UsageError(
             f"lake {config.name} is of kind {kind.name}, which needs {', '.join(missing)}: pip install 'gc-assets[{kind.name}]'"

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from gc_assets.core.requests import counted, shared_by
-from gc_assets.stages.progress import reached
+from gc_assets.stages.progress import counting
 from gc_assets.stages.tables import PARTS_DDL, REQUESTS, collect, parallelism
 
 # Batches in, batches out, as `DataFrame.mapInArrow` takes it. `once` and `spread` want rows of
@@ -55,13 +55,13 @@ def begun(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
     """
     found: list[pa.RecordBatch] = []
     rows = size_bytes = 0
-    for batch in task(iter([_numbers(pieces)])):
-        found.append(batch)
-        rows += batch.num_rows
-        size_bytes += batch.nbytes
-        reached(f"{rows:,} rows read")
-        if rows > BEGUN_ROWS or size_bytes > BEGUN_BYTES:
-            return None
+    with counting("rows read", lambda: rows):
+        for batch in task(iter([_numbers(pieces)])):
+            found.append(batch)
+            rows += batch.num_rows
+            size_bytes += batch.nbytes
+            if rows > BEGUN_ROWS or size_bytes > BEGUN_BYTES:
+                return None
     return found
 
 

@@ -10,6 +10,7 @@ however the plan is cut into batches. Knows no store and no clock.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -32,6 +33,7 @@ _Row = TypeVar("_Row")
 Act = tuple[Action, str, str | None]
 _INTENT = ".intent.jsonl"
 _OUTCOME = ".outcome.jsonl"
+_ROWS = re.compile(r"-[0-9a-f]{32}-([0-9]+)\.outcome\.jsonl$")
 
 
 def share_of(key: str, shares: int) -> int:
@@ -78,9 +80,13 @@ class WriteAheadLog:
                 interrupted |= {planned.act for planned in self._read(share, name, _planned)}
         return ShareRecord(settled, frozenset(interrupted))
 
-    def batches(self) -> int:
-        """Returns how many batches are on record with their outcome."""
-        return sum(stat.name.endswith(_OUTCOME) for stat in self.files.list(self.directory, recursive=True))
+    def rows_on_record(self) -> int:
+        """Returns how many outcomes are on record, by the names of their batches. Those of releases
+        before 0.4 do not tell, and count as none.
+        """
+        listed = self.files.list(self.directory, recursive=True)
+        counts = [_ROWS.search(stat.name) for stat in listed if stat.name.endswith(_OUTCOME)]
+        return sum(int(found[1]) for found in counts if found is not None)
 
     def quarantined(self, share: int) -> Iterator[tuple[Planned, Outcome | None]]:
         """Returns what this log moved to quarantine, with the outcome of the move, and what it may
@@ -97,10 +103,10 @@ class WriteAheadLog:
                 yield planned, settled
 
     def intend(self, share: int, token: int, batch: Sequence[Planned]) -> str:
-        """Writes the intent of a batch to disk and returns the batch's name. `token` is the fencing
-        token under which the batch will act.
+        """Writes the intent of a batch to disk and returns the batch's name, which ends in the
+        number of its rows. `token` is the fencing token under which the batch will act.
         """
-        name = f"{token:06d}-{uuid.uuid4().hex}"
+        name = f"{token:06d}-{uuid.uuid4().hex}-{len(batch)}"
         self._write(share, name + _INTENT, map(_row, batch))
         return name
 

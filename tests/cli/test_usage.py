@@ -12,8 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gc_assets.cli.main import COMMANDS, cli
+from gc_assets.core.errors import UsageError
+from gc_assets.resources.platform import load_platform
+from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.delete.plan import header_of
+from tests.assets.platforms import platform, stored_plan
 from tests.cli.lakes import write_config
 from tests.lakes.iceberg.builder import LakeBuilder
+from tests.records import put_log, word
 
 HEAVY = ("pyspark", "dagster", "pyarrow", "pandas", "pyiceberg", "icechunk", "rich")
 
@@ -95,6 +101,13 @@ def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str)
         (["restore", "--key", "file:///elsewhere/file"], "in no configured storage"),
         (["prune", "--keep-days", "-1"], "keep-days"),
         (["metrics", "--out", "/nowhere/gc.prom"], "--out /nowhere/gc.prom cannot be written: No such file or directory"),
+        (["rnu"], "Did you mean 'run'?"),
+        (["plans", "--fromat", "json"], "Did you mean '--format'?"),
+        (["run", "--lake", "slaes"], "did you mean sales?"),
+        (["run", "--storage", "warehosue"], "did you mean warehouse?"),
+        (["run", "--through", "live_file"], "did you mean live_files?"),
+        (["show", "lake_ref"], "did you mean lake_refs?"),
+        (["show", "lake_refs", "--lake", "slaes"], "did you mean sales?"),
     ],
 )
 def test_wrong_usage_exits_2_and_says_what_there_is(arguments: list[str], said: str, config: str) -> None:
@@ -102,6 +115,30 @@ def test_wrong_usage_exits_2_and_says_what_there_is(arguments: list[str], said: 
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_an_id_that_is_almost_a_plans_is_answered_with_that_plan(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    plan_id = header_of(stored_plan(at)).plan_id
+    slip = plan_id[:6] + plan_id[7] + plan_id[6] + plan_id[8:12]
+    if slip == plan_id[:12]:
+        slip = plan_id[:11] + ("0" if plan_id[11] != "0" else "1")
+    with pytest.raises(UsageError, match=f"no plan with the id {slip}; did you mean {plan_id[:12]}"):
+        find_plan(at.config, slip)
+
+
+def test_a_key_that_is_not_in_quarantine_is_answered_without_spark(config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("gc_assets.cli.plans.spark_of", started)
+    night = load_platform({}, config).night(date.today())  # noqa: DTZ011  (a night of any day)
+    put_log(night, word("a/b", "quarantine", "p"), word("a/c", "quarantine", "p"), word("a/c", "restore", "r", source="p", minutes=1))
+    for key in ("a/b/c", "a/c", f"file://{tmp_path}/warehouse/a/c"):
+        result = gc_assets("restore", "--key", key, "--format", "json", "--config", config)
+        assert (result.exit_code, result.stdout) == (0, "[]\n")
+        assert "has no such file in quarantine" in result.stderr
+    assert "Spark was started" in gc_assets("restore", "--key", "a/b", "--config", config).stderr
 
 
 def test_a_table_that_was_never_made_fails_and_names_the_command_that_makes_it(config: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gc_assets.core.errors import StateError
 from gc_assets.stages import progress
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged, reached
+from gc_assets.stages.progress import at_work, begin, counting, doing, each, logged, reached, working
 from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
@@ -77,8 +77,8 @@ def test_a_silence_is_broken_by_what_the_stage_does_and_how_far_it_is(
 
     @logged(POLICY_TABLE)
     def long(_: Night, __: str) -> None:
-        reached(lambda: "12 of 30 edits")
-        Heard("12 of 30 edits").wait()
+        with counting("edits", lambda: 12, 30):
+            Heard("12 of 30 edits").wait()
 
     long(night, "sales")
     assert re.fullmatch(r"sales/policy_table of 2026-03-14: \d+ s, 12 of 30 edits", caplog.messages[0])
@@ -107,13 +107,13 @@ def test_only_the_innermost_stage_breaks_the_silence(
 def test_progress_that_cannot_be_told_does_not_stop_the_stage(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
-    def unknown() -> str:
+    def unknown() -> int:
         raise OSError("the store does not answer")
 
     @logged(POLICY_TABLE)
     def long(_: Night, __: str) -> str:
-        reached(unknown)
-        Heard(" s").wait()
+        with counting("files", unknown):
+            Heard(" s").wait()
         return "done"
 
     assert long(night, "sales") == "done"
@@ -133,4 +133,48 @@ def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(night: Night
 def test_outside_of_a_stage_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     doing("nothing")
     reached("nothing")
+    with counting("nothing", lambda: 1):
+        assert at_work() is None
+    assert list(each("ab", "letters")) == ["a", "b"]
     assert caplog.messages == []
+
+
+def test_at_any_time_a_display_is_told_what_the_innermost_stage_does_and_how_far_all_is(night: Night) -> None:
+    @logged(CURRENT_RULES)
+    def inner(_: Night, __: str) -> str:
+        doing("reading rules")
+        with counting("rules", lambda: 3, 12):
+            work = at_work()
+        assert work is not None
+        return f"{work.name} | {work.within} | {work}"
+
+    @logged(POLICY_TABLE)
+    def outer(night: Night, name: str) -> list[str]:
+        doing("marking afresh")
+        return [inner(night, lake) for lake in each(["sales", "weather"], "lakes", 2)]
+
+    found = outer(night, "warehouse")
+    assert found[0] == "sales/current_rules of 2026-03-14 | marking afresh, 0 of 2 lakes | 0 s, reading rules, 3 of 12 rules"
+    assert found[1].startswith("weather/current_rules of 2026-03-14 | marking afresh")
+    assert at_work() is None
+
+
+def test_a_count_is_told_as_long_as_its_part_of_the_work_goes_on() -> None:
+    with working("doctor"):
+        with counting("files", lambda: 7):
+            assert str(at_work()) == "0 s, 7 files"
+            reached("storage warehouse")
+            assert str(at_work()) == "0 s, storage warehouse, 7 files"
+        assert str(at_work()) == "0 s, storage warehouse"
+
+
+def test_counting_asks_once_a_second_at_most_and_keeps_to_its_share_of_the_time() -> None:
+    asked = list[int]()
+
+    def done() -> int:
+        asked.append(1)
+        return len(asked)
+
+    with working("apply"), counting("files", done):
+        told = {str(at_work()) for _ in range(50)}
+    assert (len(asked), told) == (1, {"0 s, 1 files"})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gc_assets.core.bounded import gunzip
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import ForeignSign, KindBox, LakeKind, TableFound
@@ -29,6 +30,12 @@ def _open(config: IcebergLakeConfig, objects: EditableObjects, storages: Sequenc
     return IcebergLake(config, objects)
 
 
+def _discover(place: Place) -> Iterator[Found]:
+    from gc_assets.lakes.iceberg.discovery import discover
+
+    return discover(place)
+
+
 KIND: Final = LakeKind(
     name="iceberg",
     title="Iceberg",
@@ -39,4 +46,5 @@ KIND: Final = LakeKind(
     edits_lose="what was removed from an Iceberg table stays on record in snapshot_history, and time travel to it is gone",
     boxes=(KindBox(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), behind=EXPIRY_PLAN),),
     foreign_signs=(ForeignSign(r"\.metadata\.json(\.gz)?$", table_found, noun="table metadata"),),
+    discover=_discover,
 )

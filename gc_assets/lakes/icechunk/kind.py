@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kind import ForeignSign, LakeKind
 from gc_assets.lakes.protocol import Kind, Lake
@@ -24,6 +25,12 @@ def _open(config: IcechunkLakeConfig, objects: EditableObjects, storages: Sequen
     return IcechunkLake(config, objects)
 
 
+def _discover(place: Place) -> Iterator[Found]:
+    from gc_assets.lakes.icechunk.discovery import discover
+
+    return discover(place)
+
+
 KIND: Final = LakeKind(
     name="icechunk",
     title="Icechunk",
@@ -35,4 +42,5 @@ KIND: Final = LakeKind(
     undoes_edits=True,
     rewritten_in_place=frozenset({Kind.SNAPSHOT}),  # expiry edits a snapshot's parent
     foreign_signs=(ForeignSign(r"(^|/)repo$", _repository), ForeignSign(r"(^|/)refs/(branch|tag)\.[^/]+/ref\.json$")),
+    discover=_discover,
 )

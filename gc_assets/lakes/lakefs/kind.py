@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.kind import ForeignSign, KindBox, LakeKind
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
@@ -25,6 +26,12 @@ def _open(config: LakeFsLakeConfig, objects: EditableObjects, storages: Sequence
     return LakeFsLake(config, objects, storages)
 
 
+def _discover(place: Place) -> Iterator[Found]:
+    from gc_assets.lakes.lakefs.discovery import discover
+
+    return discover(place)
+
+
 KIND: Final = LakeKind(
     name="lakefs",
     title="lakeFS",
@@ -41,4 +48,5 @@ KIND: Final = LakeKind(
     foreign_signs=(ForeignSign(r"(^|/)_lakefs/"),),
     uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
     named_times=named_times,
+    discover=_discover,
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.protocol import Lake
@@ -18,6 +19,12 @@ def _open(config: NessieLakeConfig, objects: EditableObjects, storages: Sequence
     return NessieLake(config)
 
 
+def _discover(place: Place) -> Iterator[Found]:
+    from gc_assets.lakes.nessie.discovery import discover
+
+    return discover(place)
+
+
 # The metadata files that its contents name are Iceberg's, whose sign is told there.
 KIND: Final = LakeKind(
     name="nessie",
@@ -26,4 +33,5 @@ KIND: Final = LakeKind(
     open=_open,
     modules=("httpx", "tenacity", "fastavro"),
     shows_contents=True,
+    discover=_discover,
 )

@@ -17,6 +17,7 @@ from gc_assets.core.approvals import Verdict, Word
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import PlanHeader, PlanSummary, is_intact
+from gc_assets.core.suggest import did_you_mean
 from gc_assets.state.facts import DeletionPlanFacts, Planned
 from gc_assets.state.files import may_not_write
 from gc_assets.state.index import PastRun
@@ -221,10 +222,13 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     """
     if len(plan_id) < 8:
         raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
-    found = [plan for plan in plans(config, empty=True) if plan.header.plan_id.startswith(plan_id)]
-    if len(found) != 1:
-        what = "no plan" if not found else f"{len(found)} plans"
-        raise UsageError(f"{what} with the id {plan_id}; `gc-assets plans` lists those there are")
+    stored = list(plans(config, empty=True))
+    found = [plan for plan in stored if plan.header.plan_id.startswith(plan_id)]
+    if not found:
+        meant = did_you_mean(plan_id, {plan.header.plan_id[: len(plan_id)] for plan in stored})
+        raise UsageError(f"no plan with the id {plan_id}{meant or ';'} `gc-assets plans` lists those there are")
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} plans with the id {plan_id}; `gc-assets plans` lists those there are")
     state = State.of(config)
     plan = load(config, state.open(found[0].run))
     # A bit that flipped in a key would delete another file. So what is approved or applied is read

@@ -50,7 +50,7 @@ from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import RECHECK, Night
-from gc_assets.stages.progress import begin, doing, logged, reached
+from gc_assets.stages.progress import begin, counting, doing, each, logged
 from gc_assets.stages.sweep.aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
 from gc_assets.stages.tables import (
@@ -125,7 +125,6 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
     with releasing(lease), ExitStack() as afterwards:
         _forget_dead(night, header.storage, lease.token)
         afterwards.callback(_forget, state, recheck)
-        doing(f"marking {len(night.config.lakes):,} lakes afresh")
         resumed = has_begun(state, header)
         fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
         lease.renew()  # the mark may have taken longer than a lease lasts
@@ -264,7 +263,8 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     """
     header = plan.header
     again = _again(night, plan, recheck)
-    tables = [mark(spark, again, lake.name) for lake in night.config.lakes]
+    doing(f"marking {len(night.config.lakes):,} lakes afresh")
+    tables = [mark(spark, again, lake.name) for lake in each(night.config.lakes, "lakes", len(night.config.lakes))]
     if resumed and not only_ending:
         _refuse_newly_sick(header, sick_of(tables))
     count, earlier = live_count(tables, header.storage), Earlier.of(night, header)
@@ -309,6 +309,8 @@ class _Execution:
     only_interrupted: bool
     books: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
     written: list[Written] = field(default_factory=list[Written])
+    # How many files the phases so far were to act on.
+    asked: int = 0
     failed: frozenset[HistoryName] = frozenset()
     not_made: frozenset[HistoryName] = frozenset()
 
@@ -323,13 +325,14 @@ class _Execution:
             self.night.store(header.storage), self.log, self.lease, self.night.clock, header.plan_id, self.run.run_id, self.only_interrupted
         )
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
-        reached(lambda: f"{phase}: {self.log.batches():,} batches on record, of {header.totals[phase].files:,} files")
+        self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)
         few = self.log.shares == 1 and header.totals[phase].files <= HERE_ACTS
-        for part in self._act_here(task, judged) if few else self._act_in_executors(task, judged, phase):
-            for (_, outcome), total in part.totals.items():
-                self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
-            self.written.append(part)
+        with counting("files on record", self.log.rows_on_record, self.asked):
+            for part in self._act_here(task, judged) if few else self._act_in_executors(task, judged, phase):
+                for (_, outcome), total in part.totals.items():
+                    self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
+                self.written.append(part)
         balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
     def _act_here(self, task: Act, judged: DataFrame) -> Iterator[Written]:

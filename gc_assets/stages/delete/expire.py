@@ -31,7 +31,7 @@ from gc_assets.stages.delete.plan import EXPIRY_SIDE, planned_actions
 from gc_assets.stages.delete.withheld import sick_of, swept
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged, reached
+from gc_assets.stages.progress import begin, doing, each, logged
 from gc_assets.stages.tables import publish, read_paths, write_rows
 from gc_assets.state.facts import ExpiryLogFacts
 from gc_assets.state.receipts import Balance
@@ -246,9 +246,8 @@ def make_edits(
     doing(f"expire: {len(todo):,} edits of the history of lake {record.lake}")
     outcomes = night.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - night.longest_grace())
     found: list[Settled] = []
-    for outcome in outcomes:
+    for outcome in each(outcomes, "edits", len(todo)):
         found.append(_settled(outcome, clock.now(), resumed=resumed))
-        reached(f"expire: {len(found):,} of {len(todo):,} edits of the history of lake {record.lake}")
         lease.check()
     answered = {item.action for item in found}
     silent = [Settled(action, FAILED, "the lake gave no answer for it", clock.now()) for action in todo if action not in answered]
@@ -290,10 +289,9 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
         for lake, items in done:
             doing(f"undo: {len(items):,} edits of the history of lake {lake.name}")
             outcomes: list[Settled] = []
-            for found in lake.undo([item.action for item in items]):
+            for found in each(lake.undo([item.action for item in items]), "edits", len(items)):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
                 outcomes.append(Settled(found.action, verdict, found.error, night.clock.now()))
-                reached(f"undo: {len(outcomes):,} of {len(items):,} edits of the history of lake {lake.name}")
                 lease.check()
             counts.update(_write_log(plan, lake.name, night, outcomes, len(items)))
     return dict(counts)

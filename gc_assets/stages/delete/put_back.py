@@ -12,6 +12,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from gc_assets.core import suggest
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import DONE, RESTORE, UNDONE
 from gc_assets.stages.books.plans import StoredPlan, find_plan
@@ -109,7 +110,7 @@ def with_history(night: Night, back: PutBack) -> PutBack | None:
 def _storage(night: Night, given: str | None) -> str:
     names = [item.name for item in night.config.storages]
     if given is None and len(names) > 1:
-        raise UsageError(f"--storage is missing; the configuration has {', '.join(names)}")
+        raise UsageError(f"--storage is missing; the configuration has {suggest.named(names)}")
     return night.storage(given or names[0]).name
 
 

@@ -16,14 +16,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.phases import DONE, RESTORE
+from gc_assets.core.phases import DONE, QUARANTINE, RESTORE
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.ledger import WORDS, Copies, Reading, newest_of_each_key
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
 from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
 from gc_assets.stages.engine import Sharing, begun
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.progress import begin, counting, doing, logged
 from gc_assets.stages.tables import Totals, Written, parallelism, publish, spark_schema, write_frame
 from gc_assets.state.facts import DeletionLogFacts
 from gc_assets.state.journal import Published, Run, State
@@ -74,7 +74,8 @@ def restore(
         doing("putting files back")
         act = Act(store, log, lease, night.clock, restore_id, run.run_id)
         told = [Reading.of(state, storage_name, copies), *moved]
-        written = _act_here(act, copies, told, run, state) or _act_in_executors(session(), act, copies, told, run, state)
+        with counting("files on record", log.rows_on_record, _files_of(night, storage_name, plan_id)):
+            written = _act_here(act, copies, told, run, state) or _act_in_executors(session(), act, copies, told, run, state)
         books: dict[str, Totals] = {}
         for (_, outcome, _), total in written.totals.items():
             books[outcome] = books.get(outcome, Totals()) + total
@@ -89,6 +90,15 @@ def restore(
         # On record before the lease is free: the next holder must know what is back in its place.
         published = publish(state, run, written, night.clock, balances=balances, facts=facts, unsafe=night.unsafe)
     return published, books
+
+
+def _files_of(night: Night, storage_name: str, plan_id: str | None) -> int | None:
+    """Returns how many files a plan was to quarantine, so many at most are put back. Null where no
+    plan is named.
+    """
+    named = (plan.header for plan in plans(night.config, storage_name) if plan.header.plan_id == plan_id)
+    header = next(named, None) if plan_id is not None else None
+    return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
 def _act_here(act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: Run, state: State) -> Written | None:

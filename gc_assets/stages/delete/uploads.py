@@ -25,7 +25,7 @@ from gc_assets.stages.books.plans import StoredPlan
 from gc_assets.stages.delete.act import OnlyInterrupted
 from gc_assets.stages.delete.judge import REFUSED, Judge
 from gc_assets.stages.night import Night
-from gc_assets.stages.progress import doing, reached
+from gc_assets.stages.progress import doing, each
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.state.journal import Published, State
@@ -106,7 +106,6 @@ def abort_uploads(
     """
     header, rows = plan.header, approved_uploads(night.state, plan)
     doing(f"abort: {header.uploads}")
-    reached(lambda: f"abort: {log.batches():,} batches on record")
     refused = _refused(_by_the_stores_clock(judge, night, header.storage), rows).to_pylist()
     planned = [Planned(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
     spared = {row.act: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
@@ -116,7 +115,8 @@ def abort_uploads(
     actor = _Spared(night.store(header.storage).aborting(), spared)
     planned.sort(key=lambda row: share_of(row.key, log.shares))
     outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, night.clock)
-    return outcome_rows(outcomes, header.plan_id, None, run_id, rehearsal=night.clock.is_rehearsal)
+    counted = each(outcomes, "uploads", len(planned))
+    return outcome_rows(counted, header.plan_id, None, run_id, rehearsal=night.clock.is_rehearsal)
 
 
 def _by_the_stores_clock(judge: Judge, night: Night, storage_name: str) -> Judge:

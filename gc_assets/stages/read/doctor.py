@@ -9,17 +9,22 @@ nothing, and needs no Spark.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
 from gc_assets.core.units import format_duration
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.night import Night
+from gc_assets.stages.progress import each, reached
 from gc_assets.stages.read import doctor_books as books
 from gc_assets.stages.read import doctor_lakes as lakes
 from gc_assets.stores.store import examine_state
+
+# A subject, what is checked of it, and how.
+Check = tuple[str, str, Callable[[], Iterator[Finding]]]
 
 
 def doctor(night: Night) -> Iterator[Finding]:
@@ -28,31 +33,42 @@ def doctor(night: Night) -> Iterator[Finding]:
     What a check cannot look at becomes its finding, not an error.
     """
     yield from _environment(night)
-    yield from looked("state", "clock", lambda: _clock(night))
-    yield from looked("state", "conditions", lambda: _conditions(night))
-    yield from looked("state", "index", lambda: _indexed(night))
-    yield from looked("state", "lifecycle", lambda: examine_state(f"{night.config.state.rstrip('/')}/", night.config.places()))
-    yield from looked("state", "leftovers", lambda: books.leftovers(night))
+    checks = list(_checks(night))
+    for subject, check, look in each(checks, "checks", len(checks)):
+        reached(f"{subject}: {check}")
+        yield from looked(subject, check, look)
+
+
+def _checks(night: Night) -> Iterator[Check]:
     frozen: dict[str, FrozenRefs] = {}
+    yield "state", "clock", lambda: _clock(night)
+    yield "state", "conditions", lambda: _conditions(night)
+    yield "state", "index", lambda: _indexed(night)
+    yield "state", "lifecycle", lambda: examine_state(f"{night.config.state.rstrip('/')}/", night.config.places())
+    yield "state", "leftovers", lambda: books.leftovers(night)
     for lake in night.config.lakes:
-        yield from looked(lake.name, "readable", lambda name=lake.name: _lake(night, name, frozen))
-        if lake.name in frozen:
-            yield from looked(lake.name, "visible", lambda name=lake.name: lakes.visible(night, name, frozen[name]))
-    yield from looked("storages", "overlaps", lambda: _overlaps(night))
+        yield lake.name, "readable", partial(_lake, night, lake.name, frozen)
+        yield lake.name, "visible", partial(_visible, night, lake.name, frozen)
+    yield "storages", "overlaps", lambda: _overlaps(night)
     for storage in night.config.storages:
-        yield from looked(storage.name, "store", lambda item=storage: night.store(item.name).examine(item, night.clock.now()))
-        yield from looked(storage.name, "inventory", lambda item=storage: night.lister(item.name).examine(item, night.clock.now()))
-        yield from looked(storage.name, "claims", lambda item=storage: lakes.places(night, item.name, frozen))
-        yield from looked(storage.name, "lakes", lambda item=storage: books.lakes_present(night, item, frozen))
-        yield from looked(storage.name, "night", lambda item=storage: books.last_night(night, item, frozen))
-        yield from looked(storage.name, "plans", lambda item=storage: books.sealed_plans(night, item))
-        yield from looked(storage.name, "interrupted", lambda item=storage: books.interrupted(night, item))
-        yield from looked(storage.name, "ledger", lambda item=storage: books.ledger(night, item))
+        yield storage.name, "store", lambda item=storage: night.store(item.name).examine(item, night.clock.now())
+        yield storage.name, "inventory", lambda item=storage: night.lister(item.name).examine(item, night.clock.now())
+        yield storage.name, "claims", partial(lakes.places, night, storage.name, frozen)
+        yield storage.name, "lakes", partial(books.lakes_present, night, storage, frozen)
+        yield storage.name, "night", partial(books.last_night, night, storage, frozen)
+        yield storage.name, "plans", partial(books.sealed_plans, night, storage)
+        yield storage.name, "interrupted", partial(books.interrupted, night, storage)
+        yield storage.name, "ledger", partial(books.ledger, night, storage)
 
 
 def _lake(night: Night, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
     frozen[name] = night.lake(name).freeze(night.clock.now())
     yield from lakes.readable(night, name, frozen[name])
+
+
+def _visible(night: Night, name: str, frozen: dict[str, FrozenRefs]) -> Iterator[Finding]:
+    if name in frozen:  # what cannot be read is a finding already
+        yield from lakes.visible(night, name, frozen[name])
 
 
 def _environment(night: Night) -> Iterator[Finding]:

@@ -1,0 +1,174 @@
+"""`gc-assets init` and `gc-assets schema`: a `lakes.yaml` to begin with, and what editors check it
+by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gc_assets.cli.context import Settings, common_options
+from gc_assets.cli.output import say, tell
+from gc_assets.core.errors import StoreError, UsageError
+
+if TYPE_CHECKING:
+    from gc_assets.core.paths import Location
+    from gc_assets.lakes.discovery import Found
+
+_HEADER = """\
+{first_line}
+# Written by `gc-assets init`. Every key: docs/configuration.md. Unknown keys are refused.
+# Name here EVERY catalog and repository that may point into these storages: what only another one
+# needs would look like garbage.
+
+"""
+
+
+@click.command("init", short_help="Write lakes.yaml of what there is.")
+@click.argument("places", nargs=-1, required=True, metavar="PLACE...")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="F",
+    help="The file to write; default --config, else lakes.yaml.",
+)
+@click.option("--state", default="./state", show_default=True, metavar="S", help="Where the collector keeps its tables and logs.")
+@common_options
+def init_command(settings: Settings, places: tuple[str, ...], output: Path | None, state: str) -> None:
+    """Asks each PLACE which lakes stand there, and writes lakes.yaml with them and the storages
+    that hold their files, in mode `plan`. Changes nothing else, and never replaces a file.
+
+    \b
+    A PLACE is
+      a folder, with Icechunk repositories and catalogs in sqlite down to three levels;
+      s3://bucket/prefix/ of an Icechunk repository;
+      a file of sqlite that is an Iceberg catalog;
+      http://host of a Nessie, lakeFS or Iceberg REST server, its API or above it;
+      catalog:NAME, an Iceberg catalog in pyiceberg's own configuration (.pyiceberg.yaml).
+
+    lakeFS is asked as LAKECTL_CREDENTIALS_ACCESS_KEY_ID and LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY,
+    Nessie by NESSIE_TOKEN where that is set, S3 as the environment says.
+
+    \b
+    Examples:
+      gc-assets init /data/warehouse
+      gc-assets init http://localhost:19120/api/v2 s3://lake/weather/ --state s3://gc/state
+    """
+    from gc_assets.lakes.discovery import storages_of
+    from gc_assets.lakes.schema import FIRST_LINE, SCHEMA_NAME, json_schema
+    from gc_assets.resources.platform import DEFAULT_CONFIG, load_platform
+
+    path = output or Path(settings.config or DEFAULT_CONFIG)
+    if path.exists():
+        raise UsageError(f"{path} is there already, and init replaces nothing; name another file with -o")
+    _say_what_is_not_looked_for()
+    folders, found = _asked(places)
+    storages = storages_of(found, folders)
+    if not storages:
+        whose = "; ".join(f"lake {lake.name}: {lake.note or 'it holds no table yet'}" for lake in found)
+        raise UsageError(f"nothing tells where the files lie, so there is no storage to write. {whose}")
+    document = _document(state, storages, found)
+    schema = path.with_name(SCHEMA_NAME)
+    path.write_text(_HEADER.format(first_line=FIRST_LINE) + _yaml(document), encoding="utf-8")
+    try:
+        _refuse_state(load_platform(os.environ, str(path)).config.state, storages)
+    except UsageError:
+        path.unlink()
+        raise
+    schema.write_text(json.dumps(json_schema(), indent=1) + "\n", encoding="utf-8")
+    for storage in document["storages"]:
+        tell(f"storage {storage['name']}: {storage['location']}")
+    for lake, entry in zip(found, document["lakes"], strict=True):
+        tell(f"lake {entry['name']}: {entry['kind']}")
+        if lake.note:
+            say(f"Lake {entry['name']}: {lake.note}.")
+    say(f"{path} is written, and {schema.name} beside it for editors. It plans, and deletes nothing.")
+    say(f"Next: gc-assets doctor --config {path}")
+
+
+@click.command("schema", short_help="Print the JSON Schema of lakes.yaml.")
+@common_options
+def schema_command(_: Settings) -> None:
+    """Prints the JSON Schema of lakes.yaml (draft 7), by which editors complete and check its keys.
+
+    The first line of a lakes.yaml names it to them:
+    `# yaml-language-server: $schema=lakes.schema.json`.
+
+    \b
+    Example:
+      gc-assets schema > lakes.schema.json
+    """
+    from gc_assets.lakes.schema import json_schema
+
+    click.echo(json.dumps(json_schema(), indent=1))
+
+
+def _say_what_is_not_looked_for() -> None:
+    from gc_assets.lakes.kinds import KINDS, missing_modules
+
+    missing = [kind for kind in KINDS.values() if missing_modules(kind)]
+    if missing:
+        names, extras = " and ".join(kind.title for kind in missing), ",".join(kind.name for kind in missing)
+        say(f"Lakes of {names} are not looked for: their libraries are not installed (pip install 'gc-assets[{extras}]').")
+
+
+def _asked(places: Sequence[str]) -> tuple[list[str], list[Found]]:
+    """Returns the folders among the places, and the lakes of all places. Raises `UsageError` for a
+    place where no lake stands.
+    """
+    from gc_assets.core.paths import FILE, S3, scheme_of
+    from gc_assets.lakes.discovery import Place, folders
+    from gc_assets.lakes.kinds import discover
+    from gc_assets.stores.store import open_objects
+
+    objects = open_objects()
+    asked: list[str] = []
+    found: list[Found] = []
+    for given in places:
+        if "@" in given.partition("://")[2].partition("/")[0]:
+            raise UsageError("an address holds no credentials; say them by variables, as `gc-assets init --help` says")
+        is_path = scheme_of(given) == FILE and not given.startswith("file:")
+        address = str(Path(given).resolve()) if is_path else given
+        try:
+            here = [lake for folder in folders(address) for lake in discover(Place(folder, objects, os.environ))]
+        except OSError as error:
+            raise StoreError(f"{given}: {error.strerror or error}: {error.filename or address}") from None
+        if not here:
+            raise UsageError(f"{given}: no lake stands there. `gc-assets init --help` says which places can be asked")
+        found += [lake for lake in here if lake.entry not in [other.entry for other in found]]
+        asked += [address] if scheme_of(address) in {FILE, S3} and not Path(address).is_file() else []
+    return asked, found
+
+
+def _refuse_state(state: str, storages: Sequence[Location]) -> None:
+    from gc_assets.core.paths import Location
+
+    for storage in storages:
+        if storage.contains(Location.parse(state)):
+            raise UsageError(f"the state {state} would lie among the files of {storage}; name a place outside of it with --state")
+
+
+def _document(state: str, storages: Sequence[Location], found: Sequence[Found]) -> dict[str, Any]:
+    from gc_assets.lakes.discovery import free_name
+
+    names: list[str] = []
+    for lake in found:
+        names.append(free_name(lake.name, names))
+    lakes = [{"name": name, **lake.entry} for name, lake in zip(names, found, strict=True)]
+    listed: list[dict[str, Any]] = []
+    for place in storages:
+        names.append(free_name(place.root.rstrip("/").rpartition("/")[2], names))
+        listed.append({"name": names[-1], "location": str(place), "mode": "plan"})
+    return {"state": state, "storages": listed, "lakes": lakes}
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    import yaml
+
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)

@@ -1,0 +1,109 @@
+"""Says in a sentence what is wrong with a key of `lakes.yaml`, and what can be written there.
+
+The findings are pydantic's. Its own words for them speak of Python's types, which nobody writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+
+from gc_assets.config.text import ConfigText
+from gc_assets.core.suggest import did_you_mean, named
+
+# Keys whose value is a secret even where somebody wrote it into the file.
+_SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
+_LIMITS: Final = {
+    "greater_than": ("gt", "write a number above {}"),
+    "greater_than_equal": ("ge", "write a number of {} or more"),
+    "less_than": ("lt", "write a number below {}"),
+    "less_than_equal": ("le", "write a number of {} or less"),
+    "too_short": ("min_length", "write at least {} characters"),
+    "string_too_short": ("min_length", "write at least {} characters"),
+}
+_FORMS: Final = {
+    "string": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a number",
+    "bool": "true or false",
+    "date": "a date such as 2026-11-21",
+    "model": "a mapping of keys",
+    "dict": "a mapping of keys",
+    "tuple": "a list, such as [a, b]",
+    "list": "a list, such as [a, b]",
+}
+_PATTERNS: Final = {
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "letters, digits and underscores, no digit first",
+    r"^[a-z0-9][a-z0-9-]*$": "small letters, digits and hyphens",
+    r"^https?://": "an address such as http://localhost:19120/api/v2",
+    r"^https?://[^/@]+/?$": "an address such as https://s3.example.org, without a path and credentials",
+}
+
+
+def sentence(item: Mapping[str, Any], text: ConfigText, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> str:
+    """Returns one of pydantic's findings as a line that names the key by its path.
+
+    `model` is that of the whole document, and `kinds` are the models of the lakes by the name that
+    an entry's `kind` has.
+    """
+    steps: tuple[str | int, ...] = item["loc"]
+    path, found = _path(steps), item.get("input")
+    if item["type"] == "extra_forbidden":
+        there = _keys_at(steps[:-1], text.document, model, kinds)
+        meant = did_you_mean(str(steps[-1]), there)
+        return f"  {path}: no such key{meant or ';'} {'There' if meant else 'there'} are {named(there)}"
+    said = _said(item)
+    is_told = item["type"] == "value_error" and repr(found) in said
+    is_shown = isinstance(found, str | int | float | bool) and not is_told and not _SECRET.search(path)
+    shown = f" (found {found!r})" if is_shown else ""
+    return f"  {path or 'the document'}: {text.hidden(said + shown)}"
+
+
+def _said(item: Mapping[str, Any]) -> str:
+    kind, context = item["type"], item.get("ctx", {})
+    if kind == "missing":
+        return "this key is missing, and has no default"
+    if kind == "literal_error":
+        allowed = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        return f"write {_either(allowed)}{did_you_mean(str(item['input']), allowed)}"
+    if kind == "string_pattern_mismatch":
+        wanted = _PATTERNS.get(context["pattern"])
+        return f"write {wanted}" if wanted is not None else f"write a text that matches {context['pattern']}"
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return words.format(f"{context[name]:,g}")
+    form = next((words for name, words in _FORMS.items() if kind.startswith(f"{name}_") or kind == name), None)
+    return f"write {form}" if form is not None else str(item["msg"]).removeprefix("Value error, ")
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _keys_at(steps: tuple[str | int, ...], document: Any, model: type[BaseModel], kinds: Mapping[str, type[BaseModel]]) -> list[str]:
+    """Returns the keys that the mapping at a path may have; none where the path leads to no model."""
+    at: type[BaseModel] | None = model
+    for depth, step in enumerate(steps):
+        document = document[step]
+        if depth == 1 and steps[0] == "lakes":
+            at = kinds.get(document["kind"])
+        elif isinstance(step, str):
+            at = _model_in(at.model_fields[step].annotation) if at is not None and step in at.model_fields else None
+    return list(at.model_fields) if at is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner)) is not None), None)
+
+
+def _path(steps: tuple[str | int, ...]) -> str:
+    path = ""
+    for step in steps:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}" if path else step
+    return path

@@ -1,0 +1,44 @@
+"""Finds the repositories of a lakeFS server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import urllib3
+
+from gc_assets.core.errors import UsageError
+from gc_assets.core.paths import S3, scheme_of
+from gc_assets.lakes.discovery import Found, Place
+from gc_assets.lakes.lakefs.client import RepositoryClient, Server
+
+# As lakeFS' own command line names them.
+_KEY_ID: Final = "LAKECTL_CREDENTIALS_ACCESS_KEY_ID"
+_SECRET: Final = "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY"  # noqa: S105  (the name of a variable)
+_HEALTHY: Final = 204
+
+
+def discover(place: Place) -> Iterator[Found]:
+    """Yields every repository that the user of `LAKECTL_CREDENTIALS_*` may see.
+
+    A namespace on the server's own disk (`local://…`) tells no place here. Raises `UsageError`
+    where the variables are not set.
+    """
+    if not place.is_server:
+        return
+    base = re.sub(r"(/api/v1)?/*$", "", place.address)
+    key_id, secret = place.environment.get(_KEY_ID), place.environment.get(_SECRET)
+    status, _ = place.ask(f"{base}/api/v1/healthcheck", urllib3.make_headers(basic_auth=f"{key_id}:{secret}") if key_id else None)
+    if status != _HEALTHY:
+        return
+    if not key_id or not secret:
+        raise UsageError(f"{base} is a lakeFS server, and says nothing without credentials: set {_KEY_ID} and {_SECRET}")
+    for name, namespace in sorted(RepositoryClient(Server(base, key_id, secret), "").namespaces().items()):
+        credentials = {"access_key_id": f"${{{_KEY_ID}}}", "secret_access_key": f"${{{_SECRET}}}"}
+        entry: dict[str, Any] = {"kind": "lakefs", "endpoint": base, "repository": name, **credentials}
+        if scheme_of(namespace) == S3:
+            yield Found(name, entry, (namespace,))
+        else:
+            here = "write where that lies here as its `location`, and a storage that holds it"
+            yield Found(name, entry, note=f"its files are in {namespace} of the server: {here}")

@@ -1,0 +1,224 @@
+"""`gc-assets init` asks real catalogs and repositories what there is, and writes a `lakes.yaml` that `doctor` accepts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from gc_assets.cli.main import cli
+from gc_assets.config.file import load_config
+from gc_assets.core.paths import Location
+from gc_assets.lakes.discovery import Found, free_name, storages_of
+from gc_assets.lakes.kinds import config_models
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.iceberg.rest_server import served as rest_catalog
+from tests.lakes.icechunk.builder import RepositoryBuilder
+from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, FakeRepository, FakeServer
+from tests.lakes.nessie.scripted import CONFIG, scripted
+
+AT = datetime(2026, 1, 10, tzinfo=UTC)
+
+
+def init(*arguments: str, **environment: str) -> Result:
+    return CliRunner(env=environment).invoke(cli, ["init", *arguments])
+
+
+def written(path: Path) -> dict[str, Any]:
+    """What the file holds, as a mapping that `load_config` accepts."""
+    return yaml.safe_load(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an Iceberg catalog of two tables, an Icechunk repository, and files of nobody."""
+    root = tmp_path_factory.mktemp("data")
+    builder = LakeBuilder(root)
+    builder.table("shop.orders", AT).append(AT)
+    builder.table("crm.people", AT).append(AT)
+    RepositoryBuilder.create(root / "warehouse" / "weather", AT - timedelta(days=1))
+    (root / "warehouse" / "notes.db").write_text("no database")
+    return root
+
+
+def test_of_a_folder_it_writes_what_doctor_accepts(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lakes.yaml"
+    result = init(f"{data}/warehouse/..", "-o", str(path))
+    assert result.exit_code == 0, result.stderr
+    document = written(path)
+    assert {lake["kind"] for lake in document["lakes"]} == {"iceberg", "icechunk"}
+    assert [(storage["location"], storage["mode"]) for storage in document["storages"]] == [(f"file://{data}/warehouse/", "plan")]
+    doctor = CliRunner().invoke(cli, ["doctor", "--config", str(path), "--format", "json"])
+    assert doctor.exit_code == 0, doctor.stdout
+    assert [row for row in json.loads(doctor.stdout) if row["verdict"] != "ok"] == []
+
+
+def test_its_first_line_names_the_schema_beside_it_to_editors(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lakes.yaml"
+    assert init(str(data), "-o", str(path)).exit_code == 0
+    first, _ = path.read_text().split("\n", 1)
+    name = first.removeprefix("# yaml-language-server: $schema=")
+    assert json.loads((tmp_path / name).read_text()) == json.loads(CliRunner().invoke(cli, ["schema"]).stdout)
+
+
+def test_it_replaces_no_file(tmp_path: Path, data: Path) -> None:
+    path = tmp_path / "lakes.yaml"
+    path.write_text("mine")
+    result = init(str(data), "-o", str(path))
+    assert (result.exit_code, path.read_text()) == (2, "mine")
+    assert "init replaces nothing" in result.stderr
+
+
+def test_a_place_without_a_lake_is_refused_and_nothing_is_written(tmp_path: Path, data: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    path = tmp_path / "lakes.yaml"
+    result = init(str(data), str(tmp_path / "empty"), "-o", str(path))
+    assert result.exit_code == 2
+    assert "empty: no lake stands there" in result.stderr
+    assert not path.exists()
+
+
+def test_kinds_whose_libraries_are_missing_are_named(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gc_assets.lakes.kinds.missing_modules", lambda kind: ["httpx"] if kind.name == "nessie" else [])
+    result = init(str(data), "-o", str(tmp_path / "lakes.yaml"))
+    assert result.exit_code == 0
+    assert "Lakes of Nessie are not looked for" in result.stderr
+    assert "pip install 'gc-assets[nessie]'" in result.stderr
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, onerror: Callable[[OSError], None], **__: object) -> Iterator[object]:
+        onerror(PermissionError(13, "Permission denied", str(tmp_path / "closed")))
+        yield
+
+    monkeypatch.setattr("os.walk", refused)
+    result = init(str(tmp_path), "-o", str(tmp_path / "lakes.yaml"))
+    assert result.exit_code == 1
+    assert f"Permission denied: {tmp_path}/closed" in result.stderr
+
+
+def test_the_state_is_kept_out_of_the_lakes(data: Path) -> None:
+    path = data / "warehouse" / "lakes.yaml"
+    result = init(str(data), "--config", str(path))
+    assert result.exit_code == 2
+    assert "--state" in result.stderr
+    assert not path.exists()
+
+
+def test_an_address_with_a_password_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    result = init("https://ada:hunter2@catalog.example/v1", "-o", str(tmp_path / "lakes.yaml"))
+    assert result.exit_code == 2
+    assert "hunter2" not in result.output
+
+
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    result = init("http://127.0.0.1:9/", "-o", str(tmp_path / "lakes.yaml"))
+    assert result.exit_code == 1
+    assert "127.0.0.1:9/" in result.stderr
+    assert "does not answer" in result.stderr
+
+
+def test_an_iceberg_rest_server_is_asked_for_its_tables(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "lakes.yaml"
+    with rest_catalog(LakeBuilder(data)) as server:
+        result = init(server.uri, "-o", str(path))
+        assert result.exit_code == 0, result.stderr
+    (lake,) = written(path)["lakes"]
+    assert lake["catalog"] == {"type": "rest", "uri": server.uri}
+    assert [storage["location"] for storage in written(path)["storages"]] == [f"file://{data}/warehouse/"]
+
+
+def test_a_nessie_server_is_asked_for_the_tables_of_its_default_branch(tmp_path: Path) -> None:
+    content = {
+        "type": "ICEBERG_TABLE",
+        "id": "c",
+        "metadataLocation": "s3://lake/shop/orders/metadata/00001.metadata.json",
+        "snapshotId": 1,
+    }
+    answers = {
+        "config": CONFIG,
+        "trees": {"references": [{"type": "BRANCH", "name": "main", "hash": "aa"}], "hasMore": False},
+        "trees/@aa/entries": {"entries": [{"name": {"elements": ["shop", "orders"]}, "type": "ICEBERG_TABLE", "content": content}]},
+    }
+    path = tmp_path / "lakes.yaml"
+    with scripted(lambda asked, _: (200, answers[asked]) if asked in answers else (404, {})) as (client, _):
+        uri = client._uri
+        result = init(uri, "-o", str(path), "--state", str(tmp_path / "state"))
+        assert result.exit_code == 0, result.stderr
+    document = written(path)
+    assert [(lake["kind"], lake["uri"]) for lake in document["lakes"]] == [("nessie", uri)]
+    assert [storage["location"] for storage in document["storages"]] == ["s3://lake/shop/"]
+
+
+def test_a_lakefs_server_is_asked_for_its_repositories_and_no_secret_is_written(tmp_path: Path) -> None:
+    repositories = [FakeRepository(name, tmp_path / name, "/srv", False, 0) for name in ("ml", "raw")]
+    for repository in repositories:
+        repository.storage_namespace = f"s3://lake/{repository.name}"
+    server = FakeServer(*repositories)
+    server.fault = lambda _, path, __: (204, b"") if path == "/healthcheck" else None
+    path = tmp_path / "lakes.yaml"
+    credentials = {"LAKECTL_CREDENTIALS_ACCESS_KEY_ID": KEY_ID, "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": SECRET}
+    with server.running() as url:
+        result = init(url, "-o", str(path), **credentials)
+        assert result.exit_code == 0, result.stderr
+    assert SECRET not in path.read_text() + result.output
+    config = load_config(path, credentials, config_models())
+    assert [(lake.name, lake.kind) for lake in config.lakes] == [("ml", "lakefs"), ("raw", "lakefs")]
+    assert [storage.location for storage in config.storages] == ["s3://lake/ml/", "s3://lake/raw/"]
+
+
+def test_a_lake_whose_server_alone_knows_its_folder_is_refused_with_what_to_add(tmp_path: Path) -> None:
+    server = FakeServer(FakeRepository("ml", tmp_path / "ml", "/srv", False, 0))
+    server.fault = lambda _, path, __: (204, b"") if path == "/healthcheck" else None
+    with server.running() as url:
+        credentials = {"LAKECTL_CREDENTIALS_ACCESS_KEY_ID": KEY_ID, "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY": SECRET}
+        result = init(url, "-o", str(tmp_path / "lakes.yaml"), **credentials)
+    assert result.exit_code == 2
+    assert "local://ml" in result.stderr
+    assert "`location`" in result.stderr
+
+
+def found(*places: str) -> Found:
+    return Found("lake", {"kind": "any"}, places)
+
+
+@pytest.mark.parametrize(
+    "lakes, asked, storages",
+    [
+        ([found("file:///data/wh/a"), found("file:///data/wh/b")], ["/data"], ["file:///data/wh/"]),
+        ([found("file:///data/wh/a"), found("file:///data/wh/b")], [], ["file:///data/wh/a/", "file:///data/wh/b/"]),
+        ([found("file:///data/wh/a", "file:///data/wh/b/c")], [], ["file:///data/wh/"]),
+        ([found("file:///data/wh/a", "file:///mnt/b")], [], ["file:///data/wh/a/", "file:///mnt/b/"]),
+        ([found("s3://one/a/b", "s3://one/a/c", "s3a://two/x")], [], ["s3://one/a/", "s3://two/x/"]),
+        ([found("s3://one/a"), found("s3://one/a/b")], [], ["s3://one/a/"]),
+        ([found("s3://one/ab"), found("s3://one/a")], [], ["s3://one/a/", "s3://one/ab/"]),
+    ],
+)
+def test_storages_hold_everything_and_do_not_overlap(lakes: list[Found], asked: list[str], storages: list[str]) -> None:
+    assert storages_of(lakes, asked) == [Location.parse(storage) for storage in storages]
+
+
+@pytest.mark.parametrize(
+    "wanted, taken, name",
+    [("my-lake", (), "my_lake"), ("2026", (), "_2026"), ("", (), "lake"), ("a", ("a", "a_2"), "a_3"), ("äß", (), "lake")],
+)
+def test_a_name_is_one_that_the_configuration_allows(wanted: str, taken: tuple[str, ...], name: str) -> None:
+    assert free_name(wanted, taken) == name
+
+
+def test_shells_complete_its_commands() -> None:
+    """As docs/cli.md says; click's own protocol."""
+    environment = os.environ | {"_GC_ASSETS_COMPLETE": "bash_complete", "COMP_WORDS": "gc-assets re", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from gc_assets.cli.main import main; main()"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert [line.split(",")[1] for line in done.stdout.splitlines()] == ["report", "reject", "restore"]

@@ -1,0 +1,89 @@
+"""How far a command is: lines that change on a terminal, elsewhere a line whenever nothing was said for ten seconds."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from gc_assets.cli import progress as shown
+from gc_assets.cli.night import Step
+from gc_assets.cli.progress import Progress, drawn, showing
+from gc_assets.stages.progress import counting, doing, working
+
+LONG = "level 2: 1,234,567 containers to decode in 4,096 tasks, of which nobody can say tonight how long each of them will take"
+
+
+def screen(progress: Progress, width: int) -> list[str]:
+    """The lines that a terminal shows."""
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=True, color_system=None).print(drawn(progress, width))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_terminal_shows_the_step_what_it_does_and_how_far_it_is(width: int) -> None:
+    progress = Progress()
+    progress.begins(22)
+    with working("sales/live_files of 2026-11-21"):
+        doing(LONG)
+        with counting("containers", lambda: 308_641, 1_234_567):
+            found = screen(progress, width)
+    title, part, bar = found
+    assert title == "1 of 22  sales/live_files of 2026-11-21"
+    assert part.endswith("…")
+    assert LONG.startswith(part.strip(" …"))
+    assert "━" in bar
+    assert bar.endswith("308,641 of 1,234,567 containers, 0 s so far")
+    assert max(map(cell_len, found)) <= width
+
+
+def test_between_the_steps_it_shows_what_the_command_does() -> None:
+    progress = Progress()
+    assert screen(progress, 80) == [""]
+    progress.doing("starting Spark")
+    assert screen(progress, 80) == ["starting Spark", " 0 s so far"]
+
+
+def test_a_finished_step_stays_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress()
+    progress.begins(2)
+    progress.made(Step("sales", "lake_refs", 1_234, 0.5))
+    assert capsys.readouterr().err == f"  {'sales/lake_refs':<40}{'1,234':>14} rows     0.5 s\n"
+    assert screen(progress, 80) == ["2 of 2"]
+    progress.made(Step("sales", "policy_table", None, 0.5))
+    assert screen(progress, 80) == [""]
+
+
+def test_elsewhere_a_silence_is_broken_by_the_words_of_the_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.02)
+    with showing(Progress(), verbose=False), working("warehouse/deletion_log of 2026-11-21"):
+        doing("quarantine: 5,000 files")
+        with counting("files on record", lambda: 1_000, 5_000):
+            told = until_said(capsys)
+    assert "  warehouse/deletion_log of 2026-11-21: 0 s, quarantine: 5,000 files, 1,000 of 5,000 files on record\n" in told
+
+
+def test_who_reads_the_log_is_shown_nothing_beside_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.001)
+    with showing(Progress(), verbose=True), working("doctor"):
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_said_before_the_silence_is_long(capsys: pytest.CaptureFixture[str]) -> None:
+    with showing(Progress(), verbose=False), working("doctor"):
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def until_said(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was said once anything is; a minute is longer than any machine needs."""
+    said, end = "", time.monotonic() + 60
+    while not said and time.monotonic() < end:
+        time.sleep(0.01)
+        said = capsys.readouterr().err
+    return said

@@ -1,0 +1,111 @@
+"""Tables for people: they fit, and no id, key or word is broken. What does not fit beside stands below."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from gc_assets.cli.tables import ELLIPSIS, Column, lines, shortened, wrap
+
+KEY = "shop/orders/data/00000-0-6f1d2a55-5a0b-4f40-bd01-ffa25f8f7a2b-00001.parquet"
+
+
+def text_of(columns: list[Column], width: int | None) -> str:
+    return "\n".join(lines(columns, width))
+
+
+def test_what_fits_is_printed_in_columns_with_numbers_to_the_right() -> None:
+    columns = [Column("key", ["a/b", "a"]), Column("files", ["1,234", "7"], rigid=True, right=True)]
+    assert text_of(columns, 80).split("\n") == ["key  files", "───  ─────", "a/b  1,234", "a        7"]
+
+
+def test_a_key_is_shortened_in_the_middle_so_that_its_ends_tell_it() -> None:
+    line = text_of([Column("key", [KEY]), Column("kind", ["data"])], 50).split("\n")[-1]
+    assert re.fullmatch(rf"shop/orders/data/\d+{ELLIPSIS}\S+-00001\.parquet  data", line), line
+
+
+def test_a_text_wraps_between_words() -> None:
+    found = "a lease is held by ada since this morning, and nobody knows why"
+    cells = [line[6:].strip() for line in text_of([Column("what", ["warn"]), Column("found", [found])], 50).split("\n")[2:]]
+    assert " ".join(cells) == found
+    assert len(cells) == 2
+
+
+def test_columns_that_do_not_fit_stand_below_their_row_by_name_and_without_a_value_nowhere() -> None:
+    columns = [Column("key", [KEY, "a"]), Column("reason", ["x" * 40, "y" * 40]), Column("at", ["2026-11-21", ""], rigid=True)]
+    found = text_of(columns, 60).split("\n")
+    assert found[0].split() == ["key"]
+    assert [line.strip() for line in found[2:]] == [
+        KEY[:30] + ELLIPSIS + KEY[-29:],
+        "reason: " + "x" * 40,
+        "at: 2026-11-21",
+        "a",
+        "reason: " + "y" * 40,
+    ]
+
+
+def test_without_a_width_every_row_is_one_whole_line() -> None:
+    columns = [Column("key", [KEY * 5]), Column("found", ["many words " * 50])]
+    assert len(text_of(columns, None).split("\n")) == 3
+    assert KEY * 5 in text_of(columns, None)
+
+
+def test_wide_characters_count_as_two() -> None:
+    assert shortened("木" * 10, 20) == "木" * 10
+    assert cell_len(shortened("木" * 11, 20)) <= 20
+
+
+def words_of(columns: list[Column]) -> Iterator[str]:
+    for column in columns:
+        for cell in column.cells:
+            yield from cell.split()
+
+
+CELLS = st.one_of(
+    st.text("abc/äß木", min_size=0, max_size=90),
+    st.lists(st.text("abc-.木", min_size=1, max_size=40), max_size=12).map(" ".join),
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Column]:
+    rows = draw(st.integers(1, 3))
+    texts = st.lists(CELLS, min_size=rows, max_size=rows)
+    numbers = st.lists(st.integers(-(10**9), 10**9).map("{:,}".format), min_size=rows, max_size=rows)
+    one = st.one_of(
+        texts.map(lambda cells: ("text", cells)),
+        numbers.map(lambda cells: ("number", cells)),
+    )
+    drawn = draw(st.lists(one, min_size=1, max_size=6))
+    return [Column(f"{kind}{at}", cells, rigid=kind == "number", right=kind == "number") for at, (kind, cells) in enumerate(drawn)]
+
+
+@given(tables(), st.integers(60, 120))
+def test_no_line_is_wider_and_no_word_is_broken(columns: list[Column], width: int) -> None:
+    printed = text_of(columns, width)
+    assert max(map(cell_len, printed.split("\n"))) <= width
+    shown = set(printed.split())
+    for word in words_of(columns):
+        short = [token for token in shown if ELLIPSIS in token and _is_short_for(token, word)]
+        assert word in shown or short, word
+
+
+def _is_short_for(token: str, word: str) -> bool:
+    head, _, tail = token.partition(ELLIPSIS)
+    return word.startswith(head) and word.endswith(tail) and len(token) < len(word)
+
+
+@pytest.mark.parametrize("width", [20, 40])
+def test_the_lines_of_a_message_keep_its_margin(width: int) -> None:
+    found = wrap("  storages[0].grase: no such key; did you mean grace?", width)
+    assert all(line.startswith("  ") and len(line) <= width for line in found)
+    assert " ".join(line.strip() for line in found) == "storages[0].grase: no such key; did you mean grace?"
+
+
+def test_an_empty_table_has_its_header() -> None:
+    assert text_of([Column("key", []), Column("files", [])], 80).split("\n") == ["key  files", "───  ─────"]

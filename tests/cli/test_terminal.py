@@ -1,0 +1,229 @@
+"""What a person sees at 80 and at 100 columns, compared with the screens that were looked at (`screens/`), and what a real terminal gets.
+
+`python -m tests.cli.test_terminal` takes the screens anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Iterator, Mapping
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.cells import cell_len
+
+from gc_assets.cli.main import cli
+from gc_assets.cli.output import has_colour, say, width_of, write_table
+from gc_assets.core.plan import Amount
+from gc_assets.resources.platform import load_platform
+from tests.assets.platforms import NOW, stored_plan
+from tests.records import put_log, word
+
+SCREENS = Path(__file__).parent / "screens"
+WIDTHS = (80, 100)
+CLOCK = {"GC_ASSETS_UNSAFE_NOW": NOW.isoformat()}
+KEY = "shop/orders/data/country=de/00000-0-6f1d2a55-5a0b-4f40-bd01-ffa25f8f7a2b-00001.parquet"
+# Nothing of it is there, so what is said of it is the same everywhere.
+LOCATION = "file:///nowhere/warehouse/"
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "plans": ("plans",),
+    "show-deletion_log": ("show", "deletion_log"),
+    "show-deletion_plan": ("show", "deletion_plan"),
+    "doctor": ("doctor",),
+    "refused": ("plans", "--config", "wrong.yaml"),
+    "no-such-lake": ("run", "--lake", "slaes"),
+    "restore-nothing": ("restore", "--key", KEY),
+}
+
+
+def configure(root: Path) -> None:
+    """A `lakes.yaml` with a state of two plans and a log, and a `wrong.yaml`."""
+    lakes = [
+        {"name": "sales", "kind": "iceberg", "catalog": {"type": "sql", "uri": "sqlite:////nowhere/catalog.db"}},
+        {"name": "weather", "kind": "icechunk", "location": f"{LOCATION}weather/"},
+    ]
+    document: dict[str, Any] = {
+        "state": "./state",
+        "storages": [{"name": "warehouse", "location": LOCATION, "rehearsals": "allowed"}],
+        "lakes": lakes,
+    }
+    (root / "lakes.yaml").write_text(json.dumps(document))
+    document["storages"][0] |= {"grase": "72h", "quarantine": "trahs"}
+    (root / "wrong.yaml").write_text(json.dumps(document | {"state": 7}))
+    at = load_platform(CLOCK, str(root / "lakes.yaml"))
+    stored_plan(at, files=3, max_delete_bytes=100)
+    stored_plan(at, files=2, expiry_actions={"sales": 12, "weather": 3}, after_expiry=Amount(files=1, bytes=100))
+    gone = word(
+        KEY, "purge", "3f9c2a71d004" * 5 + "3f9c", outcome="denied", error="HTTP 403: the policy of the bucket says no", source="ab" * 32
+    )
+    put_log(at.night(NOW.date()), word("a/b", "quarantine", "ab" * 32, rehearsal=True), gone)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("terminal")
+    configure(root)
+    return root
+
+
+def screen(root: Path, name: str, width: int) -> str:
+    """What a command prints at a width, errors and messages behind the data, without what differs from run to run."""
+    with chdir(root):
+        result = CliRunner(env={**CLOCK, "COLUMNS": str(width)}).invoke(cli, list(COMMANDS[name]))
+    text = re.sub(r"\b[0-9a-f]{12}\b", "0" * 12, result.stdout + result.stderr)
+    return re.sub(r"\d{8}T\d{6}\S+", "20260314T093000…", text)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_screen_is_the_one_that_was_looked_at(name: str, width: int, root: Path) -> None:
+    assert screen(root, name, width) == (SCREENS / f"{name}-{width}.txt").read_text()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_line_of_a_screen_fits(name: str, width: int, root: Path) -> None:
+    assert [line for line in screen(root, name, width).splitlines() if cell_len(line) > width] == []
+
+
+def test_wide_shows_every_key_whole(root: Path) -> None:
+    with chdir(root):
+        result = CliRunner(env={**CLOCK, "COLUMNS": "80"}).invoke(cli, ["show", "deletion_log", "--wide"])
+    assert KEY in result.stdout
+    assert "…" not in result.stdout
+
+
+def test_in_a_pipe_that_names_no_width_nothing_is_shortened(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with chdir(root):
+        result = CliRunner(env=CLOCK).invoke(cli, ["show", "deletion_log"])
+    assert KEY in result.stdout
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    "environment, coloured", [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)]
+)
+def test_verdicts_have_colours_where_a_terminal_shows_them(
+    environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "TERM", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    out = Terminal()
+    write_table([{"verdict": "fail", "found": "fail"}, {"verdict": "ok", "found": ""}], ("verdict", "found"), out)
+    assert has_colour(out) is coloured
+    assert ("\x1b[31mfail" in out.getvalue(), out.getvalue().count("\x1b[3")) == ((True, 2) if coloured else (False, 0))
+    assert re.sub(r"\x1b\[\d+m", "", out.getvalue()).splitlines()[2:] == ["fail     fail", "ok"]
+
+
+@pytest.mark.parametrize("columns, width", [("72", 72), ("", None), ("0", None), ("wide", None)])
+def test_columns_names_the_width_of_a_pipe(columns: str, width: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert width_of(io.StringIO()) == width
+
+
+def test_a_message_breaks_between_words_where_the_terminal_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    say("  lakes[0].kind: this release knows iceberg, icechunk, lakefs and nessie")
+    assert capsys.readouterr().err.splitlines() == ["  lakes[0].kind: this release knows", "  iceberg, icechunk, lakefs and nessie"]
+
+
+# A stage that works for a moment, as `run` shows it.
+WORK = """
+import time
+from gc_assets.cli.output import say
+from gc_assets.cli.progress import Progress, showing
+from gc_assets.stages.progress import counting, doing, working
+
+progress = Progress()
+progress.begins(22)
+with showing(progress, verbose=False), working("sales/live_files of 2026-11-21"):
+    doing("level 2: 1,000 containers to decode in 40 tasks")
+    with counting("containers", lambda: 250, 1_000):
+        time.sleep(0.6)
+        say("a line that stays")
+        time.sleep(0.4)
+print("sales: plan 3f9c")
+"""
+
+
+def typed(width: int) -> str:
+    """What a real terminal of this width receives."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    clean = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}}
+    child = subprocess.Popen([sys.executable, "-c", WORK], stdin=theirs, stdout=theirs, stderr=theirs, env=clean | {"TERM": "xterm"})
+    os.close(theirs)
+    received = b"".join(_read(ours))
+    assert child.wait(60) == 0
+    return received.decode()
+
+
+def _read(terminal: int) -> Iterator[bytes]:
+    try:
+        while part := os.read(terminal, 65_536):
+            yield part
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(terminal)
+
+
+def test_a_real_terminal_is_shown_the_progress_and_is_left_clean() -> None:
+    received = typed(80)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", received)
+    assert "1 of 22  sales/live_files of 2026-11-21" in shown
+    assert "250 of 1,000 containers" in shown
+    assert "\x1b[?25l" in received, "the cursor is hidden"
+    # Where the display ends, its lines are erased and the cursor is back; what was said stays.
+    assert screen_of(received) == ["a line that stays", "sales: plan 3f9c"]
+
+
+def screen_of(received: str) -> list[str]:
+    """The lines on a terminal at the end, for the few sequences that a display uses: cursor up, erase line, start of line."""
+    lines, row, column = [""], 0, 0
+    for piece in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", received):
+        if piece == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif piece == "\r":
+            column = 0
+        elif piece.startswith("\x1b"):
+            number, kind = piece[2:-1], piece[-1]
+            if kind == "A":
+                row = max(0, row - int(number or 1))
+            elif kind == "K":
+                lines[row] = "" if number == "2" else lines[row][:column]
+        else:
+            lines[row] = lines[row][:column].ljust(column) + piece + lines[row][column + len(piece) :]
+            column += len(piece)
+    return [line.rstrip() for line in lines if line.strip()]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        configure(Path(folder))
+        for name in COMMANDS:
+            for width in WIDTHS:
+                (SCREENS / f"{name}-{width}.txt").write_text(screen(Path(folder), name, width))

@@ -1,0 +1,93 @@
+"""What is said of a wrong key of `lakes.yaml`: a sentence that says what can be written there, in no words of pydantic's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gc_assets.config.file import load_config
+from gc_assets.core.errors import UsageError
+from gc_assets.lakes.kinds import config_models
+
+STORAGE = {"name": "warehouse", "location": "file:///data/warehouse/"}
+LAKE = {"name": "sales", "kind": "iceberg", "catalog": {"type": "rest"}}
+NESSIE = {"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"}
+
+
+def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -> str:
+    """What is said of a configuration in which one thing is wrong."""
+    document = {"state": "./state", "storages": [STORAGE | (storage or {})], "lakes": [lake or LAKE], **top}
+    path = tmp_path / "lakes.yaml"
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(UsageError) as refused:
+        load_config(path, {"TOKEN": "hunter2"}, config_models())
+    (_, line) = str(refused.value).split("\n")
+    return line.strip()
+
+
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        ({"storage": {"grase": "72h"}}, "storages[0].grase: no such key; did you mean grace? There are name, location, quarantine, grace,"),
+        ({"storage": {"colour": "red"}}, "storages[0].colour: no such key; there are name, location,"),
+        ({"lake": LAKE | {"retention": {"tgas": "keep"}}}, "lakes[0].retention.tgas: no such key; did you mean tags? There are dangling,"),
+        ({"lake": NESSIE | {"tokn": "${TOKEN}"}}, "lakes[0].tokn: no such key; did you mean token?"),
+        (
+            {"lake": NESSIE | {"retention": {"refs": [{"match": "x", "keeep": 1}]}}},
+            "lakes[0].retention.refs[0].keeep: no such key; did you mean keep?",
+        ),
+        ({"lakse": []}, "lakse: no such key; did you mean lakes? There are state,"),
+        (
+            {"storage": {"quarantine": "trahs"}},
+            "storages[0].quarantine: write trash, versioned or deferred; did you mean trash? (found 'trahs')",
+        ),
+        ({"storage": {"approvals_needed": 3}}, "storages[0].approvals_needed: write 1 or 2 (found 3)"),
+        (
+            {"storage": {"name": "my warehouse"}},
+            "storages[0].name: write letters, digits and underscores, no digit first (found 'my warehouse')",
+        ),
+        ({"storage": {"gates": {"max_sick": -1}}}, "storages[0].gates.max_sick: write a number of 0 or more (found -1)"),
+        ({"storage": {"money": {"usd_per_gb_month": 0}}}, "storages[0].money.usd_per_gb_month: write a number above 0 (found 0)"),
+        ({"storage": {"abort_uploads": "maybe"}}, "storages[0].abort_uploads: write true or false (found 'maybe')"),
+        (
+            {"storage": {"gates": {"max_delete_bytes": "1 XB"}}},
+            "storages[0].gates.max_delete_bytes: '1 XB' is not a size; write for example",
+        ),
+        (
+            {"lake": {"name": "sales", "kind": "iceburg"}},
+            "lakes[0].kind: this release knows iceberg, icechunk, lakefs, nessie; did you mean iceberg?",
+        ),
+        ({"lake": {"name": "sales", "kind": "iceberg"}}, "lakes[0].catalog: this key is missing, and has no default"),
+        ({"lake": LAKE | {"tables": "*"}}, "lakes[0].tables: write a list, such as [a, b] (found '*')"),
+        ({"first_night": "soon"}, "first_night: write a date such as 2026-11-21 (found 'soon')"),
+        ({"spark": []}, "spark: write a mapping of keys"),
+    ],
+)
+def test_a_wrong_key_is_answered_in_a_sentence(wrong: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    assert said(tmp_path, **wrong).startswith(sentence)
+
+
+def test_a_secret_that_stands_in_the_file_is_not_repeated(tmp_path: Path) -> None:
+    assert said(tmp_path, plan_key="hunter2") == "plan_key: write at least 16 characters"
+    assert "hunter2" not in said(tmp_path, lake=NESSIE | {"token": ["hunter2"]})
+
+
+def test_pydantics_words_are_not_repeated(tmp_path: Path) -> None:
+    document = {
+        "state": 3,
+        "storages": [3, STORAGE | {"s3": [], "gates": {"max_delete_share": "x", "max_live_drop": 2}, "quarantine_days": 1.5}],
+        "lakes": [LAKE | {"catalog": {"a": 1}, "retention": 7}, NESSIE | {"uri": "ftp://x", "claims": {}}],
+        "spark": {"conf": {"a": 1}},
+        "s3": {"endpoint": "x", "prices": {"LIST": -1, "FETCH": 1}},
+    }
+    path = tmp_path / "lakes.yaml"
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(UsageError) as refused:
+        load_config(path, {}, config_models())
+    lines = str(refused.value).split("\n")[1:]
+    assert len(lines) == 14
+    assert [line for line in lines if re.search(r"[Ii]nput|should|valid|instance|dictionary|tuple|Extra|Field", line)] == []
