@@ -45,7 +45,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "doctor": ("doctor",),
     "refused": ("plans", "--config", "wrong.yaml"),
     "no-such-lake": ("run", "--lake", "slaes"),
-    "restore-nothing": ("restore", "--key", KEY),
+    "restore-nowhere": ("restore", "--key", KEY),
 }
 
 

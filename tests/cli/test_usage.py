@@ -132,13 +132,13 @@ def test_a_key_that_is_not_in_quarantine_is_answered_without_spark(config: str, 
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr("gc_assets.cli.plans.spark_of", started)
+    (tmp_path / "warehouse").mkdir(exist_ok=True)
     night = load_platform({}, config).night(date.today())  # noqa: DTZ011  (a night of any day)
     put_log(night, word("a/b", "quarantine", "p"), word("a/c", "quarantine", "p"), word("a/c", "restore", "r", source="p", minutes=1))
     for key in ("a/b/c", "a/c", f"file://{tmp_path}/warehouse/a/c"):
         result = gc_assets("restore", "--key", key, "--format", "json", "--config", config)
         assert (result.exit_code, result.stdout) == (0, "[]\n")
-        assert "has no such file in quarantine" in result.stderr
-    assert "Spark was started" in gc_assets("restore", "--key", "a/b", "--config", config).stderr
+        assert "has nothing of that in quarantine" in result.stderr
 
 
 def test_a_table_that_was_never_made_fails_and_names_the_command_that_makes_it(config: str) -> None:

@@ -32,15 +32,15 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
 @pytest.mark.parametrize(
     "wrong, sentence",
     [
-        ({"storage": {"grase": "72h"}}, "storages[0].grase: no such key; did you mean grace? There are name, location, quarantine, grace,"),
-        ({"storage": {"colour": "red"}}, "storages[0].colour: no such key; there are name, location,"),
+        ({"storage": {"grase": "72h"}}, "storages[0].grase: no such key; did you mean grace? There are owners, tags, name, location,"),
+        ({"storage": {"colour": "red"}}, "storages[0].colour: no such key; there are owners, tags, name,"),
         ({"lake": LAKE | {"retention": {"tgas": "keep"}}}, "lakes[0].retention.tgas: no such key; did you mean tags? There are dangling,"),
         ({"lake": NESSIE | {"tokn": "${TOKEN}"}}, "lakes[0].tokn: no such key; did you mean token?"),
         (
             {"lake": NESSIE | {"retention": {"refs": [{"match": "x", "keeep": 1}]}}},
             "lakes[0].retention.refs[0].keeep: no such key; did you mean keep?",
         ),
-        ({"lakse": []}, "lakse: no such key; did you mean lakes? There are state,"),
+        ({"lakse": []}, "lakse: no such key; did you mean lakes? There are owners, tags, state,"),
         (
             {"storage": {"quarantine": "trahs"}},
             "storages[0].quarantine: write trash, versioned or deferred; did you mean trash? (found 'trahs')",

@@ -99,7 +99,8 @@ class _PutBack:
 
     A key of `retried` fails instead of being settled: it may go once the plan's expiry is done. A
     key of `refused` is `denied`: it should not have been in the plan. What cannot go back, because
-    another object has taken its name, stays in quarantine and is `done`: else no ledger knew of it.
+    another object has taken its name, stays in quarantine and is `done`, else no ledger knew of it.
+    Where nobody says whether it lies there, that is the outcome.
     """
 
     inner: Quarantine
@@ -117,7 +118,7 @@ class _PutBack:
         return [self._result(row, restored.get(row), held.get(row)) for row in batch]
 
     def _result(self, row: Planned, restored: Result | None, held: Result | None) -> Result:
-        if held is not None and held.verdict == DONE:
+        if held is not None and held.verdict not in {ABSENT, CHANGED}:
             return held
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
             return Result(FAILED, f"{self.why[row.key]}, and putting it back failed: {restored.error}")

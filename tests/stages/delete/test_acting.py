@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import cast
 
 import icechunk
 import pyarrow as pa
@@ -22,7 +24,7 @@ from gc_assets.stages.delete.act import Act
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import planned_rows
 from gc_assets.stores.local.objects import etag_of
-from gc_assets.stores.protocol import LEASE_DURATION
+from gc_assets.stores.protocol import LEASE_DURATION, Planned, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
 from tests.killed import exit_code, killed_before
@@ -144,6 +146,38 @@ def test_a_moved_file_whose_name_was_taken_before_its_plan_went_on_stays_in_quar
     assert outcomes.column("outcome").to_pylist() == ["done"]
     assert ((root / "repo/chunks/a").read_bytes(), held.read_bytes()) == (b"another", b"old")
     assert [row.key for row, outcome in log.quarantined(0) if outcome is not None] == ["repo/chunks/a"]
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A store that quarantines, and whose answers about it are lost."""
+
+    inner: Store
+
+    def quarantine(self, mode: QuarantineMode, plan_id: str) -> Silent:
+        return Silent(self.inner.quarantine(mode, plan_id))  # pyright: ignore[reportArgumentType]
+
+    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+        answers = self.inner.act(batch, resumed)  # pyright: ignore
+        return [Result("failed", "timed out") if row.action == "quarantine" else told for row, told in zip(batch, answers, strict=True)]
+
+
+def test_a_moved_file_whose_name_was_taken_is_tried_again_where_nobody_says_that_it_still_lies_in_the_trash(tmp_path: Path) -> None:
+    """Found by program 9260: the answer was lost a second time, and the copy in the trash was on record nowhere."""
+    root = tmp_path / "storage"
+    write(root, "repo/chunks/a", b"old")
+    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+    store = open_store(f"file://{root}/")
+    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
+    log.intend(0, lease.token, list(planned_rows(rows)))
+    store.quarantine("trash", PLAN).act(list(planned_rows(rows)))
+    write(root, "repo/chunks/a", b"another")
+    needed = rows.set_column(rows.schema.get_field_index("needed"), "needed", pa.array(["live again"]))
+    (lost,) = Act(cast("Store", Silent(store)), log, lease, CLOCK, PLAN)(iter([needed]))
+    assert lost.column("outcome").to_pylist() == ["failed"]
+    assert [row.key for row, _ in log.quarantined(0)] == ["repo/chunks/a"]
+    (outcomes,) = Act(store, log, lease, CLOCK, PLAN)(iter([needed]))
+    assert outcomes.column("outcome").to_pylist() == ["done"]
 
 
 def husks(root: Path) -> list[str]:
