@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.plan import Amount
 from gc_assets.stages.read.scenarios import Scenario
-from gc_assets.stages.read.what_if import Judgement, what_if
+from gc_assets.stages.read.what_if import Judgement
+from gc_assets.stages.sweep.live_filter import live_filter
+from gc_assets.stages.sweep.orphan_files import orphan_files
+from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from tests.stages.lakehouse import Lakehouse
 
 
@@ -30,10 +34,10 @@ def sizes(house: Lakehouse) -> dict[str, int]:
 
 
 def foreseen(house: Lakehouse, scenarios: Sequence[Scenario]) -> list[Foreseen]:
-    tonight, night = sizes(house), house.tonight()
-    effects = what_if(house.spark, night, scenarios)
+    tonight = sizes(house)
     with ExitStack() as scratch:
-        rows = Judgement.of(house.spark, night, scenarios, scratch).files(house.storage).collect()
+        judgement = Judgement.of(house.spark, house.tonight(), scenarios, scratch)
+        effects, rows = judgement.effects(), judgement.files(house.storage).collect()
     assert len({row["key"] for row in rows}) == len(rows)
     found: list[Foreseen] = []
     for bit, effect in enumerate(effects, 1):
@@ -44,26 +48,33 @@ def foreseen(house: Lakehouse, scenarios: Sequence[Scenario]) -> list[Foreseen]:
     return found
 
 
-def under_policy(house: Lakehouse, name: str, lakes: Sequence[LakeConfig]) -> dict[str, int]:
-    """The orphans of the same night as it really comes under these policies, of the refs that it froze."""
-    return _planned(replace(house, lakes=list(lakes), state=str(_copied(house, name))))
+def under_policy(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
+    """The orphans of the same night as it really comes under these policies, of the refs and the listing that it froze."""
+    with _beside(house) as state:
+        return _swept(replace(house, lakes=list(lakes), state=str(state)))
 
 
-def with_refs_of_now(house: Lakehouse, name: str) -> dict[str, int]:
-    """The orphans of the same night as it really comes when the refs are read afresh."""
-    state = _copied(house, name)
-    for lake in house.lakes:
-        shutil.rmtree(state / lake.name / "lake_refs")
-    return _planned(replace(house, state=str(state)))
+def with_refs_of_now(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str, int]:
+    """The orphans of the same night under these policies, as it really comes when refs and storage are read afresh."""
+    with _beside(house) as state:
+        for lake in house.lakes:
+            shutil.rmtree(state / lake.name / "lake_refs")
+        other = replace(house, lakes=list(lakes), state=str(state))
+        storage_inventory(house.spark, other.tonight(), house.storage)
+        return _swept(other)
 
 
-def _copied(house: Lakehouse, name: str) -> Path:
-    """The state with all that was decoded, for a night that leaves the house's own alone."""
-    return Path(shutil.copytree(house.root / "state", house.root / f"state-{name}"))
+@contextmanager
+def _beside(house: Lakehouse) -> Generator[Path]:
+    """A copy of the state, with all that was decoded, for a night that leaves the house's own alone."""
+    with TemporaryDirectory(dir=house.root) as folder:
+        yield Path(shutil.copytree(house.root / "state", Path(folder) / "state"))
 
 
-def _planned(house: Lakehouse) -> dict[str, int]:
-    house.plan()
+def _swept(house: Lakehouse) -> dict[str, int]:
+    house.mark()
+    live_filter(house.spark, house.tonight(), house.storage)
+    orphan_files(house.spark, house.tonight(), house.storage)
     return sizes(house)
 
 

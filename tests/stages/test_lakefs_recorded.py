@@ -102,7 +102,7 @@ def test_what_if_equals_a_real_night_under_that_policy(basic: Recorded) -> None:
     """Of the night before, like the next."""
     house = basic.house
     tonight, (told,) = sizes(house), foreseen(house, [Scenario("shorter", ("ml",), retention="1d")])
-    real = under_policy(house, "shorter", [lake.with_retention("1d") for lake in house.lakes])
+    real = under_policy(house, [lake.with_retention("1d") for lake in house.lakes])
     assert told == Foreseen(real, *difference(tonight, real))
     assert told.freed.files > 0
 

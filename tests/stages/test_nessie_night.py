@@ -67,7 +67,7 @@ def test_every_file_is_live_or_planned(story: Story[NessieBuilder]) -> None:
 def test_what_if_equals_a_real_night_under_that_policy(story: Story[NessieBuilder]) -> None:
     house, everything = story.house, Scenario("everything", ("shop",), retention="forever")
     (told,), tonight = foreseen(house, [everything]), sizes(house)
-    real = under_policy(house, "everything", [lake.with_retention("forever") for lake in house.lakes])
+    real = under_policy(house, [lake.with_retention("forever") for lake in house.lakes])
     assert told == Foreseen(real, *difference(tonight, real))
     assert told.kept.files > 0
 

@@ -101,19 +101,7 @@ def what_if(spark: SparkSession, night: Night, scenarios: Sequence[Scenario]) ->
     swept, or was marked again since.
     """
     with ExitStack() as scratch:
-        judgement = Judgement.of(spark, night, scenarios, scratch)
-        names = table_names(night)
-        groups: list[_Group] = []
-        for storage in night.config.storages:
-            doing(f"storage {storage.name}: what would be garbage")
-            grouped = judgement.files(storage.name).groupBy("lake", "table_uuid", "live")
-            for row in collect(grouped.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes"))):
-                table = names.get((row["lake"], row["table_uuid"]), row["table_uuid"])
-                groups.append(((storage.name, row["lake"], table), row["live"], Amount(files=row["files"], bytes=row["bytes"])))
-        return tuple(
-            Effect(scenario, judgement.expired[bit], tuple(_differences(groups, bit)), tuple(judgement.notes(scenario)))
-            for bit, scenario in judgement.scenarios.items()
-        )
+        return Judgement.of(spark, night, scenarios, scratch).effects()
 
 
 # Storage, lake and table, the bits under which the files are live, and how much they are.
@@ -186,6 +174,21 @@ class Judgement:
         written = merge_written(collect(told.mapInArrow(_Write(night.state.files, run), PARTS_DDL)))
         parts = [f"{run.path}/{part.name}" for part in written.parts]
         return cls(spark, night, numbered, read_paths(spark, night.state.files, NAMED, parts), everywhere, expired, unknown)
+
+    def effects(self) -> tuple[Effect, ...]:
+        """Returns the effect of each scenario."""
+        names = table_names(self.night)
+        groups: list[_Group] = []
+        for storage in self.night.config.storages:
+            doing(f"storage {storage.name}: what would be garbage")
+            grouped = self.files(storage.name).groupBy("lake", "table_uuid", "live")
+            for row in collect(grouped.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes"))):
+                table = names.get((row["lake"], row["table_uuid"]), row["table_uuid"])
+                groups.append(((storage.name, row["lake"], table), row["live"], Amount(files=row["files"], bytes=row["bytes"])))
+        return tuple(
+            Effect(scenario, self.expired[bit], tuple(_differences(groups, bit)), tuple(self.notes(scenario)))
+            for bit, scenario in self.scenarios.items()
+        )
 
     def files(self, storage_name: str) -> DataFrame:
         """Returns the files of a storage that some scenario judges otherwise than the night, each
