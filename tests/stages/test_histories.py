@@ -42,7 +42,7 @@ TREES = {"disk": 200, "bucket": 50}
 PLACES = ("disk", "bucket")
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4
-WHAT_IF_TREES = 2
+WHAT_IF_TREES = 1
 
 
 @dataclass
