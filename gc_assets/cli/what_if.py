@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gc_assets.config.models import Config
     from gc_assets.core.plan import Amount
     from gc_assets.stages.night import Night
-    from gc_assets.stages.read.what_if import Difference, Effect
+    from gc_assets.stages.read.what_if import Effect
 
 
 @click.command("what-if", short_help="Say what another retention, or a deleted ref, would free.")
@@ -67,17 +67,14 @@ def what_if_command(
 
 def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
     """Returns one row for each table that an effect concerns."""
-    return [difference_row(config, item) for item in effect.differences]
-
-
-def difference_row(config: Config, item: Difference) -> dict[str, Any]:
-    return {
-        "storage": item.storage,
-        "lake": item.lake,
-        "table": item.table,
-        **amount_columns(config, item.storage, "freed", item.freed),
-        **amount_columns(config, item.storage, "kept", item.kept),
-    }
+    return [
+        {
+            **{"storage": item.storage, "lake": item.lake, "table": item.table},
+            **amount_columns(config, item.storage, "freed", item.freed),
+            **amount_columns(config, item.storage, "kept", item.kept),
+        }
+        for item in effect.differences
+    ]
 
 
 def amount_columns(config: Config, storage: str, name: str, amount: Amount) -> dict[str, Any]:

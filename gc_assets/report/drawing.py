@@ -71,8 +71,8 @@ def history_svg(history: Drawing, *, after: bool) -> str:
     at = {node.commit_id: (MARGIN + STEP * column[node.commit_id], MARGIN + LANE * lanes[node.commit_id]) for node in nodes}
     said = f"{history.name}: {len(nodes)} commits " + ("after expiry" if after else "now")
     parts = [
-        f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" style="min-width:{width * SHRINKS_TO:.0f}px" '
-        f'role="img"><title>{escape(said)}</title>'
+        f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'style="min-width:{width * SHRINKS_TO:.0f}px" role="img"><title>{escape(said)}</title>'
     ]
     for node in nodes:
         parent = parents[node.commit_id]

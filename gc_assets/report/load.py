@@ -36,7 +36,7 @@ from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, 
 
 LARGEST_FILES: Final = 20
 TABLES: Final = 20
-NIGHTS: Final = 60
+NIGHTS: Final = 30
 PLANS: Final = 10
 
 
