@@ -59,9 +59,13 @@ def with_refs_of_now(house: Lakehouse, lakes: Sequence[LakeConfig]) -> dict[str,
     with _beside(house) as state:
         for lake in house.lakes:
             shutil.rmtree(state / lake.name / "lake_refs")
-        other = replace(house, lakes=list(lakes), state=str(state))
-        storage_inventory(house.spark, other.tonight(), house.storage)
-        return _swept(other)
+        return swept(replace(house, lakes=list(lakes), state=str(state)))
+
+
+def swept(house: Lakehouse) -> dict[str, int]:
+    """The orphans of a whole night up to its sweep."""
+    storage_inventory(house.spark, house.tonight(), house.storage)
+    return _swept(house)
 
 
 @contextmanager
