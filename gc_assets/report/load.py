@@ -94,7 +94,7 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         tables=tuple(shares[:TABLES]),
         tables_left_out=len(shares[TABLES:]),
         trend=tuple(_point(table) for table in nights) if len(nights) > 1 else (),
-        plans=tuple(_past_plans(night, storage.name)),
+        plans=tuple(past_plans(night, storage.name)),
         live_named=facts.live_keys if facts.live_keys != live.files else None,
         header=stored.header if stored is not None else None,
         status=stored.status_at(night.clock.now()) if stored is not None else None,
@@ -157,14 +157,15 @@ def _point(table: Published) -> Point:
     return Point(table.receipt.run_date, by["stored"] - held - garbage, held, garbage)
 
 
-def _past_plans(night: Night, storage_name: str) -> Iterator[PastPlan]:
-    known = (plan for plan in plans(night.config, storage_name) if not plan.header.historical)
+def past_plans(night: Night, storage_name: str) -> Iterator[PastPlan]:
+    """Yields the last plans of this night and those before it, newest first. Analyses are none."""
+    known = (item for item in plans(night.config, storage_name) if item.header.run_date <= night.run_date and not item.header.historical)
     for plan in islice(known, PLANS):
         header = plan.header
         yield PastPlan(
             header.plan_id,
             header.run_date,
-            plan.status_at(night.clock.now()),
+            plan.status_at(night.clock.now()) + (", a rehearsal's" if header.rehearsal else ""),
             dict(header.totals),
             sum(header.expiry_actions.values()),
             tuple(map(str, plan.verdict.words)),

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from gc_assets.core.clock import Clock
-from gc_assets.report.load import load_report
+from gc_assets.report.load import load_report, past_plans
 from gc_assets.report.night_report import StoragePage
+from gc_assets.stages.books.plans import approve
 from gc_assets.stages.night import Night
 from gc_assets.state.schemas import ORPHAN_FILES
+from tests.assets.platforms import TODAY, platform, stored_plan
 from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_marked
 
 NO_LAKE = ("-",)
+YESTERDAY = (date.fromisoformat(TODAY) - timedelta(days=1)).isoformat()
 
 
 def swept(root: Path, days_ago: int, live_bytes: int, **facts: Any) -> Night:
@@ -55,6 +58,17 @@ def test_an_analysis_is_compared_with_nothing(tmp_path: Path) -> None:
     swept(tmp_path, 1, 10)
     page = page_of(swept(tmp_path, 0, 20, historical=True))
     assert (page.before, page.changes, page.trend) == (None, (), ())
+
+
+def test_the_last_plans_are_those_up_to_the_night_with_what_was_said_of_them(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    ids = [str(stored_plan(at, files=files, run_date=day).receipt.facts["plan_id"]) for files, day in ((1, TODAY), (2, YESTERDAY))]
+    approve(at.config, at.clock, ids[1], "ada")
+    today, yesterday = (at.night(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
+    assert {plan.plan_id for plan in past_plans(today, STORAGE)} == set(ids)
+    (only,) = past_plans(yesterday, STORAGE)
+    assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "approved, a rehearsal's", 2)
+    assert "approved by ada" in only.words[0]
 
 
 def test_a_count_of_live_files_that_differs_from_the_listing_is_told(tmp_path: Path) -> None:
