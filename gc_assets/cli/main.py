@@ -29,6 +29,8 @@ COMMANDS: Final = {
     "show": ("show", "Print a table of a run date."),
     "history": ("history", "Draw commit histories now and after the edits that the policy asks for."),
     "report": ("report", "Write a run date as one HTML page."),
+    "blame": ("blame", "Say what each ref, table or age holds."),
+    "what-if": ("what_if", "Say what another retention, or a deleted ref, would free."),
     "explain": ("explain", "Say why a file is kept, planned or gone."),
     "plans": ("plans", "List the plans and what may be done with each."),
     "approve": ("plans", "Approve a plan by name."),
@@ -57,7 +59,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"gc_assets.cli.{COMMANDS[cmd_name][0]}")
-        return getattr(module, f"{cmd_name}_command")
+        return getattr(module, f"{cmd_name.replace('-', '_')}_command")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         try:

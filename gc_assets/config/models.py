@@ -35,6 +35,7 @@ GRACE_FLOOR = timedelta(hours=24)
 # The key of the validation context that holds the models of the lake kinds, by the name that an
 # entry's `kind` has.
 KINDS_KEY = "lake_kinds"
+BYTES_PER_GB = 10**9
 
 
 class Gates(Model):
@@ -52,6 +53,10 @@ class Money(Model):
     usd_per_gb_month: Annotated[float, BeforeValidator(number)] = Field(
         gt=0, allow_inf_nan=False, description="Price of one GB (10^9 bytes) stored for a month."
     )
+
+    def usd_per_month(self, size_bytes: int) -> float:
+        """Returns the price of storing so many bytes for a month."""
+        return size_bytes / BYTES_PER_GB * self.usd_per_gb_month
 
 
 class WrittenBy(Model):
@@ -88,6 +93,10 @@ class StorageConfig(OnPage):
     money: Money | None = None
     s3: S3Config | None = Field(default=None, description="How this storage is reached, over what `s3` says for all places.")
     inventory: InventoryConfig | None = Field(default=None, description="Reports that are read instead of listing the storage.")
+
+    def usd_per_month(self, size_bytes: int) -> float | None:
+        """Returns the price of storing so many bytes here for a month, or null where none is named."""
+        return None if self.money is None else self.money.usd_per_month(size_bytes)
 
     def places(self) -> tuple[str, ...]:
         """Returns the storage's location, and that of its reports."""
@@ -134,6 +143,12 @@ class LakeConfig(OnPage):
         """Returns the lake's policy as rows of `policy_table`, without the run's columns. Ages
         count back from `as_of`.
         """
+
+    def with_retention(self, keep: str) -> Self:
+        """Returns the same lake with another cut-off where no rule names a ref. Raises `UsageError`
+        where its kind cannot keep by such a cut-off.
+        """
+        raise UsageError(f"lake {self.name} is of kind {self.kind}, which has no cut-off that {keep} could replace")
 
     def policy(self) -> dict[str, Any]:
         """Returns what enters the policy's digest, as JSON: everything but secrets and who asks."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -111,6 +111,10 @@ class RefRetention(DanglingRetention):
             if re.fullmatch(rule.match, ref_name):
                 return rule.as_cutoff(), f"retention.refs[{index}]"
         return self.default.as_cutoff(), "retention.default"
+
+    def with_default(self, keep: str) -> Self:
+        """Returns the same rules with another default."""
+        return self.model_copy(update={"default": DefaultRule(keep=keep)})
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         """Returns the rules as rows of `policy_table`, the default first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import Any, Final
@@ -37,6 +37,12 @@ class Amount(_Model):
 
     files: int = 0
     bytes: int = 0
+
+    @classmethod
+    def total(cls, amounts: Iterable[Amount]) -> Amount:
+        """Returns the sum of amounts."""
+        listed = list(amounts)
+        return cls(files=sum(amount.files for amount in listed), bytes=sum(amount.bytes for amount in listed))
 
 
 @dataclass(frozen=True, slots=True)

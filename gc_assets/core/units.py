@@ -73,6 +73,11 @@ def format_bytes(count: int) -> str:
     return f"{value:.3g} PB" if abs(value) < 999.5 else f"{value:,.0f} PB"
 
 
+def format_usd(amount: float) -> str:
+    """Returns an amount of money with cents, or that it is less than one."""
+    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else "under $0.01"
+
+
 @dataclass(frozen=True, slots=True)
 class Cutoff:
     """A retention cut-off: for ever, the newest N commits, a duration back from `as_of`, or a

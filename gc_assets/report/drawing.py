@@ -14,6 +14,9 @@ from xml.sax.saxutils import escape
 # A longer history shows its newest commits; a drawing beyond this helps nobody.
 MAX_COMMITS: Final = 60
 STEP, LANE, MARGIN, RADIUS, LABEL = 38, 40, 22, 7, 190
+# A wider drawing than its frame shrinks to this share of its size, and scrolls inside the frame
+# beyond that: smaller text is not read.
+SHRINKS_TO: Final = 0.6
 CHARACTER: Final = 6.2  # width of one in the labels' font, about
 # The colours of these classes outside the page: mid-tones that read on light and dark ground.
 ALONE: Final = (
@@ -68,7 +71,8 @@ def history_svg(history: Drawing, *, after: bool) -> str:
     at = {node.commit_id: (MARGIN + STEP * column[node.commit_id], MARGIN + LANE * lanes[node.commit_id]) for node in nodes}
     said = f"{history.name}: {len(nodes)} commits " + ("after expiry" if after else "now")
     parts = [
-        f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"><title>{escape(said)}</title>'
+        f'<svg class="history" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'style="min-width:{width * SHRINKS_TO:.0f}px" role="img"><title>{escape(said)}</title>'
     ]
     for node in nodes:
         parent = parents[node.commit_id]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
-from gc_assets.report.night_report import Holder, LakePage
+from gc_assets.report.night_report import Expiring, Holder, LakePage
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches
 from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
@@ -25,6 +26,8 @@ from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_F
 
 HOLDERS: Final = 12
 HISTORIES: Final = 12
+EXPIRING: Final = 30
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PRESENT_STATE: Final = "present state (metadata, refs, configuration)"
 
 
@@ -48,7 +51,30 @@ def lake_page(night: Night, lake: str, kind: str) -> LakePage:
         holders=tuple(_holders(night, lake, reachable)),
         histories=tuple(shown),
         histories_left_out=len(found) - len(shown),
+        edits_history=night.kind(lake).edits_history,
+        expiring=tuple(_expiring(night, lake, reachable)),
+        expiring_left_out=max(0, facts.expired + facts.dangling - EXPIRING),
     )
+
+
+def _expiring(night: Night, lake: str, reachable: Published) -> Iterator[Expiring]:
+    """Yields the newest commits that the policy no longer keeps."""
+    files = night.state.files
+    said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"])
+    said = said.filter(pc.field("state") != RETAINED)
+    if not said.num_rows:
+        return
+    graph = night.table(COMMIT_GRAPH, lake)
+    commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "committed_at", "message"])
+    by = ["table_uuid", "commit_id"]
+    commits = commits.filter(pc.is_in(commits.column("commit_id"), said.column("commit_id").combine_chunks()))
+    known = {tuple(row[name] for name in by): row for row in commits.to_pylist()}
+    found = [
+        Expiring(row["table_name"], row["commit_id"], commit["committed_at"], commit["message"], row["reason"])
+        for row in said.to_pylist()
+        for commit in [known[tuple(row[name] for name in by)]]
+    ]
+    yield from sorted(found, key=lambda item: (-(item.committed_at or _LONG_AGO).timestamp(), item.table or "", item.commit_id))[:EXPIRING]
 
 
 def _holders(night: Night, lake: str, reachable: Published) -> Iterator[Holder]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -15,20 +16,28 @@ import pyarrow.compute as pc
 
 from gc_assets import __version__
 from gc_assets.config.models import StorageConfig
+from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
+from gc_assets.core.plan import Amount
 from gc_assets.report.lakes import lake_page
-from gc_assets.report.night_report import Asked, Change, NightReport, PlannedFile, PlannedUpload, Quarantined, StoragePage
+from gc_assets.report.night_report import Asked, Change, NightReport, PastPlan, PlannedFile, PlannedUpload, Quarantined, StoragePage, Stored
 from gc_assets.report.shares import steps_of
+from gc_assets.report.trend import Point
 from gc_assets.stages.books.ledger import quarantined
-from gc_assets.stages.books.plans import StoredPlan, load
+from gc_assets.stages.books.plans import StoredPlan, load, plans
+from gc_assets.stages.delete.plan import WAITING_SIDE
 from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches
-from gc_assets.stages.read.undoing import apply_command, undoing
-from gc_assets.state.facts import OrphanFilesFacts, StorageInventoryFacts, sent_for
+from gc_assets.stages.read.holdings import by_table
+from gc_assets.stages.read.undoing import apply_command, in_one_sentence, undoing
+from gc_assets.state.facts import OrphanFilesFacts, StorageInventoryFacts, Sweep, sent_for
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
 
 LARGEST_FILES: Final = 20
+TABLES: Final = 20
+NIGHTS: Final = 30
+PLANS: Final = 10
 
 
 def load_report(night: Night, storages: Iterable[str] = (), lakes: Iterable[str] = ()) -> NightReport:
@@ -67,15 +76,26 @@ def _warnings(night: Night, pages: list[StoragePage]) -> Iterator[str]:
 
 
 def _storage(night: Night, storage: StorageConfig) -> StoragePage:
-    state, day = night.state, night.run_date
     orphans = night.table(ORPHAN_FILES, storage.name)
     plan = night.find(DELETION_PLAN, storage.name)
     stored = load(night.config, plan) if plan is not None else None
-    before = state.latest(storage.name, ORPHAN_FILES.name, before=day)
+    facts = orphans.facts(OrphanFilesFacts)
+    nights = [] if facts.historical else _nights(night, storage.name)
+    before = nights[-2] if len(nights) > 1 else None
+    steps = steps_of(facts)
+    shares = [share for share in by_table(night, [storage.name]) if share.garbage]
+    live = next(step for step in steps if step.label == "live")
     return StoragePage(
         name=storage.name,
         location=storage.location,
-        steps=tuple(steps_of(orphans.facts(OrphanFilesFacts))),
+        steps=tuple(steps),
+        headline=_headline(night, stored),
+        stored=tuple(_stored(night, steps[0].size_bytes, stored)),
+        tables=tuple(shares[:TABLES]),
+        tables_left_out=len(shares[TABLES:]),
+        trend=tuple(_point(table) for table in nights) if len(nights) > 1 else (),
+        plans=tuple(past_plans(night, storage.name)),
+        live_named=facts.live_keys if facts.live_keys != live.files else None,
         header=stored.header if stored is not None else None,
         status=stored.status_at(night.clock.now()) if stored is not None else None,
         words=tuple(map(str, stored.verdict.words)) if stored is not None else (),
@@ -86,12 +106,70 @@ def _storage(night: Night, storage: StorageConfig) -> StoragePage:
         quarantined=tuple(_quarantined(night, storage)),
         before=before.receipt.run_date if before is not None else None,
         changes=tuple(_changes(before, orphans)) if before is not None else (),
-        problems=dict(orphans.facts(OrphanFilesFacts).problems),
-        notes=orphans.facts(OrphanFilesFacts).notes,
+        problems=dict(facts.problems),
+        notes=facts.notes,
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
         unfinished=_unfinished(night, storage.name),
         uploads=tuple(_uploads(night, plan)) if plan is not None else (),
     )
+
+
+def _headline(night: Night, plan: StoredPlan | None) -> str:
+    if plan is None:
+        return "This night has no plan yet, so nothing becomes free."
+    if not plan.header.has_work:
+        return "There is nothing to do: nothing becomes free, nothing is final, and there is nothing to undo."
+    sentence = in_one_sentence(plan.header, night.config, restored=plan.restored_at is not None)
+    return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(night.clock.now())}: {sentence}."
+
+
+def _stored(night: Night, listed_bytes: int, plan: StoredPlan | None) -> Iterator[Stored]:
+    """Yields what the storage holds in the night, and after the plan. What quarantine moved aside is
+    in no listing, but it is stored all the same.
+    """
+    if plan is None or not plan.header.has_work:
+        return
+    purged, restored, quarantined = (plan.header.totals.get(action, Amount()).bytes for action in (PURGE, RESTORE, QUARANTINE))
+    aside = 0 if plan.header.quarantine == "deferred" else purged + restored + _waiting_bytes(night, plan.published)
+    yield Stored("that night", listed_bytes + aside)
+    yield Stored("once this plan is applied", listed_bytes + aside - purged)
+    yield Stored("once what it quarantines is purged", listed_bytes + aside - purged - quarantined)
+
+
+def _waiting_bytes(night: Night, plan: Published) -> int:
+    sizes = batches(night.state, DELETION_PLAN.schema, plan.paths(WAITING_SIDE), ["size_bytes"])
+    return sum(pc.sum(batch.column("size_bytes")).as_py() or 0 for batch in sizes)
+
+
+def _nights(night: Night, storage_name: str) -> list[Published]:
+    """Returns the last nights up to this one, oldest first. Analyses of past dates are none."""
+    runs = {
+        run.run_date: run
+        for run in night.state.history(storage_name, ORPHAN_FILES.name)
+        if run.run_date <= night.run_date and not run.headline(Sweep).historical
+    }
+    return [night.state.open(run) for _, run in sorted(runs.items())[-NIGHTS:]]
+
+
+def _point(table: Published) -> Point:
+    by = {step.label: step.size_bytes for step in steps_of(table.facts(OrphanFilesFacts))}
+    held, garbage = by["expired history"], by["garbage"]
+    return Point(table.receipt.run_date, by["stored"] - held - garbage, held, garbage)
+
+
+def past_plans(night: Night, storage_name: str) -> Iterator[PastPlan]:
+    """Yields the last plans of this night and those before it, newest first. Analyses are none."""
+    known = (item for item in plans(night.config, storage_name) if item.header.run_date <= night.run_date and not item.header.historical)
+    for plan in islice(known, PLANS):
+        header = plan.header
+        yield PastPlan(
+            header.plan_id,
+            header.run_date,
+            plan.status_at(night.clock.now()) + (", a rehearsal's" if header.rehearsal else ""),
+            dict(header.totals),
+            sum(header.expiry_actions.values()),
+            tuple(map(str, plan.verdict.words)),
+        )
 
 
 def _undoing(night: Night, plan: StoredPlan) -> tuple[str, ...]:

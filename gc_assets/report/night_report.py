@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Final
 
-from gc_assets.core.plan import PlanHeader
+from gc_assets.config.models import Money
+from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.report.drawing import Drawing
+from gc_assets.report.trend import Point
 from gc_assets.report.waterfall import Step
-
-BYTES_PER_GB: Final = 10**9
+from gc_assets.stages.read.holdings import Share
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The bytes that one group of files holds.
-
-    `refs` reach the witness commit of each file. A file counts once, at its witness.
+    """The bytes that one group of files holds. A file counts once, at one commit that needs it,
+    which `refs` reach.
     """
 
     table: str
@@ -29,8 +28,22 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Expiring:
+    """A commit that the policy no longer keeps. `table` is null where the lake is one repository."""
+
+    table: str | None
+    commit_id: str
+    committed_at: datetime | None
+    message: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LakePage:
-    """A lake on the page: its commits by state, who holds its bytes, its histories."""
+    """A lake on the page: its commits by state, who holds its bytes, its histories. `expiring` are the
+    newest commits that the policy no longer keeps; `edits_history` says whether a plan removes them,
+    or frees their files only.
+    """
 
     name: str
     kind: str
@@ -41,6 +54,9 @@ class LakePage:
     holders: tuple[Holder, ...]
     histories: tuple[Drawing, ...]
     histories_left_out: int
+    edits_history: bool = False
+    expiring: tuple[Expiring, ...] = ()
+    expiring_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +103,36 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """What a storage holds, quarantine included, at one moment of its plan's life."""
+
+    when: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastPlan:
+    """A plan of the storage, and what people said of it. `amounts` are its files by action."""
+
+    plan_id: str
+    run_date: date
+    status: str
+    amounts: dict[str, Amount]
+    edits: int
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StoragePage:
-    """A storage on the page. `header` and `status` are null where the date has no plan yet.
-    `words` are what people said of the plan. `unfinished` tells of uploads in parts that nobody
-    finished, null where there are none. `uploads` are the oldest of those that the plan aborts.
+    """A storage on the page. `headline` says in one sentence what its plan means, and `stored` how
+    much it holds now and afterwards. `tables` are those with the most garbage, and `tables_left_out`
+    counts the rest. `trend` are the last nights, and `plans` the last plans, newest first.
+    `live_named` is how many live files the lakes' own metadata names here, where that is not the
+    number of live objects that were listed.
+
+    `header` and `status` are null where the date has no plan yet. `words` are what people said of
+    the plan. `unfinished` tells of uploads in parts that nobody finished, null where there are none.
+    `uploads` are the oldest of those that the plan aborts.
     """
 
     name: str
@@ -108,6 +150,13 @@ class StoragePage:
     changes: tuple[Change, ...]
     problems: dict[str, int]
     usd_per_gb_month: float | None
+    headline: str = ""
+    stored: tuple[Stored, ...] = ()
+    tables: tuple[Share, ...] = ()
+    tables_left_out: int = 0
+    trend: tuple[Point, ...] = ()
+    plans: tuple[PastPlan, ...] = ()
+    live_named: int | None = None
     unfinished: str | None = None
     uploads: tuple[PlannedUpload, ...] = ()
     notes: tuple[str, ...] = ()
@@ -116,7 +165,12 @@ class StoragePage:
         """Returns the price of storing so many bytes for a month, or null where the configuration
         names no price.
         """
-        return None if self.usd_per_gb_month is None else size_bytes / BYTES_PER_GB * self.usd_per_gb_month
+        return None if self.usd_per_gb_month is None else Money(usd_per_gb_month=self.usd_per_gb_month).usd_per_month(size_bytes)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Returns the reasons for which any of its tables has garbage."""
+        return sorted({reason for share in self.tables for reason in share.garbage})
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,19 @@ is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from gc_assets.core.units import format_bytes
+from gc_assets.core.units import format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
 from gc_assets.report.night_report import Change, NightReport
-from gc_assets.report.waterfall import Step, waterfall_svg
+from gc_assets.report.trend import Point, trend_svg
+from gc_assets.report.waterfall import bars_of
 
 
 def render(report: NightReport) -> str:
@@ -29,13 +31,14 @@ def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("gc_assets.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    filters: dict[str, Callable[..., str]] = {
+    filters: dict[str, Callable[..., Any]] = {
         "count": lambda number: f"{number:,}",
         "size": format_bytes,
         "when": _when,
-        "usd": _usd,
+        "usd": format_usd,
         "delta": _delta,
-        "waterfall": _waterfall,
+        "bars": bars_of,
+        "trend": _trend,
         "history": _history,
     }
     environment.filters.update(filters)
@@ -44,10 +47,6 @@ def _template() -> Template:
 
 def _when(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _usd(amount: float) -> str:
-    return f"${amount:,.2f}" if amount >= 0.01 or amount == 0 else "under $0.01"
 
 
 def _delta(change: Change) -> str:
@@ -59,8 +58,8 @@ def _delta(change: Change) -> str:
 
 
 # Both drawings escape their own texts (`xml.sax.saxutils.escape`) and put no text into attributes.
-def _waterfall(steps: tuple[Step, ...]) -> Markup:
-    return Markup(waterfall_svg(steps, ink="currentColor"))  # noqa: S704
+def _trend(points: Sequence[Point]) -> Markup:
+    return Markup(trend_svg(points))  # noqa: S704
 
 
 def _history(history: Drawing, after: bool) -> Markup:

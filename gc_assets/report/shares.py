@@ -16,9 +16,9 @@ Amounts = Mapping[str, Amount]
 def steps_of(orphans: OrphanFilesFacts) -> list[Step]:
     """Returns the waterfall of a storage, from the facts of its `orphan_files`."""
     shares: Amounts = orphans.waterfall
-    held = _sum({name: amount for name, amount in orphans.by_reason.items() if name.startswith("expired/")})
-    garbage = _sum({name: amount for name, amount in orphans.by_reason.items() if not name.startswith("expired/")})
-    total, live, unowned, young = _sum(shares), *(shares.get(name, Amount()) for name in ("live", "unowned", "young"))
+    held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))
+    garbage = Amount.total(amount for name, amount in orphans.by_reason.items() if not name.startswith("expired/"))
+    total, live, unowned, young = Amount.total(shares.values()), *(shares.get(name, Amount()) for name in ("live", "unowned", "young"))
     return [
         Step("stored", total.bytes, total.files, "total"),
         Step("live", live.bytes, live.files, "kept"),
@@ -27,7 +27,3 @@ def steps_of(orphans: OrphanFilesFacts) -> list[Step]:
         Step("expired history", held.bytes, held.files, "held"),
         Step("garbage", garbage.bytes, garbage.files, "garbage"),
     ]
-
-
-def _sum(amounts: Amounts) -> Amount:
-    return Amount(files=sum(amount.files for amount in amounts.values()), bytes=sum(amount.bytes for amount in amounts.values()))

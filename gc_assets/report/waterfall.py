@@ -31,32 +31,48 @@ class Step:
     tone: Tone
 
 
-def waterfall_svg(steps: Sequence[Step], ink: str = INK) -> str:
-    """Returns an `<svg>` element, `WIDTH` wide. `ink` colours the text: `currentColor` where the
-    drawing stands inside a page.
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A step and where its bar lies, as shares of the width: 0 is the left end, 1 the right one."""
+
+    step: Step
+    left: float
+    length: float
+
+
+def bars_of(steps: Sequence[Step]) -> list[Bar]:
+    """Returns a bar for each step, to the scale of the first and laid end to end."""
+    scale, offset, found = max((step.size_bytes for step in steps), default=0) or 1, 0.0, list[Bar]()
+    for step in steps:
+        length = step.size_bytes / scale
+        found.append(Bar(step, 0.0 if step.tone == "total" else min(offset, 1.0), length))
+        offset += 0.0 if step.tone == "total" else length
+    return found
+
+
+def waterfall_svg(steps: Sequence[Step]) -> str:
+    """Returns an `<svg>` element, `WIDTH` wide.
 
     A share that is not empty is never drawn thinner than 2 pixels, so that a little garbage in a
     large lake is still seen.
     """
     height = ROW * len(steps) + 8
-    span, scale = WIDTH - LABEL - FIGURE, max((step.size_bytes for step in steps), default=0) or 1
+    span = WIDTH - LABEL - FIGURE
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="13"><title>{escape(_sentence(steps))}</title>'
     ]
-    offset = 0.0
-    for index, step in enumerate(steps):
-        top, length = ROW * index + 4, span * step.size_bytes / scale
-        left = LABEL + (0.0 if step.tone == "total" else min(offset, span - 2))
-        shown = max(length, 2.0) if step.files else 0.0
+    for index, bar in enumerate(bars_of(steps)):
+        step, top = bar.step, ROW * index + 4
+        left = LABEL + (0.0 if step.tone == "total" else min(span * bar.left, span - 2))
+        shown = max(span * bar.length, 2.0) if step.files else 0.0
         middle = top + ROW / 2
         parts.append(
-            f'<text x="{LABEL - 10}" y="{middle}" text-anchor="end" dominant-baseline="middle" fill="{ink}">{escape(step.label)}</text>'
+            f'<text x="{LABEL - 10}" y="{middle}" text-anchor="end" dominant-baseline="middle" fill="{INK}">{escape(step.label)}</text>'
             f'<rect x="{left:.1f}" y="{top + 4}" width="{shown:.1f}" height="{ROW - 10}" rx="2" fill="{COLOURS[step.tone]}"/>'
-            f'<text x="{WIDTH - FIGURE + 10}" y="{middle}" dominant-baseline="middle" fill="{ink}">'
+            f'<text x="{WIDTH - FIGURE + 10}" y="{middle}" dominant-baseline="middle" fill="{INK}">'
             f"{format_bytes(step.size_bytes)} · {step.files:,} file{'' if step.files == 1 else 's'}</text>"
         )
-        offset += 0.0 if step.tone == "total" else length
     return "".join([*parts, "</svg>"])
 
 

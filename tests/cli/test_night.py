@@ -217,6 +217,52 @@ def test_the_snapshots_of_one_table_are_shown_alone(night: tuple[Shell, Result])
     assert 0 < len(rows) < len(night[0].json("show", "snapshot_history"))
 
 
+def test_what_if_says_what_a_deleted_tag_would_free(night: tuple[Shell, Result]) -> None:
+    shell = night[0]
+    (audit,) = [row for row in shell.json("show", "lake_refs") if row["ref_name"] == "audit"]
+    alone = {row["key"]: row["size_bytes"] for row in shell.json("show", "live_files") if row["commit_id"] == audit["head_commit_id"]}
+    listed = {row["key"]: row["size_bytes"] for row in shell.json("show", "storage_inventory")}
+    result = shell("what-if", "--drop-ref", "audit", "--format", "json")
+    (freed,) = json.loads(result.stdout)
+    assert (freed["table"], freed["freed_files"]) == ("shop.visits", len(alone))
+    assert freed["freed_bytes"] == sum(listed[key] for key in alone)
+    assert (freed["kept_files"], freed["kept_bytes"]) == (0, 0)
+    (blamed,) = [row for row in shell.json("blame", "--by", "ref") if row["ref"] == "audit"]
+    assert blamed == {"ref": "audit", **freed}
+    assert f"without audit: {len(alone)} more files" in result.stderr
+    assert "1 commits fewer would be retained" in result.stderr
+
+
+def test_what_if_with_the_policy_of_the_night_changes_nothing(night: tuple[Shell, Result]) -> None:
+    result = night[0]("what-if", "--format", "json")
+    assert json.loads(result.stdout) == []
+    assert "the same commits would be retained" in result.stderr
+
+
+def test_what_if_names_the_ref_that_was_meant_and_an_impossible_cut_off(night: tuple[Shell, Result]) -> None:
+    wrong = night[0]("what-if", "--drop-ref", "audits")
+    assert (wrong.exit_code, "did you mean audit?" in wrong.stderr) == (2, True)
+    cutoff = night[0]("what-if", "--retention", "soon")
+    assert (cutoff.exit_code, "'soon' is not a cut-off" in cutoff.stderr) == (2, True)
+    assert night[0]("what-if", "--retention", "2026-01-01").exit_code == 2
+
+
+def test_blame_by_age_never_frees_less_for_a_shorter_retention(night: tuple[Shell, Result]) -> None:
+    rows = night[0].json("blame", "--by", "age")
+    freed = {row["age"]: row["freed_bytes"] for row in rows if row["table"] == "shop.orders"}
+    kept = {row["age"]: row["kept_bytes"] for row in rows if row["table"] == "shop.orders"}
+    assert kept["365d"] > 0 == freed.get("365d", 0)
+    assert kept.get("1d", 0) == 0
+
+
+def test_blame_by_table_adds_up_to_the_tables_of_the_night(night: tuple[Shell, Result]) -> None:
+    shell = night[0]
+    rows = shell.json("blame")
+    assert {row["table"] for row in rows} >= {"shop.orders", "shop.visits"}
+    assert sum(row["live_files"] for row in rows) == len(shell.json("show", "live_files"))
+    assert sum(row["garbage_bytes"] for row in rows) == sum(row["size_bytes"] for row in shell.json("show", "orphan_files"))
+
+
 def test_the_protocol_from_approval_to_undo(night: tuple[Shell, Result], lake: SmallLake, spark: SparkSession, tmp_path: Path) -> None:
     shell, plan_id = night[0], plan_of(night)["plan_id"]
     before, gone = lake.keys(), {row["key"] for row in shell.json("show", "deletion_plan")}

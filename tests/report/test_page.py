@@ -13,9 +13,23 @@ from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, sealed
 from gc_assets.core.requests import Requests
 from gc_assets.report.drawing import Drawing, Node
-from gc_assets.report.night_report import Asked, Change, Holder, LakePage, NightReport, PlannedFile, Quarantined, StoragePage
+from gc_assets.report.night_report import (
+    Asked,
+    Change,
+    Expiring,
+    Holder,
+    LakePage,
+    NightReport,
+    PastPlan,
+    PlannedFile,
+    Quarantined,
+    StoragePage,
+    Stored,
+)
 from gc_assets.report.page import render
+from gc_assets.report.trend import Point
 from gc_assets.report.waterfall import Step
+from gc_assets.stages.read.holdings import Share
 from gc_assets.state.facts import UnfinishedUploads
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
@@ -154,11 +168,71 @@ def test_no_name_of_other_people_becomes_markup() -> None:
         largest=(PlannedFile(HOSTILE, "quarantine", HOSTILE, 1),),
         steps=(Step(HOSTILE, 1, 1, "total"),),
         problems={HOSTILE: 1},
+        headline=HOSTILE,
+        stored=(Stored(HOSTILE, 1),),
+        tables=(Share(HOSTILE, HOSTILE, HOSTILE, Amount(), {HOSTILE: Amount(files=1, bytes=1)}),),
+        trend=(Point(NOW.date(), 1, 1, 1), Point(NOW.date(), 1, 1, 1)),
+        plans=(PastPlan(HOSTILE, NOW.date(), HOSTILE, {HOSTILE: Amount()}, 1, (HOSTILE,)),),
     )
-    text = page(hostile, lakes=(lake(name=HOSTILE, notes=(HOSTILE,), holders=(Holder(HOSTILE, HOSTILE, 1, 1),)),), warnings=(HOSTILE,))
+    expiring = (Expiring(HOSTILE, HOSTILE, None, HOSTILE, HOSTILE),)
+    text = page(
+        hostile,
+        lakes=(lake(name=HOSTILE, notes=(HOSTILE,), holders=(Holder(HOSTILE, HOSTILE, 1, 1),), expiring=expiring),),
+        warnings=(HOSTILE,),
+    )
     tags = parsed(text).tags
     assert "img" not in {tag for tag, _ in tags}
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+
+
+def test_one_sentence_stands_before_every_figure_of_a_storage() -> None:
+    text = page(storage(headline="Plan 0123 is ready: 2 GB becomes free."))
+    assert text.index("Storage warehouse. Plan 0123 is ready: 2 GB becomes free.") < text.index("<section") < text.index('class="figures"')
+
+
+def test_what_is_stored_before_and_after_has_its_price() -> None:
+    moments = (Stored("that night", 7_000_000_000), Stored("once this plan is applied", 5_000_000_000))
+    text = page(storage(stored=moments, usd_per_gb_month=1.0))
+    assert text.index("stored that night") < text.index("$7.00 a month") < text.index("stored once this plan is applied")
+    assert "$5.00 a month" in text
+
+
+def test_garbage_has_its_reasons_and_its_price_table_by_table() -> None:
+    garbage = {"expired": Amount(files=2, bytes=1_500_000_000), "unreferenced": Amount(files=1, bytes=500_000_000)}
+    share = Share("warehouse", "sales", "shop.orders", Amount(files=9, bytes=3_000_000_000), garbage)
+    row = page(storage(tables=(share,), tables_left_out=4, usd_per_gb_month=1.0)).split("Garbage by table")[1].split("<h3>")[0]
+    order = ["sales · shop.orders", "1.5 GB", "500 MB", "2 GB · 3 files", "$2.00", "3 GB", "4 more tables", "gc-assets blame"]
+    assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
+
+
+def test_the_last_plans_name_who_approved_them() -> None:
+    amounts = {"quarantine": Amount(files=3, bytes=2_000)}
+    past = (
+        PastPlan("ab" * 32, date(2026, 11, 20), "applied", amounts, 2, ("approved by ada at 2026-11-20 08:00:00Z",)),
+        PastPlan("cd" * 32, date(2026, 11, 19), "expired", {}, 1, ()),
+    )
+    row = page(storage(plans=past)).split("The last plans")[1].split("<h3>")[0]
+    order = ["abababababab", "applied", "quarantine 3 files (2 kB), 2 edits of history", "approved by ada", "cdcdcdcdcdcd", "nobody yet"]
+    assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
+
+
+def test_expiring_snapshots_are_a_list_with_the_rule_that_let_them_go() -> None:
+    going = (Expiring("shop.orders", "17", NOW, "append", "expired: older than 5d"),)
+    text = page(lakes=(lake(edits_history=True, expiring=going, expiring_left_out=3),))
+    assert "Snapshots that expire" in text
+    assert "expired: older than 5d" in text
+    assert "3 older ones" in text
+    assert "The commits themselves stay" in page(lakes=(lake(expiring=going),))
+
+
+def test_two_counts_of_live_files_are_explained_where_they_differ() -> None:
+    assert "114 live files are named" in page(storage(live_named=114))
+    assert "live files are named" not in page()
+
+
+def test_the_page_has_no_word_of_ours_that_it_does_not_explain() -> None:
+    text = page(storage(tables=(Share("warehouse", "sales", None, Amount(), {}),)), lakes=(lake(),))
+    assert [word for word in ("witness", "sweep", "false positive") if word in text] == []
 
 
 def test_the_page_runs_nothing_and_loads_nothing() -> None:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -23,11 +24,13 @@ from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.commit_graph import commit_rows, with_generations
+from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
-from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.iceberg.builder import LakeBuilder, clock_at
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import file_io
+from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, swept, under_policy, with_refs_of_now
 from tests.stages.lakehouse import Lakehouse
 from tests.stages.mirrored import MirrorBuilder, mirrored
 from tests.stages.oracles import FOLDERS, FOLDERS_OF, Verdict, iceberg_tables, iceberg_verdict, icechunk_verdict, local
@@ -39,6 +42,7 @@ TREES = {"disk": 200, "bucket": 50}
 PLACES = ("disk", "bucket")
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4
+WHAT_IF_TREES = 1
 
 
 @dataclass
@@ -106,6 +110,32 @@ def test_the_random_tables_meet_every_verdict(tables: Night) -> None:
     assert min(states["retained"], states["expired"], states["dangling"]) > many // 40, states
     assert min(reasons["expired"], reasons["unreferenced"]) > many // 10, reasons
     assert min(kinds[kind] for kind in ("data", "position_deletes", "statistics", "partition_statistics")) > many // 40, kinds
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("tables", ["disk"], indirect=True)
+def test_what_if_equals_a_real_night_under_that_policy_on_random_tables(tables: Night) -> None:
+    """Last of its fixture: refs are really dropped."""
+    house, (lake,) = tables.house, tables.house.lakes
+    asked = [Scenario("longer", (lake.name,), "14d"), Scenario("shorter, fewer refs", (lake.name,), "1d", frozenset({"dev", "v1"}))]
+    tonight, (longer, shorter) = sizes(house), foreseen(house, asked)
+    real = under_policy(house, [lake.with_retention("14d")])
+    assert longer == Foreseen(real, *difference(tonight, real))
+    drop_refs(house.root, {"dev", "v1"})
+    real = with_refs_of_now(house, [lake.with_retention("1d")])
+    assert shorter == Foreseen(real, *difference(tonight, real))
+    assert min(longer.kept.files, shorter.freed.files) > len(tables.verdicts) // 4
+
+
+def drop_refs(root: Path, names: set[str]) -> None:
+    """Deletes these branches and tags of all tables of the catalog."""
+    builder = LakeBuilder(root)
+    for name in iceberg_tables(root / "catalog.db"):
+        table = builder.catalog.load_table(name)
+        for ref in names & table.metadata.refs.keys():
+            manage = table.manage_snapshots()
+            with clock_at(NOW):
+                (manage.remove_branch(ref) if table.metadata.refs[ref].snapshot_ref_type == "branch" else manage.remove_tag(ref)).commit()
 
 
 @pytest.fixture(scope="module")
@@ -251,3 +281,32 @@ def test_live_files_of_a_night_over_random_repositories_are_those_of_brute_force
 @pytest.mark.spark
 def test_orphans_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: Night) -> None:
     assert repositories.house.orphans() == repositories.orphans_by_brute_force()
+
+
+@pytest.mark.spark
+def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
+    spark: SparkSession, trees: list[Tree], tmp_path: Path
+) -> None:
+    """Refs are really dropped, so the trees are copies. Beside every chunk lies a checksum file, which goes when the chunk goes."""
+    house = Lakehouse(spark, tmp_path, now=NOW)
+    several = sorted(trees, key=lambda tree: -len(list((tree.path / "refs").iterdir())))[:WHAT_IF_TREES]
+    copies = [Tree(Path(shutil.copytree(tree.path, house.warehouse / tree.path.name)), tree.max_age) for tree in several]
+    for chunk in [path for tree in copies for path in (tree.path / "chunks").iterdir()]:
+        side = chunk.with_name(f".{chunk.name}.crc")
+        side.write_bytes(b"crc")
+        shutil.copystat(chunk, side)
+    house.lakes = [tree.config() for tree in copies]
+    tonight = swept(house)
+    names = tuple(lake.name for lake in house.lakes)
+    refs = [row for name in names for row in house.rows("lake_refs", name) if row["ref_name"] != "main"]
+    dropped = frozenset(row["ref_name"] for row in refs)
+    (told,) = foreseen(house, [Scenario("shorter, fewer refs", names, "1d", dropped)])
+    for tree in copies:
+        repo = icechunk.Repository.open(icechunk.local_filesystem_storage(str(tree.path)))
+        for name in repo.list_branches() - {"main"}:
+            repo.delete_branch(name)
+        for name in repo.list_tags():
+            repo.delete_tag(name)
+    real = with_refs_of_now(house, [lake.with_retention("1d") for lake in house.lakes])
+    assert told == Foreseen(real, *difference(tonight, real))
+    assert {Path(key).suffix for key in told.orphans.keys() - tonight.keys()} == {"", ".crc"}

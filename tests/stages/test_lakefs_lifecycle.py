@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.errors import GateRefused
+from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.read.scenarios import Scenario
+from gc_assets.stages.read.what_if import what_if
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
@@ -238,6 +240,13 @@ def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_
     notes = at.house.facts("potential_commits", "ml")["notes"]
     assert notes == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
     assert at.house.plan().plan_id == released.header.plan_id  # planned again, it is the same plan
+
+
+def test_what_if_does_not_answer_for_a_repository_with_lifecycle_rules(released: Released) -> None:
+    house = released.at.house
+    (lake,) = house.lakes
+    with pytest.raises(UsageError, match=f"lake {lake.name}: its lifecycle rules release files"):
+        what_if(house.spark, house.tonight(), [Scenario("shorter", (lake.name,), retention="1d")])
 
 
 def test_the_whole_protocol_with_lifecycle_rules(released: Released) -> None:

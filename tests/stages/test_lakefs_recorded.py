@@ -16,6 +16,7 @@ from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.mark.lakefs.uncommitted_objects import uncommitted_objects
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import Night
+from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
@@ -23,6 +24,7 @@ from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
 from tests.lakes.lakefs.support import config_of, moment
+from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, under_policy
 from tests.stages.lakehouse import STORAGE, Lakehouse
 
 pytestmark = pytest.mark.spark
@@ -94,6 +96,15 @@ def test_exactly_the_dead_files_are_planned(basic: Recorded, name: str, tags: st
     committed = {item["key"] for item in basic.recording.expected["objects"] if item["in_commits"]}
     assert {key for key, reason in found.items() if reason == "expired"} == committed & found.keys()
     assert {reason for key, reason in found.items() if key not in committed} == {"uncommitted"}
+
+
+def test_what_if_equals_a_real_night_under_that_policy(basic: Recorded) -> None:
+    """Of the night before, like the next."""
+    house = basic.house
+    tonight, (told,) = sizes(house), foreseen(house, [Scenario("shorter", ("ml",), retention="1d")])
+    real = under_policy(house, [lake.with_retention("1d") for lake in house.lakes])
+    assert told == Foreseen(real, *difference(tonight, real))
+    assert told.freed.files > 0
 
 
 def test_a_stray_file_in_the_root_of_the_namespace_is_unowned(basic: Recorded) -> None:

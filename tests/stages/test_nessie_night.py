@@ -11,8 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.stages import engine
+from gc_assets.stages.read.scenarios import Scenario
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
+from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, under_policy
 from tests.stages.lakehouse import Lakehouse, Story, counts, outcomes
 
 pytestmark = pytest.mark.spark
@@ -60,6 +62,14 @@ def test_a_plan_holds_what_no_kept_commit_shows_and_the_files_of_dropped_tables(
 
 def test_every_file_is_live_or_planned(story: Story[NessieBuilder]) -> None:
     assert set(story.before) - story.house.live() == story.garbage
+
+
+def test_what_if_equals_a_real_night_under_that_policy(story: Story[NessieBuilder]) -> None:
+    house, everything = story.house, Scenario("everything", ("shop",), retention="forever")
+    (told,), tonight = foreseen(house, [everything]), sizes(house)
+    real = under_policy(house, [lake.with_retention("forever") for lake in house.lakes])
+    assert told == Foreseen(real, *difference(tonight, real))
+    assert told.kept.files > 0
 
 
 def test_the_second_mark_decodes_nothing(story: Story[NessieBuilder]) -> None:

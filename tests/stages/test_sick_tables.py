@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.errors import UsageError
 from gc_assets.core.notifications import LastNight, StorageFacts, notifications
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.delete.plan import planned_actions
+from gc_assets.stages.night import Night
+from gc_assets.stages.read.scenarios import Scenario
+from gc_assets.stages.read.what_if import what_if
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -145,6 +149,14 @@ def test_what_is_sick_for_two_nights_is_one_event_each(nights: Nights) -> None:
 def test_nothing_below_the_claims_of_what_is_sick_is_touched(nights: Nights) -> None:
     for planned in nights.planned[:2]:
         assert not [key for key in planned if key.startswith(("db/lost/", "db/torn/", "db/cut/", "weather/"))]
+
+
+def test_what_if_frees_nothing_that_is_sick_and_says_where_a_lake_was_not_read(nights: Nights) -> None:
+    night = Night.of(nights.house.config, nights.house.clock, nights.headers[0].run_date)
+    (effect,) = what_if(nights.house.spark, night, [Scenario("newest", ("sales",), retention="1", dropped=frozenset({"main"}))])
+    assert {item.table for item in effect.differences} <= {"db.well"}
+    with pytest.raises(UsageError, match="lake weather could not be read on"):
+        what_if(nights.house.spark, night, [Scenario("newest", ("sales", "weather"), retention="1")])
 
 
 def test_what_a_sick_table_took_up_from_another_one_stays_live(nights: Nights) -> None:

@@ -13,7 +13,8 @@ from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.rules import DanglingRetention, RefRule, policy_row, ref_rows
 from gc_assets.config.values import Age, Count, Duration, Model, above_zero
-from gc_assets.core.units import Cutoff
+from gc_assets.core.errors import UsageError
+from gc_assets.core.units import Cutoff, parse_cutoff
 
 # Properties of pyiceberg's that say who asks, and not which catalog.
 SECRET_KEY: Final = re.compile(r"secret|password|token|credential|key|auth", re.IGNORECASE)
@@ -136,6 +137,16 @@ class IcebergLakeConfig(LakeConfig):
 
     def policy(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"catalog"})
+
+    def with_retention(self, keep: str) -> IcebergLakeConfig:
+        """Returns the same lake with this age, or this number of snapshots, instead of the tables'
+        own. A ref's own settings still win.
+        """
+        cutoff = parse_cutoff(keep)
+        if not cutoff.max_age and cutoff.keep_last is None:
+            raise UsageError(f"lake {self.name}: Iceberg's tables keep by an age or a number of snapshots; write 14d or 5, not {keep}")
+        changed = {"max_snapshot_age": cutoff.max_age} if cutoff.max_age else {"min_snapshots_to_keep": cutoff.keep_last}
+        return self.model_copy(update={"retention": self.retention.model_copy(update=changed)})
 
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         table = Cutoff(max_age=self.retention.max_snapshot_age, keep_last=self.retention.min_snapshots_to_keep)

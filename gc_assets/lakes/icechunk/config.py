@@ -47,6 +47,9 @@ class IcechunkLakeConfig(LakeConfig):
     retention: IcechunkRetention = Field(default_factory=lambda: IcechunkRetention())
     expiry: IcechunkExpiry = Field(default_factory=lambda: IcechunkExpiry())
 
+    def with_retention(self, keep: str) -> IcechunkLakeConfig:
+        return self.model_copy(update={"retention": self.retention.with_default(keep)})
+
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)
 

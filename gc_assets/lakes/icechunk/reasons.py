@@ -41,7 +41,8 @@ class Reasons:
         if history.first[index] == index:
             return f"kept: first snapshot of the history of {walk.pointer.label}, which never expires"
         if self._semantics == "seed" and walk.head_expired:
-            return f"kept: the head of {walk.pointer.label} is {walk.pointer.rule.beyond}, and `seed` then leaves its history alone"
+            words = "and by `expiry.semantics: seed` a ref whose head is that old keeps its history"
+            return f"kept: the head of {walk.pointer.label} is {walk.pointer.rule.beyond}, {words}"
         return f"kept: the history of {walk.pointer.label} needs no edit by {walk.pointer.rule.path} ({walk.pointer.rule.cutoff})"
 
     def lost(self, index: int) -> str:

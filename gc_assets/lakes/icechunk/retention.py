@@ -204,7 +204,8 @@ def _notes(
     gone = {semantics: now.difference(expired.reached, protected) for semantics, expired in outcome.items()}
     if gone["seed"] != gone["icechunk-v1"]:
         counts = ", ".join(f"`{semantics}` {len(lost):,}" for semantics, lost in gone.items())
-        yield f"lake {lake}: the semantics differ in how many snapshots expire: {counts}; configured is `{config.expiry.semantics}`"
+        rules = "the two rules by which a history may expire (`expiry.semantics`)"
+        yield f"lake {lake}: {rules} differ in how many snapshots they let go: {counts}; configured is `{config.expiry.semantics}`"
     for index, parent in graph.missing_parent.items():
         if graph.reach[index].count:
             yield (

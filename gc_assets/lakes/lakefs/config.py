@@ -65,6 +65,11 @@ class LakeFsLakeConfig(LakeConfig):
     def policy(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"access_key_id", "secret_access_key"})
 
+    def with_retention(self, keep: str) -> LakeFsLakeConfig:
+        """Returns the same lake with this cut-off, also instead of the server's own rules."""
+        retention = self.retention.with_default(keep).model_copy(update={"source": "configured"})
+        return self.model_copy(update={"retention": retention})
+
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         """Returns the rules over history, and those over paths as their file says now. Raises
         `UsageError` naming that file.

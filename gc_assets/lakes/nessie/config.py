@@ -58,6 +58,9 @@ class NessieLakeConfig(LakeConfig):
     def policy(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"token"})
 
+    def with_retention(self, keep: str) -> NessieLakeConfig:
+        return self.model_copy(update={"retention": self.retention.with_default(keep)})
+
     def policy_rows(self, as_of: datetime) -> list[dict[str, Any]]:
         return self.retention.policy_rows(as_of)
 

@@ -107,11 +107,29 @@ def content_roots(tables: RootTables) -> pa.Table:
     Raises `StateError` for a commit of the graph without a known state. Without a rank its files
     would look dead.
     """
-    graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
-    reachable = read_parts(
-        tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]
+    judged = Judged(
+        read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]),
+        read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"]),
+        None if tables.contents is None else read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema),
     )
-    expiry = read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"])
+    return roots_under(tables, judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A policy's word on every commit of a graph: tables with columns of `reachable_snapshots`,
+    `expiry_plan` and `live_contents`. The last is null for lakes that have none.
+    """
+
+    reachable: pa.Table
+    expiry: pa.Table
+    contents: pa.Table | None
+
+
+def roots_under(tables: RootTables, judged: Judged) -> pa.Table:
+    """Returns `content_roots` as they are by any policy's word on the same graph."""
+    graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
+    reachable, expiry = judged.reachable, judged.expiry
     removed = expiry.filter(pc.equal(expiry.column("action"), "remove_snapshot"))
 
     ids = _identity(graph, "commit_id")
@@ -134,8 +152,8 @@ def content_roots(tables: RootTables) -> pa.Table:
             "parent": pa.nulls(len(roots), pa.string()),
         }
     )
-    if tables.contents is not None:
-        of_commits = _shown(of_commits, read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema), tolerant=tables.tolerant)
+    if judged.contents is not None:
+        of_commits = _shown(of_commits, judged.contents, tolerant=tables.tolerant)
     pinned = read_parts(tables.files, list(tables.pinned), PINNED)
     nobody = pa.nulls(pinned.num_rows, pa.string())
     of_now = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))

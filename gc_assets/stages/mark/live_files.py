@@ -166,11 +166,7 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
     direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
     routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
-    # The addresses of all entries are as much to read as all other columns together.
-    external = any(segment.headline(Segment).external for segment in cache)
-    columns = [name for name in MANIFEST_ENTRIES.schema.names if external or name != "address"]
-    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(cache), columns)
-    files = _files(rows, direct, witnesses, lake_name)
+    files = _files(entries_of(spark, night, lake_name), direct, witnesses, lake_name)
     lifecycle = released_by_lifecycle(night, lake_name)
     sick = _sick(night, lake_name, inputs[LAKE_REFS.name], memory, closed.facts["sick"])
     if lifecycle is not None and not sick:
@@ -274,16 +270,27 @@ def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, Amoun
     return {name: value.amount for name, value in sorted(grouped.items())}
 
 
+def entries_of(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
+    """Returns the files that decoded containers name (columns of `manifest_entries`), without those
+    that they say are deleted. `address` is left out where all of them lie in storages.
+    """
+    cache = segments(night, lake_name)
+    # The addresses of all entries are as much to read as all other columns together.
+    external = any(segment.headline(Segment).external for segment in cache)
+    columns = [name for name in MANIFEST_ENTRIES.schema.names if external or name != "address"]
+    rows = read_paths(spark, night.state.files, MANIFEST_ENTRIES.schema, night.state.paths(cache), columns)
+    return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
+
+
 def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
     """Returns all files once, columns of `live_files`, each with its strongest witness and its
     route.
 
-    `entries` may lack `address` where all of them lie in storages.
+    `entries` are those of `entries_of`.
     """
-    named = entries.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
     expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
     children = (
-        named.join(expanding, "container")
+        entries.join(expanding, "container")
         .withColumn("must_exist", F.col("must_exist") & F.col("container_must_exist"))
         .withColumn("container_size_bytes", F.lit(None).cast("long"))
     )

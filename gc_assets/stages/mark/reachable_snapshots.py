@@ -55,17 +55,17 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     expiry_run = begin(night, night.group(lake_name), EXPIRY_PLAN)
     has_contents = night.kind(lake_name).shows_contents
     contents_run = begin(night, night.group(lake_name), LIVE_CONTENTS) if has_contents else None
-    lake, frozen = night.lake(lake_name), frozen_refs(night, lake_name, refs)
     grace_cutoff = frozen_at - night.longest_grace()
-    former = former_refs(night, lake_name, freeze_of(frozen_at, frozen.refs), grace_cutoff) if watched(lake) is not None else ()
+    lake = night.lake(lake_name)
+    frozen = judged_refs(night, lake, refs)
     task = _Retain(
         lake,
-        replace(frozen, former=former),
+        frozen,
         graph.facts(CommitGraphFacts).unread or next((item.why for item in frozen.unread if item.table_name is None), None),
         night.kind(lake_name).is_one_table,
         state.files,
         tuple(graph.paths()),
-        _logs(night, lake_name),
+        expiry_logs(night, lake_name),
         as_of,
         grace_cutoff,
         reachable_run,
@@ -97,10 +97,22 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     return tuple(published)
 
 
-def _logs(night: Night, lake_name: str) -> tuple[str, ...]:
-    """Returns the parts of `expiry_log` of all executions, oldest first."""
-    logs = sorted(night.state.history(lake_name, EXPIRY_LOG.name), key=lambda log: log.run_id)
-    return tuple(night.state.paths(logs))
+def judged_refs(night: Night, lake: Lake, refs: Published) -> FrozenRefs:
+    """Returns the refs that a run froze as the policy is given them: with those that a night within
+    the grace period missed. `edits_in` adds the edits of history.
+    """
+    frozen, frozen_at = frozen_refs(night, lake.name, refs), refs.facts(LakeRefsFacts).frozen_at
+    if watched(lake) is None:
+        return frozen
+    return replace(frozen, former=former_refs(night, lake.name, freeze_of(frozen_at, frozen.refs), frozen_at - night.longest_grace()))
+
+
+def expiry_logs(night: Night, lake_name: str, until: str | None = None) -> tuple[str, ...]:
+    """Returns the parts of `expiry_log` of all executions, oldest first, or only of those that began
+    before the run `until`.
+    """
+    logs = [log for log in night.state.history(lake_name, EXPIRY_LOG.name) if until is None or log.run_id < until]
+    return tuple(night.state.paths(sorted(logs, key=lambda log: log.run_id)))
 
 
 def edits_in(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:

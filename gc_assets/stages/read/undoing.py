@@ -52,6 +52,26 @@ def undoing(header: PlanHeader, config: Config, *, restored: bool = False) -> Un
     )
 
 
+def in_one_sentence(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
+    """Returns what becomes free now and later, what is final, and what can be undone until when."""
+    aside = Amount() if restored else header.totals.get(QUARANTINE, Amount())
+    purged, back = header.totals.get(PURGE, Amount()), header.totals.get(RESTORE, Amount())
+    days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
+    wait = "when a later plan purges it" + (f", {days} days after this one is applied at the earliest" if days else "")
+    at_once, later = purged.bytes + header.uploads.bytes, aside.bytes
+    free = f"{format_bytes(at_once) if at_once else 'nothing'} becomes free at once"
+    free += f" and {format_bytes(later)} {wait}" if later else ""
+    kinds = {lake: _kind(config, lake) for lake in header.expiry_actions}
+    final = [f"the purge of {purged.files:,} files"] if purged.files else []
+    final += [f"the end of {header.uploads.count:,} unfinished uploads"] if header.uploads.count else []
+    lasting = [lake for lake, kind in kinds.items() if kind is None or not kind.undoes_edits]
+    final += [f"{header.expiry_actions[lake]:,} edits of the history of lake {lake}" for lake in lasting]
+    undone = [f"{aside.files:,} files, until that purge"] if aside.files else []
+    undone += [f"{header.expiry_actions[lake]:,} edits of the history of lake {lake}, until then" for lake in kinds if lake not in lasting]
+    undone += [f"{back.files:,} files that only come back"] if back.files else []
+    return f"{free}; final is {_joined_by_comma(final)}; can be undone: {_joined_by_comma(undone)}"
+
+
 def undoing_put_back(back: Amount) -> Undoing:
     """Returns the same about files that were put back by their names, whatever plans moved them."""
     return Undoing(
@@ -123,6 +143,10 @@ def _edits(lake: str, count: int, kind: LakeKind | None) -> str:
 
 def _amount(amount: Amount) -> str:
     return f"{amount.files:,} files ({format_bytes(amount.bytes)})"
+
+
+def _joined_by_comma(parts: Iterable[str]) -> str:
+    return ", ".join(parts) or _NOTHING
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -72,13 +72,12 @@ class Probe:
             hits = hits | beside
             count(LIVE, batch.filter(pa.array(hits)))
             rest = batch.filter(pa.array(np.logical_not(hits)))
-            lake, table_uuid = self.claims.resolve(rest.column("key"))
-            owned = rest.append_column("lake", lake).append_column("table_uuid", table_uuid)
-            unowned = owned.filter(pc.is_null(lake))
+            owned = with_owner(rest, self.claims)
+            unowned = owned.filter(pc.is_null(owned.column("lake")))
             count(UNOWNED, unowned)
             metadata = unowned.filter(pc.match_substring_regex(unowned.column("key"), self.uncollected))
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
-            owned = owned.filter(pc.is_valid(lake))
+            owned = owned.filter(pc.is_valid(owned.column("lake")))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), self.suspect)).select(CANDIDATES.names))
             old = self.ages.old(owned)
             count(YOUNG, owned.filter(pc.invert(old)))
@@ -104,6 +103,12 @@ class Probe:
         if len(at):
             found[at] = self.live.contains(xxhash64(main_files(batch.column("key").take(pa.array(at)))))
         return found
+
+
+def with_owner(objects: pa.RecordBatch, claims: Claims) -> pa.RecordBatch:
+    """Returns objects with the lake and the table that claim them, null where nobody does."""
+    lake, table_uuid = claims.resolve(objects.column("key"))
+    return objects.append_column("lake", lake).append_column("table_uuid", table_uuid)
 
 
 def main_files(keys: pa.Array) -> pa.Array:

@@ -32,7 +32,7 @@ from gc_assets.stages.books.ledger import (
 )
 from gc_assets.stages.night import Night
 from gc_assets.state.schemas import ORPHAN_FILES
-from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, word
+from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, put_marked, word
 
 
 @pytest.fixture
@@ -42,6 +42,7 @@ def night(tmp_path: Path) -> Night:
 
 def reported(night: Night) -> list[tuple[str, int, int]]:
     """Plan, files and bytes of each row of the report's quarantine."""
+    put_marked(night)
     put(night, STORAGE, ORPHAN_FILES, **NOTHING_SWEPT)
     (page,) = load_report(night, lakes=["none"]).storages
     return [(row.plan_id, row.files, row.size_bytes) for row in page.quarantined]

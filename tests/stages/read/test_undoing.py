@@ -12,7 +12,7 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.read.undoing import apply_command, undoing
+from gc_assets.stages.read.undoing import apply_command, in_one_sentence, undoing
 from tests.assets.platforms import platform, stored_plan
 
 
@@ -38,6 +38,20 @@ def test_quarantined_files_come_back_until_a_purge_and_free_nothing_before(at: P
     assert "until a later plan, approved by itself, purges them, 7 days after quarantine at the earliest" in can
     assert cannot == "Cannot be undone: nothing."
     assert free == "Becomes free: 2 MB by a later plan's purge, 7 days after this one is applied at the earliest, and none of it before."
+
+
+def test_one_sentence_says_what_is_free_now_and_later_what_is_final_and_what_can_be_undone(at: Platform) -> None:
+    totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7)}
+    said = in_one_sentence(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
+    free, final, undone = said.split("; ")
+    assert free == "7 B becomes free at once and 2 MB when a later plan purges it, 7 days after this one is applied at the earliest"
+    assert final == "final is the purge of 1 files, 9 edits of the history of lake sales"
+    assert undone == "can be undone: 3 files, until that purge, 2 edits of the history of lake weather, until then"
+
+
+def test_one_sentence_of_a_plan_that_was_put_back_promises_nothing(at: Platform) -> None:
+    said = in_one_sentence(plan(at, totals={QUARANTINE: AMOUNT}), at.config, restored=True)
+    assert said == "nothing becomes free at once; final is nothing; can be undone: nothing"
 
 
 def test_a_purge_is_final_and_frees_at_once(at: Platform) -> None:

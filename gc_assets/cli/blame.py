@@ -1,0 +1,57 @@
+"""`gc-assets blame`: who holds the bytes of a night."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, format_option, run_date_option, spark_of
+from gc_assets.cli.output import say
+from gc_assets.cli.what_if import amount_columns, effect_rows, write
+
+
+@click.command("blame", short_help="Say what each ref, table or age holds.")
+@click.option("--by", type=click.Choice(["ref", "table", "age"]), default="table", show_default=True)
+@run_date_option
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
+@format_option()
+@common_options
+def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tuple[str, ...], format_: str) -> None:
+    """Says who holds the bytes of a run date that was swept: what each table needs and what of it is
+    garbage (table), what each branch or tag holds alone, so that its deletion would free it (ref),
+    or what a shorter or longer default retention would change (age). Changes nothing.
+
+    \b
+    Examples:
+      gc-assets blame
+      gc-assets blame --by ref --lake sales
+      gc-assets blame --by age --run-date 2026-11-21 --format json
+    """
+    from gc_assets.stages.read.blame import by_age, by_ref
+    from gc_assets.stages.read.holdings import by_table
+
+    platform = settings.platform()
+    config = platform.config
+    night = platform.night(run_date or platform.clock.today())
+    names = [config.lake(name).name for name in lakes] or [lake.name for lake in config.lakes]
+    rows: list[dict[str, Any]] = []
+    if by == "table":
+        for share in by_table(night, [storage.name for storage in config.storages]):
+            if share.lake in names:
+                live = amount_columns(config, share.storage, "live", share.live)
+                garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
+                rows.append({"storage": share.storage, "lake": share.lake, "table": share.table, **live, **garbage})
+        write(rows, format_)
+        say("A live file counts once, at one commit that needs it.")
+        return
+    spark = spark_of(platform, verbose=settings.verbose)
+    effects = by_ref(spark, night, names) if by == "ref" else by_age(spark, night, names)
+    rows = [{by: effect.scenario.label, **row} for effect in effects for row in effect_rows(config, effect)]
+    write(rows, format_)
+    for note in dict.fromkeys(note for effect in effects for note in effect.notes):
+        say(f"Note: {note}.")
+    without = [effect.scenario.label for effect in effects if not effect.differences]
+    if without:
+        say(f"No file hangs on {'any of these refs alone' if by == 'ref' else 'these ages'}: {', '.join(without)}.")

@@ -1,0 +1,117 @@
+"""`gc-assets what-if`: what another retention, or a deleted ref, would have made of a night."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gc_assets.cli.context import Settings, common_options, format_option, run_date_option, spark_of
+from gc_assets.cli.output import say, write_json, write_table
+
+if TYPE_CHECKING:
+    from gc_assets.config.models import Config
+    from gc_assets.core.plan import Amount
+    from gc_assets.stages.night import Night
+    from gc_assets.stages.read.what_if import Effect
+
+
+@click.command("what-if", short_help="Say what another retention, or a deleted ref, would free.")
+@run_date_option
+@click.option("--retention", metavar="T", help="Another default cut-off: 14d, a number of commits, a timestamp, or forever.")
+@click.option("--drop-ref", "dropped", multiple=True, metavar="R", help="A branch or tag, as if it were deleted; may be repeated.")
+@click.option("--lake", "lakes", multiple=True, metavar="N", help="Only this lake; may be repeated.")
+@format_option()
+@common_options
+def what_if_command(
+    settings: Settings, run_date: date | None, retention: str | None, dropped: tuple[str, ...], lakes: tuple[str, ...], format_: str
+) -> None:
+    """Says which files would be garbage that are none now, table by table, and which garbage would
+    be live. Reads the tables of a run date that was swept. No lake is read, and nothing is changed.
+
+    Without --retention and --drop-ref it tells what the configuration, as it stands now, would have
+    made of that night. A rule for refs by name, and a setting of a ref itself, still win over
+    --retention. A lake may keep for a while what a deleted ref kept; the answer is for the time after
+    that.
+
+    \b
+    Examples:
+      gc-assets what-if --retention 14d
+      gc-assets what-if --drop-ref audit --lake sales
+      gc-assets what-if --retention 7d --drop-ref audit --run-date 2026-11-21 --format json
+    """
+    from gc_assets.core.units import parse_cutoff
+    from gc_assets.stages.read.scenarios import Scenario, lakes_having
+    from gc_assets.stages.read.what_if import what_if
+
+    if retention is not None:
+        try:
+            parse_cutoff(retention)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--retention") from None
+    platform = settings.platform()
+    night = platform.night(run_date or platform.clock.today())
+    names = [platform.config.lake(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
+    asked = [f"retention {retention}"] if retention is not None else []
+    asked += [f"without {', '.join(dropped)}"] if dropped else []
+    concerned = names if retention is not None or not dropped else lakes_having(night, names, dropped)
+    scenario = Scenario(" and ".join(asked) or "the configuration as it stands", tuple(concerned), retention, frozenset(dropped))
+    (effect,) = what_if(spark_of(platform, verbose=settings.verbose), night, [scenario])
+    write(effect_rows(platform.config, effect), format_)
+    say(sentence(effect, night))
+    for note in effect.notes:
+        say(f"Note: {note}.")
+
+
+def effect_rows(config: Config, effect: Effect) -> list[dict[str, Any]]:
+    """Returns one row for each table that an effect concerns."""
+    return [
+        {
+            **{"storage": item.storage, "lake": item.lake, "table": item.table},
+            **amount_columns(config, item.storage, "freed", item.freed),
+            **amount_columns(config, item.storage, "kept", item.kept),
+        }
+        for item in effect.differences
+    ]
+
+
+def amount_columns(config: Config, storage: str, name: str, amount: Amount) -> dict[str, Any]:
+    """Returns the columns of an amount of files of a storage, with its price where one is named."""
+    usd = config.storage(storage).usd_per_month(amount.bytes)
+    columns: dict[str, Any] = {f"{name}_files": amount.files, f"{name}_bytes": amount.bytes}
+    return columns if usd is None else {**columns, f"{name}_usd_per_month": usd}
+
+
+def write(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
+    """Writes rows as JSON, or as a table with units and without columns that are empty."""
+    from gc_assets.core.units import format_bytes, format_usd
+
+    if format_ == "json":
+        write_json(rows)
+        return
+    if not rows:
+        return
+
+    def told(name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        return format_bytes(value) if name.endswith("_bytes") else format_usd(value) if name.endswith("_usd_per_month") else value
+
+    names = list(dict.fromkeys(name for row in rows for name in row if row[name] not in {None, 0}))
+    heads = {name: name.replace("_usd_per_month", " a month").replace("_", " ") for name in names}
+    write_table([{heads[name]: told(name, row.get(name)) for name in names} for row in rows], list(heads.values()))
+
+
+def sentence(effect: Effect, night: Night) -> str:
+    """Returns the effect as one sentence."""
+    from gc_assets.core.units import format_bytes
+
+    freed, kept, commits = effect.freed, effect.kept, effect.expired
+    more, again = f"{freed.files:,} more files ({format_bytes(freed.bytes)})", f"{kept.files:,} files ({format_bytes(kept.bytes)})"
+    retained = f"{abs(commits):,} commits {'fewer' if commits > 0 else 'more'}" if commits else "the same commits"
+    return (
+        f"{night.run_date}, {effect.scenario.label}: {more} would be garbage, {again} of its garbage would be live, "
+        f"{retained} would be retained. Nothing was changed."
+    )

@@ -1,0 +1,78 @@
+"""Says what each table holds in a storage: live files, and garbage by reason.
+
+Arrow only. Tables are read part by part, and memory holds no more than the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from gc_assets.core.plan import Amount
+from gc_assets.stages.night import Night
+from gc_assets.stages.read.browse import batches
+from gc_assets.stages.tables import read_rows
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one table (null: a lake that is one repository) holds in a storage: live files, each
+    counted once among all tables, and garbage by reason.
+    """
+
+    storage: str
+    lake: str
+    table: str | None
+    live: Amount
+    garbage: Mapping[str, Amount]
+
+    @property
+    def all_garbage(self) -> Amount:
+        return Amount.total(self.garbage.values())
+
+
+def table_names(night: Night) -> dict[tuple[str, str | None], str]:
+    """Returns the names of all tables by their lake and uuid, as frozen."""
+    found: dict[tuple[str, str | None], str] = {}
+    for lake in night.config.lakes:
+        rows = read_rows(night.state, LAKE_REFS, night.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])
+        found |= {(lake.name, row["table_uuid"]): row["table_name"] for row in rows.to_pylist() if row["table_name"] is not None}
+    return found
+
+
+def by_table(night: Night, storages: Iterable[str]) -> list[Share]:
+    """Returns what each table holds in these storages: most garbage first, then most live bytes."""
+    names = table_names(night)
+    live: dict[tuple[str, str, str | None], Amount] = {}
+    for lake in night.config.lakes:
+        table = night.table(LIVE_FILES, lake.name)
+        for (storage, uuid), amount in _sums(night, LIVE_FILES, table, ["storage", "table_uuid"]):
+            live[str(storage), lake.name, uuid] = amount
+    garbage: dict[tuple[str, str, str | None], dict[str, Amount]] = {}
+    wanted = set(storages)
+    for storage in wanted:
+        orphans = night.table(ORPHAN_FILES, storage)
+        for (lake, uuid, reason), amount in _sums(night, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
+            garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
+    places = [place for place in live.keys() | garbage.keys() if place[0] in wanted]
+    shares = [
+        Share(place[0], place[1], names.get(place[1:], place[2]), live.get(place, Amount()), garbage.get(place, {})) for place in places
+    ]
+    return sorted(shares, key=lambda item: (-item.all_garbage.bytes, -item.live.bytes, item.storage, item.lake, item.table or ""))
+
+
+def _sums(night: Night, table: Table, published: Published, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
+    """Yields files and bytes of each group of a table's rows."""
+    parts = [
+        pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
+        for batch in batches(night.state, table.schema, published.paths(), [*by, "size_bytes"])
+    ]
+    if not parts:
+        return
+    summed = pa.concat_tables(parts).group_by(by).aggregate([("count_all", "sum"), ("size_bytes_sum", "sum")])
+    for row in summed.to_pylist():
+        yield tuple(row[name] for name in by), Amount(files=row["count_all_sum"], bytes=row["size_bytes_sum_sum"] or 0)

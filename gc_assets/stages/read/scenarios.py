@@ -1,0 +1,224 @@
+"""Says which files of a lake are live under other policies and refs than those of a night.
+
+The policy speaks anew, over the refs and the commit graph that the night froze. What its word needs
+is followed through the containers that were decoded by then. Nothing of the lake is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gc_assets.core.errors import StateError, UsageError
+from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Kind, Lake
+from gc_assets.stages.mark.content_roots import (
+    ROOTS,
+    SPARED,
+    Judged,
+    RootTables,
+    closure,
+    content_roots,
+    inputs_of,
+    root_tables,
+    roots_under,
+)
+from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE
+from gc_assets.stages.mark.manifest_entries import segment_rows, segments
+from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, kept
+from gc_assets.stages.mark.reachable_snapshots import edits_in, expiry_logs, judged_refs
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import put, read_rows, report_parts
+from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import COMMIT_GRAPH, CONTAINERS, EDGES, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+
+# A signed number of 64 bits says under which words a file is live: bit 0 stands for the night's own,
+# bit n for the n-th scenario.
+MAX_SCENARIOS: Final = 62
+SCRATCH: Final = "_what_if"
+BELOW_SIDE, NAMED_SIDE = "_below", "_named"
+# Containers whose entries are live, and files that commits and containers are or name themselves.
+BELOW: Final = pa.schema([("container", pa.string()), ("live", pa.int64())])
+NAMED: Final = pa.schema([("storage", pa.string()), ("key", pa.string()), ("live", pa.int64())])
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What might hold instead of a night's policy and refs.
+
+    `retention` replaces the default cut-off of the `lakes`; null leaves what the configuration says
+    now. `dropped` are names of refs that count as deleted, and whose deletion is so long ago that
+    the lake keeps nothing for its sake.
+    """
+
+    label: str
+    lakes: tuple[str, ...]
+    retention: str | None = None
+    dropped: frozenset[str] = frozenset()
+
+
+def ref_names(night: Night, lake_name: str) -> list[str]:
+    """Returns the names of the lake's refs as frozen, each once, by alphabet."""
+    names = read_rows(night.state, LAKE_REFS, night.table(LAKE_REFS, lake_name), columns=["ref_name"]).column("ref_name")
+    return sorted(names.unique().to_pylist())
+
+
+def lakes_having(night: Night, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
+    """Returns the lakes that have one of these refs, or all of them where none has."""
+    return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(night, lake))] or list(lakes)
+
+
+def require_refs(night: Night, scenario: Scenario) -> None:
+    """Raises `UsageError` for a dropped ref that none of the scenario's lakes has."""
+    if not scenario.dropped:
+        return
+    known = {name for lake in scenario.lakes for name in ref_names(night, lake)}
+    for name in sorted(scenario.dropped - known):
+        close = get_close_matches(name, known, n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else f"; there are {', '.join(sorted(known)[:20]) or 'none'}"
+        raise UsageError(f"no ref {name} was frozen on {night.run_date} in {', '.join(scenario.lakes)}{hint}")
+
+
+@dataclass(frozen=True)
+class Follow:
+    """Lets the policy speak once for each scenario, and writes which containers and files are live
+    by the night's word and by theirs.
+
+    `words` are the lake and its refs under each scenario, by the scenario's bit. Reports by bit how
+    many commits fewer than by the night's word are retained (`expired`), and how many metadata
+    objects that some scenario keeps again were never decoded (`unknown`). One task, here or in an
+    executor (`engine.once`).
+    """
+
+    words: Mapping[int, tuple[Lake, FrozenRefs]]
+    roots: RootTables
+    logs: tuple[str, ...]
+    edges: tuple[str, ...]
+    containers: tuple[str, ...]
+    sick: tuple[str, ...]
+    as_of: datetime
+    grace_cutoff: datetime
+    run: Run
+    rows: int
+
+    @classmethod
+    def of(cls, night: Night, lake_name: str, scenarios: Mapping[int, Scenario]) -> Follow:
+        """Returns the task for a lake and the scenarios about it, by their bits.
+
+        Raises `UsageError` where the night could not read the lake, and where rules over paths
+        release files of its commits: what these release under other refs is not known. Raises
+        `StateError` where the night was marked in part since its live set was published.
+        """
+        live, inputs = night.table(LIVE_FILES, lake_name), inputs_of(night, lake_name)
+        refuse_mixed(live, inputs.values())
+        refs, graph = inputs[LAKE_REFS.name], inputs[COMMIT_GRAPH.name]
+        if night.config.lake(lake_name).has_lifecycle:
+            raise UsageError(
+                f"lake {lake_name}: its lifecycle rules release files of commits that stay, and what they would release then is not known; "
+                "name the other lakes with --lake"
+            )
+        unread = [item.told for item in live.facts(LiveFilesFacts).sick if item.is_whole_lake]
+        if unread or inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts).unread is not None:
+            raise UsageError(f"lake {lake_name} could not be read on {night.run_date}; choose a --run-date before that")
+        facts = refs.facts(LakeRefsFacts)
+        cache = segments(night, lake_name)
+        return cls(
+            {bit: _word(night, lake_name, refs, scenario) for bit, scenario in scenarios.items()},
+            root_tables(night, lake_name, inputs),
+            expiry_logs(night, lake_name, until=inputs[REACHABLE_SNAPSHOTS.name].receipt.run_id),
+            tuple(night.state.paths(cache, EDGES_SIDE)),
+            tuple(night.state.paths(cache, CONTAINERS_SIDE)),
+            tuple(live.paths(SICK_SIDE)),
+            facts.as_of,
+            facts.frozen_at - night.longest_grace(),
+            night.state.start(SCRATCH, lake_name, night.run_date, night.clock),
+            graph.rows * (len(scenarios) + 1) + segment_rows(cache, EDGES_SIDE) + segment_rows(cache, CONTAINERS_SIDE),
+        )
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = self.roots.files
+        for _ in batches:
+            commits = read_parts(files, list(self.roots.graph), COMMIT_GRAPH.schema)
+            edges = read_parts(files, list(self.edges), EDGES)
+            decoded = read_parts(files, list(self.containers), CONTAINERS, ["container"]).column("container").combine_chunks()
+            sick = kept(read_parts(files, list(self.sick), SICK_ROOTS).select(ROOTS.names))
+            edits = edits_in(files, self.logs)
+            judged = read_parts(files, list(self.roots.reachable), REACHABLE_SNAPSHOTS.schema, ["state"])
+            below, named = _live(pa.concat_tables([content_roots(self.roots), sick]), edges, 0)
+            tonight, found, expired, unknown = below, [(below, named)], dict[str, int](), pa.array([], pa.string())
+            for bit, (lake, refs) in self.words.items():
+                retention = lake.retain(replace(refs, edits=edits), commits, self.as_of, self.grace_cutoff)
+                roots = roots_under(self.roots, Judged(retention.reachable, retention.expiry, retention.contents))
+                below, named = _live(pa.concat_tables([roots, sick]), edges, bit)
+                found.append((below, named))
+                expired[str(bit)] = _retained(judged) - _retained(retention.reachable)
+                again = below.filter(pc.invert(pc.is_in(below.column("container"), tonight.column("container").combine_chunks())))
+                undecoded = again.filter(pc.invert(pc.is_in(again.column("container"), decoded))).column("container")
+                unknown = pc.unique(pa.concat_arrays([unknown, undecoded.combine_chunks()]))
+            sides = {BELOW_SIDE: _together([one for one, _ in found], BELOW), NAMED_SIDE: _together([other for _, other in found], NAMED)}
+            parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
+            yield report_parts(parts, facts={"expired": expired, "unknown": len(unknown)})
+
+
+def _word(night: Night, lake_name: str, refs: Published, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
+    """Returns the lake as a scenario configures it, and the refs that are left there."""
+    own = night.config.lake(lake_name)
+    changed = own if scenario.retention is None else own.with_retention(scenario.retention)
+    lakes = tuple(changed if item.name == lake_name else item for item in night.config.lakes)
+    lake = replace(night, config=night.config.model_copy(update={"lakes": lakes})).lake(lake_name)
+    frozen = judged_refs(night, lake, refs)
+    left = tuple(ref for ref in frozen.refs if ref.ref_name not in scenario.dropped)
+    former = tuple(item for item in frozen.former if item.ref.ref_name not in scenario.dropped)
+    return lake, replace(frozen, refs=left, former=former)
+
+
+def _live(roots: pa.Table, edges: pa.Table, bit: int) -> tuple[pa.Table, pa.Table]:
+    """Returns the live containers below the roots (columns `BELOW`), and the live files that these
+    and the roots are (columns `NAMED`), each once.
+    """
+    files = pc.not_equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
+    live = roots.filter(pc.and_(files, pc.less_equal(roots.column("rank"), SPARED)))
+    found = closure(live, edges)
+    direct = pa.concat_tables([found, live.filter(pc.invert(live.column("is_container")))])
+    placed = direct.filter(pc.is_valid(direct.column("storage"))).group_by(["storage", "key"]).aggregate([])
+    mark = pa.scalar(1 << bit, pa.int64())
+    below = pa.table({"container": found.column("address"), "live": pa.repeat(mark, found.num_rows)}, BELOW)
+    return below, placed.append_column("live", pa.repeat(mark, placed.num_rows)).select(NAMED.names).cast(NAMED)
+
+
+def _together(words: list[pa.Table], schema: pa.Schema) -> pa.Table:
+    """Returns each container or file once, with the bits of all words under which it is live."""
+    by = [name for name in schema.names if name != "live"]
+    # A word names each row once, so the sum of its bits is their union.
+    summed = pa.concat_tables(words).group_by(by).aggregate([("live", "sum")])
+    return summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names]).select(schema.names).cast(schema)
+
+
+def _retained(reachable: pa.Table) -> int:
+    return pc.sum(pc.equal(reachable.column("state"), RETAINED)).as_py() or 0
+
+
+def forget(files: Files, run: Run) -> None:
+    """Removes what was written for a run that is not published. It may have been nothing."""
+    parent, _, name = run.path.rpartition("/")
+    if name in files.directories(parent):
+        files.delete_directory(run.path)
+
+
+def refuse_mixed(table: Published, inputs: Iterable[Published]) -> None:
+    """Raises `StateError` where one of these was published anew since the table was made of it."""
+    for item in inputs:
+        place = f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}"
+        if table.receipt.inputs.get(place, item.receipt.reference) != item.receipt.reference:
+            raise StateError(
+                f"{table.receipt.group}/{table.receipt.asset} of {table.receipt.run_date} was made of another run of "
+                f"{item.receipt.group}/{item.receipt.asset}; finish the night: `gc-assets run --run-date {table.receipt.run_date}`"
+            )

@@ -1,0 +1,76 @@
+"""What the report gathers from the record of earlier nights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+from gc_assets.core.clock import Clock
+from gc_assets.report.load import load_report, past_plans
+from gc_assets.report.night_report import StoragePage
+from gc_assets.stages.books.plans import approve
+from gc_assets.stages.night import Night
+from gc_assets.state.schemas import ORPHAN_FILES
+from tests.assets.platforms import TODAY, platform, stored_plan
+from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_marked
+
+NO_LAKE = ("-",)
+YESTERDAY = (date.fromisoformat(TODAY) - timedelta(days=1)).isoformat()
+
+
+def swept(root: Path, days_ago: int, live_bytes: int, **facts: Any) -> Night:
+    """A night so many days ago, of which `orphan_files` alone is on record."""
+    night = night_at(root)
+    night = replace(night, clock=Clock(NOW - timedelta(days=days_ago)), run_date=NOW.date() - timedelta(days=days_ago))
+    waterfall = {"live": {"files": 2, "bytes": live_bytes}}
+    told: dict[str, Any] = {**NOTHING_SWEPT, "waterfall": waterfall, "live_keys": 2, **facts}
+    put(night, STORAGE, ORPHAN_FILES, **told)
+    return night
+
+
+def page_of(night: Night) -> StoragePage:
+    put_marked(night)
+    (page,) = load_report(night, lakes=NO_LAKE).storages
+    return page
+
+
+def day(days_ago: int) -> date:
+    return NOW.date() - timedelta(days=days_ago)
+
+
+def test_a_since_never_compares_with_an_analysis(tmp_path: Path) -> None:
+    swept(tmp_path, 3, 1_000)
+    swept(tmp_path, 1, 9_000, historical=True)
+    page = page_of(swept(tmp_path, 0, 4_000))
+    assert page.before == day(3)
+    assert {change.label: (change.before, change.now) for change in page.changes}["live, bytes"] == (1_000, 4_000)
+
+
+def test_the_trend_has_every_night_up_to_this_one_and_no_analysis(tmp_path: Path) -> None:
+    nights = [swept(tmp_path, days_ago, size, historical=days_ago == 2) for days_ago, size in ((3, 10), (2, 20), (1, 30), (0, 40))]
+    assert [(point.run_date, point.stored) for point in page_of(nights[3]).trend] == [(day(3), 10), (day(1), 30), (day(0), 40)]
+    assert [point.run_date for point in page_of(nights[2]).trend] == [day(3), day(1)]
+
+
+def test_an_analysis_is_compared_with_nothing(tmp_path: Path) -> None:
+    swept(tmp_path, 1, 10)
+    page = page_of(swept(tmp_path, 0, 20, historical=True))
+    assert (page.before, page.changes, page.trend) == (None, (), ())
+
+
+def test_the_last_plans_are_those_up_to_the_night_with_what_was_said_of_them(tmp_path: Path) -> None:
+    at = platform(tmp_path)
+    ids = [str(stored_plan(at, files=files, run_date=day).receipt.facts["plan_id"]) for files, day in ((1, TODAY), (2, YESTERDAY))]
+    approve(at.config, at.clock, ids[1], "ada")
+    today, yesterday = (at.night(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
+    assert {plan.plan_id for plan in past_plans(today, STORAGE)} == set(ids)
+    (only,) = past_plans(yesterday, STORAGE)
+    assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "approved, a rehearsal's", 2)
+    assert "approved by ada" in only.words[0]
+
+
+def test_a_count_of_live_files_that_differs_from_the_listing_is_told(tmp_path: Path) -> None:
+    assert page_of(swept(tmp_path, 1, 10)).live_named is None
+    assert page_of(swept(tmp_path, 0, 10, live_keys=3)).live_named == 3
