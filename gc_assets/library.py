@@ -1,7 +1,8 @@
 """gc-assets as a library: what the nights found, as Arrow tables or Spark frames; the plans, what
 people said of them, and what is in quarantine; why a file is kept.
 
-Reads the state and changes nothing. It opens no lake and no storage, and starts no Spark.
+Reads the state, and changes nothing but the index of plans, which it rebuilds where that is lost.
+It opens no lake and no storage, and starts no Spark.
 """
 
 from __future__ import annotations

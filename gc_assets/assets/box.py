@@ -39,7 +39,7 @@ class Box:
     is made from that table of every lake. `beside` are tables of the other storages where links
     may lead into this one. `feeds` are tables of the common flow that are made from
     this box too, for a box that only some lakes have. With `reads_lake` it is made from the lake
-    itself. `freshness` says how old its tables may get before the page warns.
+    itself. `freshness` says how old its tables may get before the page warns, and fails.
     """
 
     shown: tuple[Shown, ...]

@@ -16,7 +16,7 @@ from gc_assets.assets.reported import Event, restore_events, undone_events, word
 from gc_assets.assets.step_log import lines_in
 from gc_assets.config.models import Config, PageJob
 from gc_assets.core.approvals import Word
-from gc_assets.core.errors import GcError
+from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.books.plans import StoredPlan, approve, find_plan, reject
 from gc_assets.stages.delete.put_back import PutBack, asked_for, put_back, with_history
@@ -26,6 +26,8 @@ APPROVE: Final = "Records your yes to exactly one plan, as `gc-assets approve` d
 REJECT: Final = "Records your no to a plan, as `gc-assets reject` does. Changes no lake."
 RESTORE: Final = "Puts quarantined files back, as `gc-assets restore` does. Needs no approval."
 
+# Dagster's daemon runs no such job again by itself.
+ONCE: Final = {"dagster/max_retries": "0"}
 _PLAN: Final = "The plan's id, or its first characters (8 at least)."
 _BY: Final = "Your name; it goes on record. It is a name and no login."
 _COMMENT: Final = "Why; it goes on record."
@@ -67,13 +69,14 @@ def _approve() -> dg.JobDefinition:
     @dg.op(description=APPROVE)
     def approve_plan(context: dg.OpExecutionContext, config: ApproveConfig, collector: dg.ResourceParam[Collector]) -> None:
         with plain_failures(retry_io=False):
+            _refuse_again(context.run)
             at = collector.platform
             word = approve(at.config, at.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(at.config, word.plan_id)
             context.log_event(word_told(plan, word.at))
             context.add_output_metadata({**_told(plan, word), **undoing_told(plan.header, at.config)})
 
-    @dg.job(name="approve", description=APPROVE)
+    @dg.job(name="approve", description=APPROVE, tags=ONCE)
     def job() -> None:
         approve_plan()
 
@@ -84,13 +87,14 @@ def _reject() -> dg.JobDefinition:
     @dg.op(description=REJECT)
     def reject_plan(context: dg.OpExecutionContext, config: RejectConfig, collector: dg.ResourceParam[Collector]) -> None:
         with plain_failures(retry_io=False):
+            _refuse_again(context.run)
             at = collector.platform
             word = reject(at.config, at.clock, config.plan_id, config.by, config.comment)
             plan = find_plan(at.config, word.plan_id)
             context.log_event(word_told(plan, word.at))
             context.add_output_metadata(_told(plan, word))
 
-    @dg.job(name="reject", description=REJECT)
+    @dg.job(name="reject", description=REJECT, tags=ONCE)
     def job() -> None:
         reject_plan()
 
@@ -107,12 +111,13 @@ def _restore() -> dg.JobDefinition:
             night = at.night(at.clock.today())
             asked = asked_for(night, **config.model_dump())
             back = put_back(collector.spark, night, asked)
+            undone = with_history(night, back)
             yield from restore_events(night, asked.storage, back.log)
-            if asked.plan is not None and (undone := with_history(night, back)) is not None:
+            if asked.plan is not None and undone is not None:
                 back = undone
                 yield from undone_events(night, asked.plan.header)
             if back.missing is not None:
-                raise GcError(back.missing)
+                raise GcError(f"{back.missing} Books: {_books(back)}")
             yield dg.Output(None, metadata=_books(back))
 
     @dg.job(name="restore", description=RESTORE)
@@ -120,6 +125,14 @@ def _restore() -> dg.JobDefinition:
         put_files_back()
 
     return job
+
+
+def _refuse_again(run: dg.DagsterRun) -> None:
+    """Raises `UsageError` for a run that repeats another one: the same name may have said something
+    else since, and its last word counts.
+    """
+    if run.parent_run_id is not None:
+        raise UsageError(f"this run repeats run {run.parent_run_id}, and nobody's word is said again by itself: launch the job anew")
 
 
 def _told(plan: StoredPlan, word: Word) -> dict[str, Any]:

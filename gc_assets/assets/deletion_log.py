@@ -93,7 +93,9 @@ def edits_told(night: Night, lakes: Iterable[str]) -> Iterator[dg.AssetMateriali
     step of its own makes it.
     """
     for lake in lakes:
-        published = night.table(EXPIRY_LOG, lake)
+        published = night.find(EXPIRY_LOG, lake)
+        if published is None:
+            continue  # the plan stopped before it came to this lake
         facts = published.facts(ExpiryLogFacts)
         figures = {f"{verdict}_edits": count for verdict, count in facts.books.items()}
         metadata = {"plan_id": facts.plan_id, "figures": figures_table(figures), **figures}

@@ -5,8 +5,9 @@ A URL or password may be a secret, so neither stands in an error, a log line or 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, cast
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
@@ -47,10 +48,20 @@ def _printable(value: SecretStr) -> SecretStr:
     return value
 
 
+def _headers(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise _refused("write a mapping of names and values, such as {Authorization: ${TOKEN}}")
+    names = [name for name in cast("Mapping[Any, Any]", value) if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name)]
+    if names:
+        raise _refused("the name of a header holds letters, digits and - only")
+    return cast("Mapping[str, Any]", value)
+
+
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9-]+")
 Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 Url = Annotated[Secret, AfterValidator(_address)]
-HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 Header = Annotated[Secret, AfterValidator(_printable)]
+Headers = Annotated[dict[str, Header], BeforeValidator(_headers)]
 Mailbox = Annotated[str, Field(pattern=r"^[^\s@<>,;:\"]+@[^\s@<>,;:\"]+$")]
 
 
@@ -66,7 +77,7 @@ class Webhook(_Target):
 
     kind: Literal["webhook"]
     url: Url
-    headers: dict[HeaderName, Header] = Field(default_factory=dict[str, SecretStr], description="Sent along, such as Authorization.")
+    headers: Headers = Field(default_factory=dict[str, SecretStr], description="Sent along, such as Authorization.")
 
 
 class Slack(_Target):

@@ -70,8 +70,8 @@ Pattern = Annotated[str, BeforeValidator(_pattern)]
 
 
 def _not_dagsters(value: str) -> str:
-    if value.startswith("dagster/"):
-        raise ValueError("names that begin with dagster/ are Dagster's own; choose another")
+    if value.startswith(("dagster/", "gc/")):
+        raise ValueError("names that begin with dagster/ or gc/ are Dagster's and gc-assets' own; choose another")
     return value
 
 

@@ -65,6 +65,13 @@ def begun(task: Task, pieces: int) -> list[pa.RecordBatch] | None:
     return found
 
 
+def read_here(task: Task, pieces: int) -> list[pa.RecordBatch]:
+    """Returns what a task yields for the numbers of so many pieces (column `id`): little, as
+    `is_little` says.
+    """
+    return list(task(iter([_numbers(pieces)])))
+
+
 def here(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Runs a task in this process and returns the rows that it yields."""
     return [row for batch in task(iter(batches)) for row in batch.to_pylist()]

@@ -1,8 +1,8 @@
 """Executes planned actions batch by batch: intent, action, outcome. Resumes after a crash, and
 closes the books.
 
-Decides nothing: the plan says which keys, and what to do with them. Runs in executors, on any cut
-of the plan's rows.
+Decides nothing: the plan says which keys, and what to do with them. Runs on any cut of the plan's
+rows, in executors or in the process that applies it.
 """
 
 from __future__ import annotations

@@ -72,6 +72,8 @@ class Played:
     commits: dict[str, Commit] = field(default_factory=dict[str, Commit])
     refs: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     plans: list[PlanHeader] = field(default_factory=list[PlanHeader])
+    # Plans whose restore died.
+    to_repeat: list[PlanHeader] = field(default_factory=list[PlanHeader])
     story: list[str] = field(default_factory=list[str])
 
     @property
@@ -150,6 +152,7 @@ class Played:
             self.house.restore(header.plan_id)
         except FAILURES as error:
             self.note(f"it ended: {_last_line(error)}", "restores that died")
+            self.to_repeat.append(header)
 
     def unfinished(self) -> list[PlanHeader]:
         """Plans that can still be applied, or that were begun and must be ended."""
@@ -186,8 +189,10 @@ class Played:
         self.promise("no file that a retained commit needs is purged", not lost, lost)
 
     def all_comes_back(self) -> None:
-        """Over a store that tells the truth, what was begun is ended and a night puts back all that is needed."""
+        """Over a store that tells the truth, what was begun is ended, restores too, and a night puts back all that is needed."""
         self.house.now += DAY
+        while self.to_repeat:
+            self.restore(self.to_repeat.pop(), frozenset())
         for header in self.unfinished():
             self.apply(header, frozenset())
         self.night(frozenset())

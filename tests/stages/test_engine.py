@@ -89,7 +89,7 @@ def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
 
     here = there_and_back(no_spark)
     house.now += timedelta(days=1)
-    monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
+    monkeypatch.setattr(engine, "HERE_ROWS", -1)
     monkeypatch.setattr(apply, "HERE_ACTS", -1)
     assert all(len(rows) > 2 for rows in here)
     assert there_and_back(lambda: spark) == here

@@ -223,11 +223,13 @@ class Reading:
 
     files: Files
     parts: tuple[Source, ...]
+    rows: int
     copies: Copies = ALL
 
     @classmethod
     def of(cls, state: State, storage_name: str, copies: Copies = ALL) -> Reading:
-        return cls(state.files, tuple(state.sources(state.history(storage_name, DELETION_LOG.name))), copies)
+        logs = state.history(storage_name, DELETION_LOG.name)
+        return cls(state.files, tuple(state.sources(logs)), sum(log.rows for log in logs), copies)
 
     @property
     def pieces(self) -> int:

@@ -21,7 +21,7 @@ from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.ledger import WORDS, Copies, Reading, newest_of_each_key
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
 from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
-from gc_assets.stages.engine import Sharing, begun
+from gc_assets.stages.engine import Sharing, is_little, read_here
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, counting, doing, logged
 from gc_assets.stages.tables import Totals, Written, parallelism, publish, spark_schema, write_frame
@@ -102,15 +102,12 @@ def _files_of(night: Night, storage_name: str, plan_id: str | None) -> int | Non
 
 
 def _act_here(act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: Run, state: State) -> Written | None:
-    """Puts the copies back in this process. Returns null, and does nothing, where there is more to
-    read than this process should hold.
+    """Puts the copies back in this process. Returns null, and reads nothing, where that is more than
+    this process should.
     """
-    words = list[pa.RecordBatch]()
-    for reading in told:
-        found = begun(reading, reading.pieces)
-        if found is None:
-            return None
-        words += [batch.select(WORDS.names) for batch in found]
+    if not is_little(sum(reading.rows for reading in told), sum(reading.pieces for reading in told)):
+        return None
+    words = [batch.select(WORDS.names) for reading in told for batch in read_here(reading, reading.pieces)]
     return act_here(act, pa.Table.from_batches(_Chosen(copies)(iter(words)), ACT), run, state.files, TOTALS_BY)
 
 
@@ -135,7 +132,7 @@ def _moved_by(night: Night, storage_name: str, plan_ids: Collection[str], token:
         if plan_id not in known:
             raise StateError(f"{files.root}/{directory} is the log of a plan that the state does not hold; restore the state from a backup")
         log = open_log(files, directory, plan_id, known[plan_id].rows)
-        yield _Moved(log, known[plan_id].quarantine, night.clock.now(), token, known[plan_id].rehearsal)
+        yield _Moved(log, known[plan_id].quarantine, night.clock.now(), token, known[plan_id].rehearsal, known[plan_id].rows)
 
 
 @dataclass(frozen=True)
@@ -152,6 +149,7 @@ class _Moved:
     now: datetime
     token: int
     rehearsal: bool
+    rows: int
 
     @property
     def pieces(self) -> int:

@@ -47,7 +47,7 @@ def table_names(state: State, lake_name: str) -> list[str]:
     for table, column in ((LAKE_REFS, TABLE_NAME.name), (LIVE_CONTENTS, "content_key")):
         published = state.latest(lake_name, table.name)
         if published is not None:
-            names |= set(read_parts(state.files, published.paths(), table.schema, [column]).column(column).to_pylist())
+            names |= set(pc.unique(read_parts(state.files, published.paths(), table.schema, [column]).column(column)).to_pylist())
     return sorted(name for name in names if name)
 
 
