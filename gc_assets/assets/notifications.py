@@ -6,12 +6,14 @@ What was told is remembered in the sensor's cursor. To be told everything anew, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from time import monotonic
 from typing import Any, Final
 
 import dagster as dg
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.deadline import within
 from gc_assets.core.errors import GcError
 from gc_assets.core.notifications import FailedApply, Notification, StorageFacts, notifications, state_unread
 from gc_assets.core.plan import APPLY_WITHIN
@@ -23,6 +25,8 @@ from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"
 EVERY_SECONDS: Final = 300
+# Dagster gives a tick a minute, and telling takes up to 40 s of it.
+FACTS_SECONDS: Final = 15.0
 # The newest of the failed runs. An apply that failed before them has been looked at since.
 MOST_RUNS: Final = 100
 _OP: Final = f"__{DELETION_LOG.name}"
@@ -42,11 +46,13 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
     )
     def told(context: dg.SensorEvaluationContext, collector: dg.ResourceParam[Collector]) -> dg.SkipReason:
         at = collector.platform
+        until = monotonic() + FACTS_SECONDS
         failed = list(_failed_runs(context.instance))
         facts, unread = list[StorageFacts](), list[Notification]()
         for storage in at.config.storages:
             try:
-                facts.append(standing(at.config, at.clock, storage, failed))
+                left = max(until - monotonic(), 1.0)
+                facts.append(within(left, storage.location, lambda storage=storage: standing(at.config, at.clock, storage, failed)))
             except (GcError, OSError) as error:
                 unread.append(state_unread(storage.name, str(error)))
         happening = [*notifications(facts, at.clock.now()), *unread]

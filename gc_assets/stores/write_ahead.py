@@ -166,3 +166,9 @@ def _outcome(row: dict[str, Any]) -> Outcome:
     if verdict not in VERDICTS:
         raise ValueError(f"expected one of {', '.join(VERDICTS)}, found {verdict!r}")
     return Outcome(Planned(**row), verdict, error, at, token)
+
+
+def newest_token(files: Files, directory: str) -> int:
+    """Returns the newest token under which a log meant to act, 0 where it meant nothing yet."""
+    names = [item.name.rpartition("/")[2] for item in files.list(directory, recursive=True) if item.name.endswith(_INTENT)]
+    return max((int(name.partition("-")[0]) for name in names), default=0)

@@ -117,7 +117,7 @@ def test_a_rejection_on_the_page_holds_the_plan_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "config, said",
     [
-        ({}, "--plan P, --prefix X or --key K"),
+        ({}, "a plan, a prefix or a key"),
         ({"prefix": "data/", "history": True}, "name it with --plan"),
         ({"key": "file:///elsewhere/file"}, "in no configured storage"),
         ({"plan_id": "f" * 64}, "no plan with the id"),

@@ -97,7 +97,7 @@ def test_a_configuration_with_an_unknown_key_is_refused_by_its_path(config: str)
         (["apply", "0123456789ab"], "`gc-assets plans` lists"),
         (["run", "--through", "lifecycle_objects"], "none of the chosen lakes"),
         (["apply", "0123456789ab", "--phase", "burn"], "burn"),
-        (["restore"], "--plan P, --prefix X or --key K"),
+        (["restore"], "a plan, a prefix or a key"),
         (["restore", "--key", "file:///elsewhere/file"], "in no configured storage"),
         (["prune", "--keep-days", "-1"], "keep-days"),
         (["metrics", "--out", "/nowhere/gc.prom"], "--out /nowhere/gc.prom cannot be written: No such file or directory"),

@@ -17,7 +17,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import DONE, RESTORE, UNDONE
 from gc_assets.stages.books.plans import StoredPlan, find_plan
 from gc_assets.stages.delete.expire import undo_expiry
-from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.explain import is_address
 from gc_assets.stages.tables import Totals
@@ -77,7 +77,7 @@ def asked_for(
     Raises `UsageError` where they name nothing, several storages, or a plan that there is not.
     """
     if plan_id is None and prefix is None and key is None:
-        raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
+        raise UsageError(NOTHING_NAMED)
     if history and plan_id is None:
         raise UsageError("--history undoes the edits of one plan: name it with --plan P")
     plan = find_plan(night.config, plan_id) if plan_id is not None else None

@@ -33,6 +33,7 @@ from gc_assets.stores.execution import outcome_rows, releasing, user_name
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
+NOTHING_NAMED: Final = "restore needs a plan, a prefix or a key (--plan, --prefix, --key); `gc-assets plans` lists what was applied"
 TOTALS_BY: Final = ("phase", "outcome", "source_plan_id")
 
 
@@ -60,7 +61,7 @@ def restore(
     under a lost lease counts for nothing: restore it again.
     """
     if plan_id is None and prefix is None and key is None:
-        raise UsageError("restore needs --plan P, --prefix X or --key K; `gc-assets plans` lists what was applied")
+        raise UsageError(NOTHING_NAMED)
     refuse_rehearsal(night, storage_name)
     state, store = night.state, night.store(storage_name)
     run = begin(night, storage_name, DELETION_LOG)

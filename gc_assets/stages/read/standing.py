@@ -9,14 +9,16 @@ from typing import Final
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GcError
 from gc_assets.core.notifications import FailedApply, LastNight, StorageFacts
-from gc_assets.stages.books.leases import highest_token
-from gc_assets.stages.books.plans import ListedPlan, last_nights_plan, load, plans, unfinished
+from gc_assets.core.plan import PlanHeader
+from gc_assets.stages.books.plans import ListedPlan, execution_directory, last_nights_plan, load, plans, unfinished
 from gc_assets.stages.read.undoing import undoing
 from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
+from gc_assets.stores.write_ahead import newest_token
 
-_HALF_APPLIED: Final = "It began and did not end, and nothing is at work on it. Until it ends no later plan of the storage can be applied."
+_HALF_APPLIED: Final = "It began and did not end. Until it ends no later plan of the storage can be applied."
 
 
 def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageFacts:
@@ -31,7 +33,8 @@ def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Seque
     ours = {plan.header.plan_id: plan for plan in listed if plan.header.rehearsal == clock.is_rehearsal}
     begun = [plan_id for plan_id in unfinished(state, storage.name) if plan_id in ours]
     approved = {plan_id: plan.header for plan_id, plan in ours.items() if plan.status_at(now) == "approved"}
-    found = {plan_id: FailedApply(plan_id, _attempt(state, storage), _HALF_APPLIED) for plan_id in _left_alone(config, storage, begun)}
+    left_alone, why = _left_alone(config, storage, begun)
+    found = {plan_id: FailedApply(plan_id, _attempt(state, ours[plan_id].header), why) for plan_id in left_alone}
     for item in reversed(failed):
         meant = [plan_id for plan_id in {*approved, *begun} if item.plan_id and plan_id.startswith(item.plan_id)]
         found |= {plan_id: FailedApply(plan_id, item.attempt, item.why) for plan_id in meant}
@@ -51,13 +54,21 @@ def _last_night(config: Config, clock: Clock, listed: ListedPlan | None) -> Last
     return LastNight(plan.header, plan.status_at(clock.now()), plan.verdict.missing, told)
 
 
-def _left_alone(config: Config, storage: StorageConfig, begun: Sequence[str]) -> list[str]:
-    """Returns the plans that began and did not end, but for the one at work now."""
-    holder = open_store(storage.location, config.places()).holder() if begun else None
+def _left_alone(config: Config, storage: StorageConfig, begun: Sequence[str]) -> tuple[list[str], str]:
+    """Returns the plans that began and did not end, but for the one at work now, and words for them.
+
+    Where the lease cannot be read all of them count, and the words say why it cannot.
+    """
+    try:
+        holder = open_store(storage.location, config.places()).holder() if begun else None
+    except (GcError, OSError) as error:
+        return list(begun), f"{_HALF_APPLIED} Whether anything is at work on it is not known: {error}"
     at_work = holder.plan_id if holder is not None and holder.is_live(Clock().now()) else None
-    return [plan_id for plan_id in begun if plan_id != at_work]
+    return [plan_id for plan_id in begun if plan_id != at_work], f"{_HALF_APPLIED} Nothing is at work on it."
 
 
-def _attempt(state: State, storage: StorageConfig) -> str:
-    """Returns a name for the newest execution in the storage: each one has a lease of its own."""
-    return f"lease {highest_token(state, storage.name)}"
+def _attempt(state: State, header: PlanHeader) -> str:
+    """Returns a name for the newest execution of a plan that came to a file: each one has a lease of
+    its own.
+    """
+    return f"lease {newest_token(state.files, execution_directory(header))}"

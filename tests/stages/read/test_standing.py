@@ -35,11 +35,12 @@ def approved(at: Platform) -> str:
     return plan_id
 
 
-def begun(at: Platform, plan_id: str) -> None:
+def begun(at: Platform, plan_id: str, token: int = 1) -> None:
     """As an apply leaves it that was killed once it had begun."""
-    log = Path(at.config.state) / "warehouse" / "apply" / plan_id / "log.json"
-    log.parent.mkdir(parents=True)
-    log.write_text("{}")
+    log = Path(at.config.state) / "warehouse" / "apply" / plan_id
+    (log / "share-00000").mkdir(parents=True, exist_ok=True)
+    (log / "log.json").write_text("{}")
+    (log / "share-00000" / f"{token:06d}-{'0' * 32}-1.intent.jsonl").write_text("")
 
 
 def test_before_the_first_night_there_is_nothing_to_tell(at: Platform) -> None:
@@ -89,8 +90,29 @@ def test_a_plan_that_began_and_did_not_end_failed_unless_somebody_is_at_work_on_
     lease.release()
     (failed,) = found(at).failed
     assert (failed.plan_id, failed.attempt) == (plan_id, "lease 1")
-    take_lease(night, "warehouse", night.store("warehouse"), plan_id, "kim").release()
+    begun(at, plan_id, token=2)
     assert [item.attempt for item in found(at).failed] == ["lease 2"]
+
+
+def test_a_restore_of_something_else_is_no_new_attempt_at_a_half_applied_plan(at: Platform) -> None:
+    plan_id = approved(at)
+    begun(at, plan_id)
+    night = at.night(NOW.date())
+    take_lease(night, "warehouse", night.store("warehouse"), "restore-1", "kim").release()
+    take_lease(night, "warehouse", night.store("warehouse"), "restore-2", "kim").release()
+    assert [item.attempt for item in found(at).failed] == ["lease 1"]
+
+
+def test_a_lease_that_cannot_be_read_hides_nothing_of_its_storage(at: Platform) -> None:
+    plan_id = approved(at)
+    begun(at, plan_id)
+    lease = Path(at.config.storage("warehouse").location.removeprefix("file://")) / ".gc-assets" / "lease.json"
+    lease.parent.mkdir()
+    lease.write_text("no lease")
+    facts = found(at)
+    assert facts.last is not None
+    assert [item.plan_id for item in facts.failed] == [plan_id]
+    assert "not known" in facts.failed[0].why
 
 
 def test_a_run_that_failed_counts_for_the_plan_whose_first_characters_it_was_given(at: Platform) -> None:
