@@ -97,7 +97,7 @@ def test_no_line_is_wider_and_no_word_is_broken(columns: list[Column], width: in
 
 def _is_short_for(token: str, word: str) -> bool:
     head, _, tail = token.partition(ELLIPSIS)
-    return word.startswith(head) and word.endswith(tail) and len(token) < len(word)
+    return word.startswith(head) and word.endswith(tail) and cell_len(token) < cell_len(word)
 
 
 @pytest.mark.parametrize("width", [20, 40])

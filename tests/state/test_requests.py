@@ -6,13 +6,12 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.plan import PlanHeader, sealed
 from gc_assets.stages import engine
@@ -20,7 +19,7 @@ from gc_assets.stages.books import ledger
 from gc_assets.stages.books.plans import plans
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.state.files import Files
-from gc_assets.state.folds import FOLD_PIECES, FOLDED, NEWEST_APART, Source
+from gc_assets.state.folds import FOLD_PIECES, FOLDED, NEWEST_APART
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -42,13 +41,13 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """
     for limit in ("HERE_ROWS", "HERE_FILES", "HERE_BYTES", "BEGUN_ROWS", "BEGUN_BYTES"):
         monkeypatch.setattr(engine, limit, 10**9)
-    reads = ledger._ReadWords
+    frame = ledger.Reading.frame
 
-    def told(files: Files, parts: Sequence[Source]) -> ledger._ReadWords:
-        asked["log"] += len(parts)
-        return reads(files, tuple(parts))
+    def told(reading: ledger.Reading, spark: SparkSession) -> DataFrame:
+        asked["log"] += reading.pieces
+        return frame(reading, spark)
 
-    monkeypatch.setattr(ledger, "_ReadWords", told)
+    monkeypatch.setattr(ledger.Reading, "frame", told)
     asked, within = Counter[str](), list[str]()
     for name in REQUESTS:
         inner = getattr(Files, name)

@@ -354,7 +354,7 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
         raise GateRefused(f"plan {header.plan_id} of storage {header.storage} is refused by its gates:\n{lines}")
 
 
-def execution_directory(header: PlanHeader) -> str:
+def execution_directory(header: PlanHeader | PlanSummary) -> str:
     """Returns where the write-ahead log of a plan lives, relative to the state."""
     return f"{header.storage}/apply/{header.plan_id}"
 

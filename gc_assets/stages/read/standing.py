@@ -11,7 +11,7 @@ from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
 from gc_assets.core.notifications import FailedApply, LastNight, StorageFacts
-from gc_assets.core.plan import PlanHeader
+from gc_assets.core.plan import PlanSummary
 from gc_assets.stages.books.plans import ListedPlan, execution_directory, last_nights_plan, load, plans, unfinished
 from gc_assets.stages.read.undoing import undoing
 from gc_assets.state.journal import State
@@ -67,7 +67,7 @@ def _left_alone(config: Config, storage: StorageConfig, begun: Sequence[str]) ->
     return [plan_id for plan_id in begun if plan_id != at_work], f"{_HALF_APPLIED} Nothing is at work on it."
 
 
-def _attempt(state: State, header: PlanHeader) -> str:
+def _attempt(state: State, header: PlanSummary) -> str:
     """Returns a name for the newest execution of a plan that came to a file: each one has a lease of
     its own.
     """
