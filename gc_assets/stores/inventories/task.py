@@ -25,7 +25,7 @@ from gc_assets.stores.protocol import INVENTORY_SCHEMA, RESERVED_PREFIX, Deliver
 # A row of a compressed report is seldom smaller, so a file tells how many rows it has at most.
 _ROW_BYTES: Final = 8
 _ATTEMPTS: Final = 3
-_EMPTY: Final = pa.RecordBatch.from_pylist([], schema=INVENTORY_SCHEMA)
+_EMPTY: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in INVENTORY_SCHEMA], schema=INVENTORY_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
