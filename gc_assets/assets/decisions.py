@@ -69,7 +69,7 @@ def _approve() -> dg.JobDefinition:
     @dg.op(description=APPROVE)
     def approve_plan(context: dg.OpExecutionContext, config: ApproveConfig, collector: dg.ResourceParam[Collector]) -> None:
         with plain_failures(retry_io=False):
-            _refuse_again(context.run)
+            refuse_again(context.run)
             at = collector.platform
             word = approve(at.config, at.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(at.config, word.plan_id)
@@ -87,7 +87,7 @@ def _reject() -> dg.JobDefinition:
     @dg.op(description=REJECT)
     def reject_plan(context: dg.OpExecutionContext, config: RejectConfig, collector: dg.ResourceParam[Collector]) -> None:
         with plain_failures(retry_io=False):
-            _refuse_again(context.run)
+            refuse_again(context.run)
             at = collector.platform
             word = reject(at.config, at.clock, config.plan_id, config.by, config.comment)
             plan = find_plan(at.config, word.plan_id)
@@ -127,7 +127,7 @@ def _restore() -> dg.JobDefinition:
     return job
 
 
-def _refuse_again(run: dg.DagsterRun) -> None:
+def refuse_again(run: dg.DagsterRun) -> None:
     """Raises `UsageError` for a run that repeats another one: the same name may have said something
     else since, and its last word counts.
     """

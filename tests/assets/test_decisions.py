@@ -7,6 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from gc_assets.assets import decisions
+from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.books.plans import find_plan, unfinished
@@ -103,6 +105,18 @@ def test_a_decision_without_a_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError, match="by"):
         launched(at, "approve", plan_id=plan_id)
     assert find_plan(at.config, plan_id).verdict.words == ()
+
+
+@pytest.mark.parametrize("job", ["approve", "reject"])
+def test_a_word_is_not_said_again_by_a_run_that_repeats_another(tmp_path: Path, job: str) -> None:
+    """Else the daemon, which runs a lost run again, would take back what the same name said since."""
+    at = deciding(tmp_path, job)
+    plan_id = header_of(stored_plan(at)).plan_id
+    assert build_definitions(at).resolve_job_def(job).tags["dagster/max_retries"] == "0"
+    first = launched(at, job, plan_id=plan_id, by="kim").dagster_run
+    with pytest.raises(UsageError, match=f"repeats run {first.run_id}.*launch the job anew"):
+        decisions.refuse_again(first._replace(run_id="another", parent_run_id=first.run_id))
+    decisions.refuse_again(first)
 
 
 def test_a_rejection_on_the_page_holds_the_plan_back(tmp_path: Path) -> None:

@@ -186,6 +186,7 @@ def test_an_unknown_key_is_refused_by_its_path(load: Load, where: tuple[str | in
         (("lakes", 0, "retention", "refs", 0, "match"), "(", "lakes[0].retention.refs[0].match"),
         (("lakes", 0, "retention", "refs", 0, "match"), 5, "lakes[0].retention.refs[0].match"),
         (("lakes", 0, "retention", "tags"), "delete", "lakes[0].retention.tags"),
+        (("lakes", 0, "tags"), {"gc/scope": "mine"}, "lakes[0].tags.gc/scope.[key]"),
         (("lakes", 0, "expiry", "semantics"), "mine", "lakes[0].expiry.semantics"),
         (("lakes", 1, "catalog", "uri"), 5, "lakes[1].catalog.uri"),
         (("lakes", 1, "tables"), "*", "lakes[1].tables"),

@@ -70,6 +70,8 @@ def test_who_is_told_is_no_policy_of_a_plan(tmp_path: Path) -> None:
         ({**HOOK, "url": "https://ada:s3cr3t@hooks.example.org/"}, "notify[0].url: a URL with a name or password is not sent"),
         ({**HOOK, "url": ["s3cr3t"]}, "notify[0].url: write a text, best as ${NAME}"),
         ({**HOOK, "headers": {"Authorization": "s3cr3t\r\nX: y"}}, "notify[0].headers.Authorization: a header holds printable ASCII only"),
+        ({**HOOK, "headers": "Authorization: s3cr3t"}, "notify[0].headers: write a mapping of names and values"),
+        ({**HOOK, "headers": {"Authorization: s3cr3t": "x"}}, "notify[0].headers: the name of a header holds letters"),
         ({**MAIL, "to": []}, "notify[0].to"),
         ({**MAIL, "to": ["lakes@example.org\nBcc: all@example.org"]}, "notify[0].to[0]"),
         ({**MAIL, "username": "ada"}, "notify[0]: username and password go together"),
