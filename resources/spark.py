@@ -47,6 +47,8 @@ DRIVER_CONF = {
     JVM_OPTIONS: "-XX:+UseParallelGC",
     "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
+    # Every column function would tell the JVM which line of Python called it, in eleven calls.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 
