@@ -47,7 +47,10 @@ def postgres(user: str, password: str, port: int) -> Iterator[None]:
             connection.autocommit = True
             connection.cursor().execute(f'CREATE DATABASE "{user}"')
             connection.close()
-            yield
+            try:
+                yield
+            finally:  # killed, it would leave its shared memory behind
+                group.run(*as_whom, str(programs / "pg_ctl"), "-D", data, "-m", "immediate", "stop")
 
 
 def _answers(address: dict[str, object]) -> bool:

@@ -1,6 +1,6 @@
 """A person's evening on Dagster's page: looks at a night's plan, asks for two past dates, approves the plan, applies it, puts all back.
 
-The services are those of compose.yaml, and the lakes those of the demo. `make pictures` takes the pictures of docs/images anew.
+The services are those of compose.yaml, and the lake is one of the demo's. `make pictures` takes the pictures of docs/images anew.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from gc_assets.cli.demo_story import run_demo
 from gc_assets.cli.main import cli
 from gc_assets.demo.sample import ensure_demo
 from tests.assets.dagster_page import DagsterPage
@@ -47,11 +47,13 @@ class Evening:
 
 @pytest.fixture(scope="module")
 def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's lakes.yaml, by which the page may decide."""
+    """The demo's lakes.yaml, by which the page may decide. One of its lakes is enough for an evening."""
     program()  # skips before anything is built
     config = ensure_demo(tmp_path_factory.mktemp("evening") / "demo")
-    with config.open("a") as file:
-        file.write(f"page_may: [approve, restore]\nspark: {json.dumps({'master': 'local[2]', 'conf': TEST_CONF})}\n")
+    document = yaml.safe_load(config.read_text())
+    document["lakes"] = [lake for lake in document["lakes"] if lake["name"] == "weather"]
+    shutil.rmtree(config.parent / "lake" / "shop")
+    config.write_text(yaml.safe_dump({**document, "page_may": ["approve", "restore"], "spark": {"master": "local[2]", "conf": TEST_CONF}}))
     return config
 
 
@@ -69,11 +71,12 @@ def evening(lakes: Path, spark: SparkSession, versity: S3Server, tmp_path_factor
 
 
 def the_night(lakes: Path, running: Composed) -> None:
-    """The night of the demo, which the command line tells to the page."""
+    """A night of the command line, which the page shows."""
     with pytest.MonkeyPatch.context() as environment:
         for name, value in running.environment.items():
             environment.setenv(name, value)
-        run_demo(lakes.parent, lambda _: None)
+        result = CliRunner().invoke(cli, ["--config", str(lakes), "run"])
+    assert result.exit_code == 0, result.stderr
 
 
 def spent(page: DagsterPage, lakes: Path) -> Evening:
@@ -82,7 +85,7 @@ def spent(page: DagsterPage, lakes: Path) -> Evening:
 
     page.sized(*GRAPH)
     lineage = {}
-    for group, picture in (("shop", "asset-graph"), ("lake", "storage-graph")):
+    for group, picture in (("weather", "asset-graph"), ("lake", "storage-graph")):
         lineage[group] = page.group(group)
         page.picture(picture)
     page.sized(*WINDOW)
@@ -111,7 +114,7 @@ def lying(lakes: Path) -> set[str]:
 
 
 def test_the_lineage_of_a_lake_ends_where_its_files_live_and_that_of_a_storage_where_they_go(evening: Evening) -> None:
-    assert {"lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "live_files"} <= evening.lineage["shop"]
+    assert {"lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "live_files"} <= evening.lineage["weather"]
     assert {"storage_inventory", "live_filter", "orphan_files", "deletion_plan", "deletion_log"} <= evening.lineage["lake"]
 
 
@@ -123,8 +126,8 @@ def test_the_partition_of_a_plan_shows_what_a_person_decides_by(evening: Evening
 def test_a_plan_is_approved_applied_and_put_back_by_the_launchpad(evening: Evening) -> None:
     assert evening.ends == dict.fromkeys(("approve", "apply", "restore"), "Success")
     before, between, after = evening.files
-    assert len(before - between) == int(evening.applied["quarantined_files"]) == 50
-    assert int(evening.restored["restored_files"]) == 50
+    assert len(before - between) == int(evening.applied["quarantined_files"]) > 0
+    assert int(evening.restored["restored_files"]) == len(before - between)
     assert before <= after
     (plan,) = json.loads(CliRunner().invoke(cli, ["--config", str(evening.config), "plans", "--format", "json"]).stdout)
     assert (plan["plan_id"], plan["status"], plan["approved_by"]) == (evening.plan["plan_id"], "restored", "ada")
