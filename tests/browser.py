@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.debian import Unavailable, install, missing
+from tests.debian import fetching, install, missing
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 # Without fonts a page is measured in boxes.
@@ -70,7 +69,4 @@ def fetch() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        fetch()
-    except Unavailable as unavailable:
-        sys.exit(str(unavailable))
+    fetching(fetch)

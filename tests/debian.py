@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
@@ -37,3 +39,11 @@ def done(command: list[str], **environment: str) -> subprocess.CompletedProcess[
     """The command, ended, with all that it said on its standard output."""
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **environment}
     return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def fetching(fetch: Callable[[], None]) -> None:
+    """What a module does as a program: it fetches, or ends with why it cannot."""
+    try:
+        fetch()
+    except Unavailable as unavailable:
+        sys.exit(str(unavailable))

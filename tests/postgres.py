@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 import psycopg2
 
 from tests.browser import WANTED, WITHOUT
-from tests.debian import Unavailable, install, missing
+from tests.debian import fetching, install, missing
 from tests.s3.daemons import daemons
 
 PACKAGES = "postgresql"
@@ -77,7 +76,4 @@ def fetch() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        fetch()
-    except Unavailable as unavailable:
-        sys.exit(str(unavailable))
+    fetching(fetch)

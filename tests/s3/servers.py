@@ -31,7 +31,7 @@ import pytest
 from botocore.config import Config
 
 from gc_assets.config.s3 import S3Config
-from tests.debian import Unavailable, done, install
+from tests.debian import Unavailable, done, fetching, install
 from tests.ports import free_port
 from tests.s3.daemons import Daemons, daemons
 
@@ -311,7 +311,4 @@ def _fetchversity_program() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        fetch(sys.argv[1:] or tuple(SERVERS))
-    except Unavailable as unavailable:
-        sys.exit(str(unavailable))
+    fetching(lambda: fetch(sys.argv[1:] or tuple(SERVERS)))
