@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, FloatRect, Page
 
 from tests.browser import overhang
 
@@ -93,8 +93,8 @@ class DagsterPage:
         self.picture(f"run-{job}")
         return ended.inner_text()
 
-    def picture(self, name: str) -> None:
-        """Keeps what the window shows now, and notes it where the page is wider than the window."""
-        self.page.screenshot(path=self.pictures / f"{name}.png", animations="disabled", caret="hide")
+    def picture(self, name: str, part: FloatRect | None = None) -> None:
+        """Keeps what the window shows now, or a part of it, and notes it where the page is wider than the window."""
+        self.page.screenshot(path=self.pictures / f"{name}.png", clip=part, animations="disabled")
         if (by := overhang(self.page)) > 0:
             self.too_wide.append(f"{name}: {by} pixels")
