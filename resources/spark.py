@@ -1,5 +1,5 @@
-"""Where Spark work runs: a session of this process, or a Spark Connect server. Stages see a
-`SparkSession` and nothing else.
+"""Where Spark work runs: a session of this process, or a Spark Connect server, or the application
+that a spark-submit started. Stages see a `SparkSession` and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
-from gc_assets.config.models import SparkConfig
+from gc_assets.config.spark import SparkConfig
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.java import ensure_java_home
@@ -33,6 +33,11 @@ STAGE_CONF = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
+# What every application relies on, wherever its driver was started.
+APPLICATION_CONF = {
+    "spark.speculation": "false",
+    "spark.python.daemon.module": "gc_assets.stages.daemon",
+}
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # Settings of a driver that this process or pyspark's local server starts.
 DRIVER_CONF = {
@@ -41,21 +46,21 @@ DRIVER_CONF = {
     "spark.driver.memory": "2g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.speculation": "false",
     # A night is many short jobs: import once for all Python workers. Both cores may collect garbage
     # at once.
     JVM_OPTIONS: "-XX:+UseParallelGC",
-    "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
+    **APPLICATION_CONF,
 }
 
 
 class SparkRuntime(dg.ConfigurableResource):
     """`session` is Spark in this process, opened on first use. `connect` is `sc://…`, or `local[N]`
-    for pyspark's own reusable server.
+    for pyspark's own reusable server. `submitted` is the application of the spark-submit that
+    started this process.
     """
 
-    mode: Literal["session", "connect"] = "session"
+    mode: Literal["session", "connect", "submitted"] = "session"
     master: str = "local[*]"
     remote: str = "local[*]"
     conf: dict[str, str] = Field(default_factory=dict[str, str])
@@ -63,20 +68,31 @@ class SparkRuntime(dg.ConfigurableResource):
     _session: SparkSession | None = PrivateAttr(default=None)
 
     @classmethod
-    def from_config(cls, config: SparkConfig) -> SparkRuntime:
+    def from_config(cls, config: SparkConfig, *, submitted: bool = False) -> SparkRuntime:
+        """Returns where this process runs Spark work. A configuration of jobs says so for their
+        processes (`submitted`); Spark that another process asks for is a session of its own.
+        """
+        mode = "submitted" if submitted else "connect" if config.mode == "connect" else "session"
         conf = {**config.conf, **({BY_SPARK: "true"} if config.s3a else {})}
-        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=conf, class_archive=config.class_archive)
+        return cls(mode=mode, master=config.master, remote=config.remote, conf=conf, class_archive=config.class_archive)
 
     def session(self) -> SparkSession:
         """Returns the session of this process, the same one at every call."""
         if self._session is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            self._session = self._connect() if self.mode == "connect" else self._classic()
+            opening = {"session": self._classic, "connect": self._connect, "submitted": self._submitted}
+            self._session = opening[self.mode]()
         return self._session
 
+    def application(self) -> dict[str, str]:
+        """Returns the settings of an application whose driver starts on this machine."""
+        return {**self._driver(), "spark.master": self.master, "spark.app.name": "gc-assets"}
+
     def _classic(self) -> SparkSession:
-        settings = {**self._driver(), "spark.master": self.master, "spark.app.name": "gc-assets"}
-        return LazyPySparkResource(spark_config=settings).spark_session
+        return LazyPySparkResource(spark_config=self.application()).spark_session
+
+    def _submitted(self) -> SparkSession:
+        return LazyPySparkResource(spark_config={**APPLICATION_CONF, **STAGE_CONF, **self.conf}).spark_session
 
     def _connect(self) -> SparkSession:
         local = self.remote.startswith("local")

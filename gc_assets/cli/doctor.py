@@ -14,7 +14,7 @@ from gc_assets.cli.output import say, write_json, write_table
 from gc_assets.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gc_assets.config.models import SparkConfig
+    from gc_assets.config.spark import SparkConfig
     from gc_assets.stages.read.doctor import Finding
 
 

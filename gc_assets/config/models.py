@@ -22,6 +22,7 @@ from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.notify import Target
 from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.spark import SparkConfig
 from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, number
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.errors import UsageError
@@ -228,20 +229,6 @@ def _of_its_kind(value: Any, info: ValidationInfo) -> Any:
         unknown = PydanticCustomError("lake_kind", "this release knows {known}{meant}", {"known": ", ".join(kinds), "meant": meant})
         raise ValidationError.from_exception_data("lake", [InitErrorDetails(type=unknown, loc=("kind",), input=kind)])
     return kinds[kind].model_validate(value)
-
-
-class SparkConfig(Model):
-    """Where Spark work runs."""
-
-    mode: Literal["session", "connect"] = "session"
-    master: str = Field(default="local[*]", description="For `session`: the Spark master.")
-    remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
-    conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
-    class_archive: bool = Field(
-        default=True,
-        description="A JVM that is started here maps the archive of Spark's classes that `make env` wrote, where there is one.",
-    )
-    s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
 
 
 # What a person may decide on Dagster's page. Each is a command of the same name, and a job.
