@@ -1,5 +1,5 @@
-"""Where Spark work runs: a session of this process, or a Spark Connect server. Stages see a
-`SparkSession` and nothing else.
+"""Where Spark work runs: a session of this process, with executors in it or on a cluster, or a Spark
+Connect server. Stages see a `SparkSession` and nothing else.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
+from gc_assets.config.spark import LOCAL, is_local
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
+from gc_assets.resources.executors import package, refuse_unfit
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.stages.tables import BY_SPARK
 
@@ -39,8 +41,6 @@ DRIVER_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.speculation": "false",
     # A night is many short jobs: import once for all Python workers. Both cores may collect garbage
     # at once.
@@ -48,47 +48,79 @@ DRIVER_CONF = {
     "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
 }
+# Of a driver whose executors are threads of its own: nobody else is to reach it.
+LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+# Which Python runs the tasks, as executors find it.
+_WORKERS_PYTHON: Final = "spark.sql.execution.pyspark.python"
+_EXECUTORS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 
 
 class SparkRuntime(dg.ConfigurableResource):
-    """`session` is Spark in this process, opened on first use. `connect` is `sc://…`, or `local[N]`
-    for pyspark's own reusable server.
+    """`session` is Spark in this process, opened on first use, with the executors of `master`.
+    `connect` is `sc://…`, or `local[N]` for pyspark's own reusable server.
+
+    Executors of another machine import this package, which is sent to them. `python` is theirs.
     """
 
     mode: Literal["session", "connect"] = "session"
-    master: str = "local[*]"
-    remote: str = "local[*]"
+    master: str = LOCAL
+    remote: str = LOCAL
+    token: str | None = Field(default=None, repr=False)
+    python: str | None = None
     conf: dict[str, str] = Field(default_factory=dict[str, str])
     class_archive: bool = True
     _session: SparkSession | None = PrivateAttr(default=None)
 
     @classmethod
     def from_config(cls, config: SparkConfig) -> SparkRuntime:
-        conf = {**config.conf, **({BY_SPARK: "true"} if config.s3a else {})}
-        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=conf, class_archive=config.class_archive)
+        same = config.model_dump(include={"mode", "master", "remote", "python", "class_archive"})
+        token = config.token.get_secret_value() if config.token is not None else None
+        return cls(**same, token=token, conf={**config.conf, **({BY_SPARK: "true"} if config.s3a else {})})
 
     def session(self) -> SparkSession:
-        """Returns the session of this process, the same one at every call."""
+        """Returns the session of this process, the same one at every call.
+
+        Raises `UsageError` where the engine elsewhere cannot run this release.
+        """
         if self._session is None:
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            self._session = self._connect() if self.mode == "connect" else self._classic()
+            where = self.remote if self.mode == "connect" else self.master
+            spark = self._connect() if self.mode == "connect" else self._classic()
+            if not is_local(where):
+                try:
+                    refuse_unfit(spark, where)
+                except BaseException:
+                    spark.stop()  # it would hold executors as long as this process lives
+                    raise
+            self._session = spark
         return self._session
 
     def _classic(self) -> SparkSession:
         settings = {**self._driver(), "spark.master": self.master, "spark.app.name": "gc-assets"}
-        return LazyPySparkResource(spark_config=settings).spark_session
+        if is_local(self.master):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            return LazyPySparkResource(spark_config={**LOOPBACK, **settings}).spark_session
+        sent = package()
+        # Executors fetch the package into the directory in which their Python starts.
+        path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
+        spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
+        spark.sparkContext.addPyFile(str(sent))
+        return spark
 
     def _connect(self) -> SparkSession:
-        local = self.remote.startswith("local")
-        if local:
-            os.environ.setdefault(REUSE, "1")
-            keep_apart(os.environ)
+        if not is_local(self.remote):
+            from gc_assets.resources.connect_service import open_service  # grpc is slow to load, and of no use elsewhere
+
+            return open_service(self.remote, self.token, {**STAGE_CONF, **self.conf, **self._theirs()})
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault(REUSE, "1")
+        keep_apart(os.environ)
         builder = SparkSession.builder.remote(self.remote).appName("gc-assets")
-        settings = self._driver() if local else {**STAGE_CONF, **self.conf}
-        for key, value in settings.items():
-            if local or key.startswith("spark.sql."):
-                builder = builder.config(key, value)
+        for key, value in {**LOOPBACK, **self._driver()}.items():
+            builder = builder.config(key, value)
         return builder.getOrCreate()
+
+    def _theirs(self) -> dict[str, str]:
+        return {_WORKERS_PYTHON: self.python} if self.python is not None else {}
 
     def _driver(self) -> dict[str, str]:
         """Returns the settings of a driver on this machine, with the class archive if there is one."""

@@ -22,6 +22,7 @@ from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.notify import Target
 from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.spark import LOCAL, Remote
 from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, number
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.errors import UsageError
@@ -234,8 +235,12 @@ class SparkConfig(Model):
     """Where Spark work runs."""
 
     mode: Literal["session", "connect"] = "session"
-    master: str = Field(default="local[*]", description="For `session`: the Spark master.")
-    remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
+    master: str = Field(default=LOCAL, description="For `session`: the Spark master, `local[N]` or a cluster's.")
+    remote: Remote = Field(default=LOCAL, description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
+    token: SecretStr | None = Field(default=None, min_length=1, description="For `connect`: the server's token, as ${NAME}.")
+    python: str | None = Field(
+        default=None, min_length=1, description="The Python of executors on other machines, as they find it. Default: `python3` there."
+    )
     conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
     class_archive: bool = Field(
         default=True,
