@@ -20,7 +20,7 @@ import pyspark
 from dagster import PipesTempFileContextInjector, PipesTempFileMessageReader
 
 import gc_assets
-from gc_assets.config.spark import SparkConfig
+from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.spark import SparkRuntime
 

@@ -14,7 +14,7 @@ from gc_assets.cli.output import say, write_json, write_table
 from gc_assets.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from gc_assets.config.spark import SparkConfig
+    from gc_assets.config.models import SparkConfig
     from gc_assets.stages.read.doctor import Finding
 
 
@@ -64,6 +64,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
 
 def _spark(config: SparkConfig) -> Iterator[Finding]:
+    from gc_assets.config.spark import is_local
     from gc_assets.resources.class_archive import WRITE_IT, jvm_options
     from gc_assets.resources.java import ensure_java_home
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
@@ -76,7 +77,7 @@ def _spark(config: SparkConfig) -> Iterator[Finding]:
         yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
         mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {WRITE_IT} writes one"
         yield Finding("spark", "class archive", OK, mapped)
-    if config.mode == "connect" and config.remote.startswith("local"):
+    if config.mode == "connect" and is_local(config.remote):
         from gc_assets.resources.connect_server import look
 
         try:

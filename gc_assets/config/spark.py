@@ -1,55 +1,44 @@
-"""Where Spark work runs (`spark:` in `lakes.yaml`)."""
+"""Addresses of a Spark: which are of this machine, and what may stand in that of a Spark Connect
+server.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+import re
+from typing import Annotated, Final
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator
 
-from gc_assets.config.values import Model
-
-DEPLOY_MODE: Final = "spark.submit.deployMode"
-
-
-class EmrServerless(Model):
-    """An application of EMR Serverless, and what a job run of it is started with."""
-
-    application_id: str = Field(min_length=1, description="The application.")
-    execution_role_arn: str = Field(pattern=r"^arn:[a-z0-9-]+:iam::\d*:role/.+$", description="The role that the job runs as.")
-    entry_point: str = Field(pattern=r"^s3://[^/]+/.+$", description="Where `gc_assets/job/__main__.py` was uploaded to.")
-    exchange: str = Field(
-        pattern=r"^s3://[^/]+(/.*)?$", description="Where this process and the job exchange what is asked and what is reported."
-    )
-    parameters: str = Field(default="", description="Parameters of spark-submit, such as `--conf spark.executor.memory=8g`.")
-    region: str | None = Field(default=None, description="Default: the environment's or the profile's.")
+LOCAL: Final = "local[*]"
+_LOCAL: Final = re.compile(r"local(\[.+\])?")
+_CONNECT: Final = "sc://"
+# Parameters of Spark Connect that have no place in the address.
+_ELSEWHERE: Final = {
+    "token": "a secret has no place in an address: write `spark.token: ${NAME}`",
+    "session_id": "each run has a session of its own",
+}
 
 
-class SparkConfig(Model):
-    """Where Spark work runs."""
+def is_local(master: str) -> bool:
+    """Says whether a master, or what stands in its place, means executors on this machine."""
+    return _LOCAL.fullmatch(master) is not None
 
-    mode: Literal["session", "connect", "submit", "emr_serverless"] = "session"
-    master: str = Field(default="local[*]", description="For `session` and `submit`: the Spark master.")
-    remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
-    conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
-    class_archive: bool = Field(
-        default=True,
-        description="A JVM that is started here maps the archive of Spark's classes that `make env` wrote, where there is one.",
-    )
-    s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
-    submit_program: str | None = Field(
-        default=None, min_length=1, description="For `submit`: a spark-submit by its path, or by its name on PATH. Default: pyspark's own."
-    )
-    emr_serverless: EmrServerless | None = Field(default=None, description="For `emr_serverless`.")
 
-    @property
-    def in_jobs(self) -> bool:
-        """True if Dagster's steps start jobs elsewhere, and no Spark of their own."""
-        return self.mode in {"submit", "emr_serverless"}
+def _reachable(remote: str) -> str:
+    if is_local(remote):
+        return remote
+    place, *parameters = remote.split(";")
+    found = urlsplit(place)
+    if not remote.startswith(_CONNECT) or not found.hostname or found.path not in {"", "/"} or (parameters and not found.path):
+        raise ValueError("write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or local[N]")
+    for parameter in filter(None, parameters):
+        name, equals, _ = parameter.partition("=")
+        if name in _ELSEWHERE:
+            raise ValueError(f"no {name} here: {_ELSEWHERE[name]}")
+        if not equals:
+            raise ValueError(f"parameter {name!r} has no value; write {name}=VALUE")
+    return remote
 
-    @model_validator(mode="after")
-    def _whole(self) -> Self:
-        if self.mode == "emr_serverless" and self.emr_serverless is None:
-            raise ValueError("mode emr_serverless needs the key emr_serverless with application_id, execution_role_arn and others")
-        if self.mode == "submit" and self.conf.get(DEPLOY_MODE, "client") != "client":
-            raise ValueError(f"mode submit keeps the driver on this machine; take {DEPLOY_MODE} out of conf")
-        return self
+
+Remote = Annotated[str, AfterValidator(_reachable)]

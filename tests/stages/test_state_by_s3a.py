@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gc_assets.config.spark import SparkConfig
+from gc_assets.config.models import SparkConfig
 from gc_assets.core.clock import Clock
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.tables import BY_SPARK, publish, read_rows, read_table, write_rows

@@ -1,0 +1,121 @@
+"""Runs on a Spark Connect server that others keep: with a token, behind TLS, and with no gc-assets of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gc_assets
+from gc_assets.core.errors import UsageError
+from gc_assets.resources import connect_service as connect
+from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.tables import collect
+from tests.connect_service import TOKEN, Service, running
+from tests.killed import CHECKOUT
+from tests.ports import free_port
+
+pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with running(tmp_path_factory.mktemp("service")) as started:
+        yield started
+
+
+def begun(service: Service, verb: str, *arguments: str, checkout: Path = CHECKOUT) -> subprocess.Popen[str]:
+    """A process that has no classic session, with the gc-assets of a checkout."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.stages.test_connect_service", verb, service.remote, *arguments],
+        cwd=checkout,
+        env={**clean, **service.environment, "PYTHONPATH": str(checkout)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> Any:
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors[-4000:]
+    return json.loads(output.splitlines()[-1])
+
+
+def test_two_releases_at_once_on_one_server_each_run_their_own_code_and_see_nothing_of_each_other(service: Service, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(CHECKOUT / "gc_assets", other / "gc_assets", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CHECKOUT / "tests", other / "tests", ignore=shutil.ignore_patterns("__pycache__", "data"))
+    package = other / "gc_assets" / "__init__.py"
+    package.write_text(package.read_text().replace(f'"{gc_assets.__version__}"', '"0.2.99"'))
+    both = [begun(service, "beside", str(tmp_path), name, checkout=checkout) for name, checkout in (("one", CHECKOUT), ("two", other))]
+    one, two = map(ended, both)
+    assert one == {"versions": [gc_assets.__version__], "views": ["of_one"], "partitions": "7", "waited": True}
+    assert two == {"versions": ["0.2.99"], "views": ["of_two"], "partitions": "7", "waited": True}
+
+
+def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(service: Service) -> None:
+    told = ended(begun(service, "refused"))
+    assert "answers at sc://localhost" in told["nobody there"]
+    assert "Has one side TLS and the other not" in told["without TLS"]
+    assert "opens no session. Is `spark.token` its token?" in told["wrong token"]
+    assert "and this process has pyspark 4.2.1: both must be of one minor version" in told["another Spark"]
+    assert "run Python 3.11 and this process" in told["another Python"]
+    assert not any(TOKEN in words for words in told.values())
+
+
+def beside(remote: str, folder: str, name: str) -> dict[str, Any]:
+    """What a run sees while another one is on the server: of tasks, views and settings."""
+    from gc_assets.stages.executors import TOLD_DDL, introduced
+
+    runtime = SparkRuntime(mode="connect", remote=remote, token=TOKEN, conf={"spark.sql.shuffle.partitions": "7"})
+    spark = runtime.session()
+    spark.range(1).createOrReplaceTempView(f"of_{name}")
+    (Path(folder) / f"{name}.here").touch()
+    deadline = time.monotonic() + 60
+    while len(list(Path(folder).glob("*.here"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    versions = {row["version"] for row in collect(spark.range(0, 4, 1, 4).mapInArrow(introduced, TOLD_DDL))}
+    views = [table.name for table in spark.catalog.listTables()]
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    return {"versions": sorted(versions), "views": views, "partitions": partitions, "waited": time.monotonic() < deadline}
+
+
+def refused(remote: str) -> dict[str, str]:
+    """What is said of servers that cannot be used."""
+    import pyspark
+
+    connect.ANSWERS_WITHIN_SECONDS = 2.0  # type: ignore[misc]
+    told = dict[str, str]()
+
+    def ask(fault: str, place: str, token: str = TOKEN) -> None:
+        try:
+            SparkRuntime(mode="connect", remote=place, token=token).session()
+        except UsageError as error:
+            told[fault] = str(error)
+
+    ask("nobody there", f"sc://localhost:{free_port()}")
+    ask("without TLS", remote.partition(";")[0])
+    ask("wrong token", remote, "another token")
+    ours, pyspark.__version__ = pyspark.__version__, "4.2.1"
+    ask("another Spark", remote)
+    pyspark.__version__ = ours
+    sys.version_info = (3, 9, 0)  # type: ignore[assignment,misc]
+    ask("another Python", remote)
+    return told
+
+
+if __name__ == "__main__":
+    asked, *given = sys.argv[1:]
+    sys.stdout.write(json.dumps({"beside": beside, "refused": refused}[asked](*given)) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
