@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import dagster as dg
+from pydantic import Field
 
 import gc_assets
 from gc_assets.config.values import Model
@@ -38,7 +38,7 @@ class JobRequest(Model):
     run_date: str | None = None
     assets: tuple[tuple[str, ...], ...] = ()
     job: str | None = None
-    ops: Mapping[str, Any] = MappingProxyType({})
+    ops: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @classmethod
     def of(cls, platform: Platform, as_of: datetime | None, first: date, **asked: Any) -> Self:

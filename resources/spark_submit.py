@@ -38,7 +38,7 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
     with tempfile.TemporaryDirectory(prefix="gc-assets-job-") as place, (Path(place) / "output").open("w+b") as output:
         settings = Path(place) / "spark.conf"
         settings.write_text(properties(SparkRuntime.from_config(config).application()), encoding="utf-8")
-        program = config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+        program = program_of(config)
         # A distribution's own defaults count too, except where ours say otherwise.
         command = [program, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY)]
         with dg.open_pipes_session(context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), dict(extras)) as session:
@@ -59,8 +59,13 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
             raise GcError(f"{program} ended with exit code {process.returncode}; the job wrote last: {last or 'nothing'}")
 
 
+def program_of(config: SparkConfig) -> str:
+    """Returns the spark-submit that starts the jobs."""
+    return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+
+
 def _started(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    environment = {"PYSPARK_PYTHON": sys.executable, **os.environ, **variables}
+    environment = {"PYSPARK_DRIVER_PYTHON": sys.executable, **os.environ, **variables}
     try:
         # In a session of its own: what the job starts ends with it, and a Ctrl-C comes from us.
         return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603

@@ -21,6 +21,7 @@ from gc_assets.resources.jobs import Jobs
 
 BOXES: Final = "spark_job"
 DATA_VERSION: Final = "dagster/data_version"
+ADDRESS: Final = "dagster/uri"
 
 
 def steps_elsewhere(assets: Sequence[dg.AssetsDefinition], jobs: Jobs) -> list[dg.AssetsDefinition]:
@@ -119,7 +120,8 @@ def _result(said: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg
     """Returns the table that a job published. Raises `StateError` where the state, as it is seen
     here, does not hold it.
     """
-    version = (said.tags or {}).get(DATA_VERSION)
+    # Dagster makes up a version for what published nothing, and so has no address.
+    version = (said.tags or {}).get(DATA_VERSION) if ADDRESS in said.metadata else None
     owner, name = said.asset_key.path
     if version is not None:
         night = jobs.platform.night(date.fromisoformat(partition_key), jobs.as_of)

@@ -53,4 +53,5 @@ def cause_of(event: dg.DagsterEvent) -> Stopped:
     by_checks = error is not None and error.cls_name == FAILED_CHECKS
     while error is not None and error.cause is not None:
         error = error.cause
-    return Stopped(text=event.message if error is None else error.message.strip(), checks=by_checks)
+    text = event.message if error is None else error.message.strip()
+    return Stopped(text=f"{event.node_name.replace('__', '/')} failed: {text}", checks=by_checks)

@@ -77,6 +77,14 @@ def _spark(config: SparkConfig) -> Iterator[Finding]:
         yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
         mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {WRITE_IT} writes one"
         yield Finding("spark", "class archive", OK, mapped)
+    if config.mode == "submit":
+        import shutil
+
+        from gc_assets.resources.spark_submit import program_of
+
+        program = program_of(config)
+        verdict = OK if shutil.which(program) else FAIL
+        yield Finding("spark", "spark-submit", verdict, f"{program} {'can' if verdict == OK else 'cannot'} be run", "Set spark.submit_program.")
     if config.mode == "connect" and is_local(config.remote):
         from gc_assets.resources.connect_server import look
 
