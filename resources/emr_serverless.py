@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,8 +11,8 @@ import boto3
 import dagster as dg
 from dagster_aws.pipes import PipesEMRServerlessClient, PipesS3ContextInjector, PipesS3MessageReader
 
+from gc_assets.config.jobs import EmrServerless
 from gc_assets.config.s3 import Places
-from gc_assets.config.spark import EmrServerless
 from gc_assets.core.errors import GcError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3.client import client_of
@@ -56,7 +56,7 @@ def job_run(
             raise
     yield from reader.said()[heard:]
     if run.exception() is not None:
-        raise GcError(emr.ending() or f"the job run of {settings.application_id} cannot be followed: {run.exception()}")
+        raise GcError(emr.ending() or f"no job run of {settings.application_id} was started: {run.exception()}")
 
 
 class _Application:
@@ -65,10 +65,13 @@ class _Application:
     def __init__(self, emr: Any) -> None:
         self._emr = emr
         self._run: dict[str, str] | None = None
+        self._is_cancelled = False
 
     def start_job_run(self, **asked: Any) -> Any:
         answer = self._emr.start_job_run(**asked)
         self._run = {"applicationId": answer["applicationId"], "jobRunId": answer["jobRunId"]}
+        if self._is_cancelled:
+            self.cancel()
         return answer
 
     def get_job_run(self, **asked: Any) -> Any:
@@ -79,7 +82,8 @@ class _Application:
         return "see EMR Studio"
 
     def cancel(self) -> None:
-        """Cancels the job run if there is one."""
+        """Cancels the job run, at once or as soon as it was started."""
+        self._is_cancelled = True
         if self._run is not None:
             self._emr.cancel_job_run(**self._run)
 
@@ -92,7 +96,7 @@ class _Application:
 
 
 class _Client(PipesEMRServerlessClient):
-    def _read_messages(self, *_: Any) -> None:
+    def _read_messages(self, context: Any, session: Any, response: Any) -> None:
         """Nothing: dagster-aws reads CloudWatch here, when all is over, and warns of other readers."""
 
 
@@ -112,6 +116,6 @@ class _Reader(PipesS3MessageReader):
         return super().read_messages(handler)
 
     @contextmanager
-    def get_params(self) -> Iterator[dict[str, Any]]:
+    def get_params(self) -> Generator[dict[str, Any]]:
         with super().get_params() as params:
             yield {**params, "key_prefix": f"{self._prefix}{params['key_prefix']}"}

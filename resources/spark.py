@@ -95,7 +95,7 @@ class SparkRuntime(dg.ConfigurableResource):
         """
         if self._session is None:
             spark = {"session": self._classic, "connect": self._connect, "submitted": self._submitted}[self.mode]()
-            where = {"session": self.master, "connect": self.remote}.get(self.mode) or spark.sparkContext.master
+            where = {"session": self.master, "connect": self.remote}.get(self.mode, "") or str(spark.sparkContext.master)
             if not is_local(where):
                 try:
                     refuse_unfit(spark, where)

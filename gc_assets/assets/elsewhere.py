@@ -5,7 +5,7 @@ and its events are repeated here while it runs. The boxes of a night become one 
 job: each start of Spark costs seconds to minutes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from typing import Any, Final, cast
 
@@ -64,7 +64,7 @@ def _step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jobs: Job
 def _job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
     op = cast(dg.OpDefinition, defined.nodes[0].definition)
 
-    @dg.op(name=op.name, description=op.description, pool=op.pool, config_schema=op.config_schema)
+    @dg.op(name=op.name, description=op.description, pool=op.pool, config_schema=_schema(op))
     def run(context: dg.OpExecutionContext) -> Iterator[Any]:
         metadata: dict[str, Any] = {}
         asked = {"job": defined.name, "ops": _asked_of(op.name, context.run)}
@@ -84,13 +84,13 @@ def _job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
 
 
 def _schema(op: dg.OpDefinition) -> dict[str, Any]:
-    """Returns the configuration of an op, in the form that `multi_asset` takes."""
+    """Returns the keys that an op is configured by."""
     return dict(getattr(op.config_schema.config_type, "fields", {}))
 
 
 def _asked_of(op: str, run: dg.DagsterRun) -> dict[str, Any]:
     """Returns what somebody launched the run with for this op, as it was written."""
-    ops = run.run_config.get("ops", {})
+    ops = cast(Mapping[str, Any], run.run_config.get("ops", {}))
     return {op: ops[op]} if op in ops else {}
 
 

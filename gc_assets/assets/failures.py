@@ -47,8 +47,8 @@ def cause_of(event: dg.DagsterEvent) -> Stopped:
     failure = event.step_failure_data
     told = failure.user_failure_data
     if told is not None and told.description is not None:
-        values = {name: str(told.metadata[name].value) for name in ("error", "exit_code") if name in told.metadata}
-        return Stopped(text=told.description, **values)
+        error, exit_code = (str(told.metadata[name].value) if name in told.metadata else "" for name in ("error", "exit_code"))
+        return Stopped(text=told.description, error=error, exit_code=exit_code)
     error = failure.error
     by_checks = error is not None and error.cls_name == FAILED_CHECKS
     while error is not None and error.cause is not None:

@@ -82,9 +82,10 @@ def _spark(config: SparkConfig) -> Iterator[Finding]:
 
         from gc_assets.resources.spark_submit import program_of
 
-        program = program_of(config)
-        verdict = OK if shutil.which(program) else FAIL
-        yield Finding("spark", "spark-submit", verdict, f"{program} {'can' if verdict == OK else 'cannot'} be run", "Set spark.submit_program.")
+        if shutil.which(program_of(config)) is None:
+            yield Finding("spark", "spark-submit", FAIL, f"there is no program {program_of(config)}", "Set spark.submit_program.")
+        else:
+            yield Finding("spark", "spark-submit", OK, f"jobs are started by {program_of(config)}")
     if config.mode == "connect" and is_local(config.remote):
         from gc_assets.resources.connect_server import look
 

@@ -19,10 +19,12 @@ from typing import Any
 import boto3
 import pyspark
 import pytest
+from dagster._core.pipes import utils
 from moto.emrserverless import models
 from moto.server import ThreadedMotoServer
 
 from gc_assets.core.paths import bucket_and_key
+from gc_assets.resources import emr_serverless
 from gc_assets.resources.java import ensure_java_home
 
 REGION = "eu-west-1"
@@ -90,6 +92,8 @@ def serverless(folder: Path) -> Iterator[Serverless]:
             for name, value in {**_USER, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
                 patch.setenv(name, value)
             patch.setattr(models, "JOB_STATUS", "SUBMITTED")  # moto's own runs have ended when they begin
+            patch.setattr(emr_serverless, "EXCHANGE_SECONDS", 1.0)
+            patch.setattr(utils, "WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 1)  # seconds for the last words of a job that has none
             emr, s3 = boto3.client("emr-serverless"), boto3.client("s3")
             s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
             application = emr.create_application(name="gc", releaseLabel="emr-7.9.0", type="SPARK")["applicationId"]
