@@ -15,6 +15,7 @@ from gc_assets.core.errors import UsageError
 
 if TYPE_CHECKING:
     from gc_assets.config.models import SparkConfig
+    from gc_assets.resources.platform import Platform
     from gc_assets.stages.read.doctor import Finding
 
 
@@ -51,7 +52,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
         for path in platform.night(platform.clock.today()).state.repair():
             say(f"repaired: {platform.config.state}/{path}")
     with showing(Progress(), verbose=settings.verbose), working("doctor"):
-        found = [*_spark(platform.config.spark), *doctor(platform.night(platform.clock.today()))]
+        found = [*_spark(platform, verbose=settings.verbose), *doctor(platform.night(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
         write_json(rows)
@@ -63,8 +64,33 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
         raise click.exceptions.Exit(1)
 
 
-def _spark(config: SparkConfig) -> Iterator[Finding]:
+def _spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
+    from gc_assets.cli.context import spark_of
     from gc_assets.config.spark import is_local
+    from gc_assets.stages.read.doctor import FAIL, OK, Finding
+
+    config = platform.config.spark
+    where = config.remote if config.mode == "connect" else config.master
+    if config.mode == "session" or is_local(where):
+        yield from _java(config)
+    if not is_local(where):
+        try:
+            spark = spark_of(platform, verbose=verbose)
+        except UsageError as error:
+            yield Finding("spark", "executors", FAIL, str(error), "No night can run before.")
+        else:
+            yield Finding("spark", "executors", OK, f"those of {where} run Spark {spark.version} and this release of gc-assets")
+            spark.stop()
+    elif config.mode == "connect":
+        from gc_assets.resources.connect_server import look
+
+        try:
+            yield Finding("spark", "server", OK, look(os.environ))
+        except UsageError as error:
+            yield Finding("spark", "server", FAIL, str(error), "Nothing can run before.")
+
+
+def _java(config: SparkConfig) -> Iterator[Finding]:
     from gc_assets.resources.class_archive import WRITE_IT, jvm_options
     from gc_assets.resources.java import ensure_java_home
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
@@ -77,10 +103,3 @@ def _spark(config: SparkConfig) -> Iterator[Finding]:
         yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
         mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {WRITE_IT} writes one"
         yield Finding("spark", "class archive", OK, mapped)
-    if config.mode == "connect" and is_local(config.remote):
-        from gc_assets.resources.connect_server import look
-
-        try:
-            yield Finding("spark", "server", OK, look(os.environ))
-        except UsageError as error:
-            yield Finding("spark", "server", FAIL, str(error), "Nothing can run before.")
