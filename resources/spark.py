@@ -10,11 +10,14 @@ from typing import Final, Literal
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import LOCAL, is_local
+from gc_assets.core.errors import UsageError
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.executors import package, refuse_unfit
@@ -102,7 +105,11 @@ class SparkRuntime(dg.ConfigurableResource):
         sent = package()
         # Executors fetch the package into the directory in which their Python starts.
         path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
-        spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
+        try:
+            spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
+        except (PySparkException, Py4JError) as error:
+            said = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack
+            raise UsageError(f"{self.master} starts no application. Is it there, and reached from here? It says: {said}") from error
         spark.sparkContext.addPyFile(str(sent))
         return spark
 

@@ -12,12 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
+import yaml
+from click.testing import CliRunner
 
 import gc_assets
+from gc_assets.cli.main import cli
 from gc_assets.core.errors import UsageError
 from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.executors import TOLD_DDL, introduced
 from gc_assets.stages.tables import collect
 from tests.connect_service import TOKEN, Service, running
 from tests.killed import CHECKOUT
@@ -63,20 +68,34 @@ def test_two_releases_at_once_on_one_server_each_run_their_own_code_and_see_noth
     assert two == {"versions": ["0.2.99"], "views": ["of_two"], "partitions": "7", "waited": True}
 
 
-def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(service: Service) -> None:
-    told = ended(begun(service, "refused"))
-    assert "answers at sc://localhost" in told["nobody there"]
-    assert "Has one side TLS and the other not" in told["without TLS"]
-    assert "opens no session. Is `spark.token` its token?" in told["wrong token"]
-    assert "and this process has pyspark 4.2.1: both must be of one minor version" in told["another Spark"]
-    assert "run Python 3.11 and this process" in told["another Python"]
-    assert not any(TOKEN in words for words in told.values())
+@pytest.fixture(scope="module")
+def alone(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return ended(begun(service, "alone", str(tmp_path_factory.mktemp("alone"))))
+
+
+def test_doctor_says_that_the_server_is_fit(service: Service, alone: dict[str, Any]) -> None:
+    (found,) = alone["doctor"]
+    assert (found["check"], found["verdict"]) == ("executors", "ok")
+    assert found["found"] == f"those of {service.remote} run Spark {pyspark.__version__} and this release of gc-assets"
+
+
+@pytest.mark.parametrize(
+    "fault, words",
+    [
+        ("nobody there", "no Spark Connect server answers at sc://localhost"),
+        ("without TLS", "Has one side TLS and the other not"),
+        ("wrong token", "opens no session. Is `spark.token` its token?"),
+        ("another Spark", "and this process has pyspark 4.2.1: both must be of one minor version"),
+        ("another Python", "run Python 3.11 and this process"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(alone: dict[str, Any], fault: str, words: str) -> None:
+    assert words in alone[fault]
+    assert TOKEN not in alone[fault]
 
 
 def beside(remote: str, folder: str, name: str) -> dict[str, Any]:
     """What a run sees while another one is on the server: of tasks, views and settings."""
-    from gc_assets.stages.executors import TOLD_DDL, introduced
-
     runtime = SparkRuntime(mode="connect", remote=remote, token=TOKEN, conf={"spark.sql.shuffle.partitions": "7"})
     spark = runtime.session()
     spark.range(1).createOrReplaceTempView(f"of_{name}")
@@ -84,18 +103,29 @@ def beside(remote: str, folder: str, name: str) -> dict[str, Any]:
     deadline = time.monotonic() + 60
     while len(list(Path(folder).glob("*.here"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    versions = {row["version"] for row in collect(spark.range(0, 4, 1, 4).mapInArrow(introduced, TOLD_DDL))}
+    versions = {row["version"] for row in collect(spark.range(0, 2, 1, 2).mapInArrow(introduced, TOLD_DDL))}
     views = [table.name for table in spark.catalog.listTables()]
     partitions = spark.conf.get("spark.sql.shuffle.partitions")
     return {"versions": sorted(versions), "views": views, "partitions": partitions, "waited": time.monotonic() < deadline}
 
 
-def refused(remote: str) -> dict[str, str]:
-    """What is said of servers that cannot be used."""
-    import pyspark
+def looked_at(remote: str, folder: str) -> list[dict[str, str]]:
+    """What `gc-assets doctor` finds of Spark."""
+    (Path(folder) / "lake").mkdir()
+    place = f"file://{folder}/lake/"
+    lakes = [{"name": "weather", "kind": "icechunk", "location": place}]
+    spark = {"mode": "connect", "remote": remote, "token": "${GC_TOKEN}"}
+    document = {"state": f"{folder}/state", "storages": [{"name": "warehouse", "location": place}], "lakes": lakes, "spark": spark}
+    (Path(folder) / "lakes.yaml").write_text(yaml.safe_dump(document))
+    command = ["doctor", "--config", f"{folder}/lakes.yaml", "--format", "json"]
+    told = CliRunner().invoke(cli, command, env={"GC_TOKEN": TOKEN})
+    return [finding for finding in json.loads(told.stdout) if finding["subject"] == "spark"]
 
+
+def alone_there(remote: str, folder: str) -> dict[str, Any]:
+    """What doctor says of the server, and what is said of servers that cannot be used."""
+    told: dict[str, Any] = {"doctor": looked_at(remote, folder)}
     connect.ANSWERS_WITHIN_SECONDS = 2.0  # type: ignore[misc]
-    told = dict[str, str]()
 
     def ask(fault: str, place: str, token: str = TOKEN) -> None:
         try:
@@ -116,6 +146,6 @@ def refused(remote: str) -> dict[str, str]:
 
 if __name__ == "__main__":
     asked, *given = sys.argv[1:]
-    sys.stdout.write(json.dumps({"beside": beside, "refused": refused}[asked](*given)) + "\n")
+    sys.stdout.write(json.dumps({"beside": beside, "alone": alone_there}[asked](*given)) + "\n")
     sys.stdout.flush()
     os._exit(0)
