@@ -25,20 +25,21 @@ TOKEN = "a token with a + and a ="  # noqa: S105
 
 @dataclass(frozen=True)
 class Service:
-    """`remote` is its address with TLS. A client trusts it by `environment`."""
+    """`remote` is its address with TLS. A client trusts it by `environment`. `python` runs its tasks."""
 
     remote: str
+    python: Path
     environment: dict[str, str]
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[Service]:
-    home, port = Path(pyspark.__file__).parent, free_port()
+    home, port, python = Path(pyspark.__file__).parent, free_port(), environment_at(folder / "python", [])
     own = {
         "SPARK_HOME": str(home),
         "JAVA_HOME": ensure_java_home(),
         "PYTHONPATH": "",
-        "PYSPARK_PYTHON": str(environment_at(folder / "python", [])),
+        "PYSPARK_PYTHON": str(python),
         "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
@@ -54,7 +55,7 @@ def running(folder: Path) -> Iterator[Service]:
         group.start(str(home / "bin" / "spark-submit"), "--class", CLASS, "--master", "local[2]", *settings, "spark-internal")
         group.wait(lambda: _listens(port))
         with _tls(folder, port) as (front, trusted):
-            yield Service(f"sc://localhost:{front}/;use_ssl=true", {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusted)})
+            yield Service(f"sc://localhost:{front}/;use_ssl=true", python, {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusted)})
 
 
 def _listens(port: int) -> bool:

@@ -7,11 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 import yaml
@@ -62,10 +64,15 @@ def test_two_releases_at_once_on_one_server_each_run_their_own_code_and_see_noth
     shutil.copytree(CHECKOUT / "tests", other / "tests", ignore=shutil.ignore_patterns("__pycache__", "data"))
     package = other / "gc_assets" / "__init__.py"
     package.write_text(package.read_text().replace(f'"{gc_assets.__version__}"', '"0.2.99"'))
-    both = [begun(service, "beside", str(tmp_path), name, checkout=checkout) for name, checkout in (("one", CHECKOUT), ("two", other))]
+    archive = tmp_path / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(service.python.parents[1], ".")
+    both = [begun(service, "beside", str(tmp_path), "one"), begun(service, "beside", str(tmp_path), "two", str(archive), checkout=other)]
     one, two = map(ended, both)
-    assert one == {"versions": [gc_assets.__version__], "views": ["of_one"], "partitions": "7", "waited": True}
-    assert two == {"versions": ["0.2.99"], "views": ["of_two"], "partitions": "7", "waited": True}
+    python = str(service.python)
+    assert one == {"versions": [gc_assets.__version__], "pythons": [python], "views": ["of_one"], "waited": True}
+    assert two == {"versions": ["0.2.99"], "pythons": two["pythons"], "views": ["of_two"], "waited": True}
+    assert all(path.endswith("/environment/bin/python3") for path in two["pythons"])
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +101,23 @@ def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(alone: dict[str
     assert TOKEN not in alone[fault]
 
 
-def beside(remote: str, folder: str, name: str) -> dict[str, Any]:
-    """What a run sees while another one is on the server: of tasks, views and settings."""
-    runtime = SparkRuntime(mode="connect", remote=remote, token=TOKEN, conf={"spark.sql.shuffle.partitions": "7"})
-    spark = runtime.session()
+def beside(remote: str, folder: str, name: str, archive: str | None = None) -> dict[str, Any]:
+    """What a run sees while another one is on the server: of tasks and views."""
+    sent = {"python": "environment/bin/python3", "conf": {"spark.archives": f"{archive}#environment"}} if archive is not None else {}
+    spark = SparkRuntime.model_validate({"mode": "connect", "remote": remote, "token": TOKEN, **sent}).session()
     spark.range(1).createOrReplaceTempView(f"of_{name}")
     (Path(folder) / f"{name}.here").touch()
     deadline = time.monotonic() + 60
     while len(list(Path(folder).glob("*.here"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
     versions = {row["version"] for row in collect(spark.range(0, 2, 1, 2).mapInArrow(introduced, TOLD_DDL))}
+    pythons = {row["python"] for row in collect(spark.range(1).mapInArrow(_its_python, "python string"))}
     views = [table.name for table in spark.catalog.listTables()]
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    return {"versions": sorted(versions), "views": views, "partitions": partitions, "waited": time.monotonic() < deadline}
+    return {"versions": sorted(versions), "pythons": sorted(pythons), "views": views, "waited": time.monotonic() < deadline}
+
+
+def _its_python(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from (pa.RecordBatch.from_pydict({"python": [sys.executable]}) for _ in batches)
 
 
 def looked_at(remote: str, folder: str) -> list[dict[str, str]]:
