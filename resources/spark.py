@@ -50,6 +50,8 @@ DRIVER_CONF = {
     JVM_OPTIONS: "-XX:+UseParallelGC",
     "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
+    # Every column function would tell the JVM which line of Python called it, in eleven calls.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 # Of a driver whose executors are threads of its own: nobody else is to reach it.
 LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
