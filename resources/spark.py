@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import LOCAL, is_local
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.executors import package, refuse_unfit
@@ -85,7 +85,8 @@ class SparkRuntime(dg.ConfigurableResource):
     def session(self) -> SparkSession:
         """Returns the session of this process, the same one at every call.
 
-        Raises `UsageError` where the engine elsewhere cannot run this release.
+        Raises `UsageError` where an engine elsewhere cannot run this release, and `GcError` where it
+        does not answer.
         """
         if self._session is None:
             where = self.remote if self.mode == "connect" else self.master
@@ -111,7 +112,7 @@ class SparkRuntime(dg.ConfigurableResource):
             spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
         except (PySparkException, Py4JError) as error:
             said = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack
-            raise UsageError(f"{self.master} starts no application. Is it there, and reached from here? It says: {said}") from error
+            raise GcError(f"{self.master} starts no application. Is it there, and reached from here? It says: {said}") from error
         spark.sparkContext.addPyFile(str(sent))
         return spark
 

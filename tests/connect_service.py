@@ -14,8 +14,7 @@ from socket import create_connection
 
 import pyspark
 
-from gc_assets.resources.java import ensure_java_home
-from tests.cluster import environment_at
+from tests.cluster import environment_at, of_spark
 from tests.ports import free_port
 from tests.s3.daemons import daemons
 
@@ -35,19 +34,11 @@ class Service:
 @contextmanager
 def running(folder: Path) -> Iterator[Service]:
     home, port, python = Path(pyspark.__file__).parent, free_port(), environment_at(folder / "python", [])
-    own = {
-        "SPARK_HOME": str(home),
-        "JAVA_HOME": ensure_java_home(),
-        "PYTHONPATH": "",
-        "PYSPARK_PYTHON": str(python),
-        "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    own = {**of_spark(home), "PYSPARK_PYTHON": str(python), "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN}
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.memory": "700m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.ui.enabled": "false",
     }
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]

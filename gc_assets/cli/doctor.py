@@ -11,7 +11,7 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, wide_option
 from gc_assets.cli.output import say, write_json, write_table
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError, UsageError
 
 if TYPE_CHECKING:
     from gc_assets.config.models import SparkConfig
@@ -76,7 +76,7 @@ def _spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
     if not is_local(where):
         try:
             spark = spark_of(platform, verbose=verbose)
-        except UsageError as error:
+        except GcError as error:
             yield Finding("spark", "executors", FAIL, str(error), "No night can run before.")
         else:
             yield Finding("spark", "executors", OK, f"those of {where} run Spark {spark.version} and this release of gc-assets")

@@ -9,6 +9,8 @@ import json
 import pickle
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,9 +22,9 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.config.s3 import Places, S3Config
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError
 from gc_assets.core.plan import PlanHeader
-from gc_assets.resources.executors import SPECULATION, refuse_unfit
+from gc_assets.resources import executors
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages import engine
 from gc_assets.stages.delete import apply
@@ -108,23 +110,35 @@ def played(scene: Scene, file: Path) -> dict[str, Any]:
 def refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
     """What is said of executors that cannot run this release, and of settings. `bare` is a Python without libraries."""
     told, python = dict[str, str](), "spark.sql.execution.pyspark.python"
-    faults: dict[str, dict[str, str]] = {
-        "no program": {python: "/no/such/python3"},
-        "no libraries": {python: str(bare)},
-        "speculation": {"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", SPECULATION: "true"},
-        "another Python": {},
-    }
-    for fault, settings in faults.items():
+
+    def ask(fault: str, **settings: str) -> None:
         session = spark.newSession()
         for key, value in settings.items():
             session.conf.set(key, value)
-        if not settings:
-            spark.sparkContext.pythonVer = "3.9"
         try:
-            refuse_unfit(session, "spark://cluster")
-        except UsageError as error:
+            executors.refuse_unfit(session, "spark://cluster")
+        except GcError as error:
             told[fault] = str(error)
+
+    ask("no program", **{python: "/no/such/python3"})
+    ask("no libraries", **{python: str(bare)})
+    ask("speculation", **{"spark.sql.legacy.setCommandRejectsSparkCoreConfs": "false", executors.SPECULATION: "true"})
+    patience, executors.PATIENCE_SECONDS = executors.PATIENCE_SECONDS, 1.0
+    others = threading.Thread(target=lambda: spark.range(0, 2, 1, 2).mapInArrow(_long, "id long").collect())
+    others.start()
+    while not spark.sparkContext.statusTracker().getActiveStageIds():
+        time.sleep(0.01)
+    ask("no executor")
+    others.join()
+    executors.PATIENCE_SECONDS = patience
+    spark.sparkContext.pythonVer = "3.9"
+    ask("another Python")
     return told
+
+
+def _long(batches: Any) -> Any:
+    time.sleep(2)
+    yield from batches
 
 
 def forbidden(spark: SparkSession, path: Path) -> str:

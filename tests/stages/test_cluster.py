@@ -103,7 +103,12 @@ def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.
         venv.create(bare := spark_cluster.folder / "bare", symlinks=True)
         there = (now, proxy.server, bench.bucket, bench.prefix, f"{state}/there", s3)
         scene = Scene(runtime, folder, house.lakes, *there, bare / "bin" / "python3")
-        return Story(before, header, rows, planned, killed, played(scene, folder / "scene"))
+        try:
+            told = played(scene, folder / "scene")
+        except AssertionError as error:
+            error.add_note(spark_cluster.logs())
+            raise
+        return Story(before, header, rows, planned, killed, told)
 
 
 def test_an_executor_died_in_the_middle_of_marking_of_listing_and_of_acting(story: Story) -> None:
@@ -144,6 +149,7 @@ def test_an_executor_may_not_touch_the_disk_of_the_driver(story: Story) -> None:
     [
         ("no program", "have no program /no/such/python3. Name their Python by `spark.python`"),
         ("no libraries", "have no module pandas in their Python"),
+        ("no executor", "no executor of spark://cluster took up a task in 1 s. Is one free, with the cores and the memory"),
         ("another Python", "run Python 3.11 and this process"),
         ("speculation", "has spark.speculation on: two attempts of a task would act on the same files"),
     ],

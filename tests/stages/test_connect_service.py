@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 import gc_assets
 from gc_assets.cli.main import cli
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError
 from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.executors import TOLD_DDL, introduced
@@ -93,6 +93,7 @@ def test_doctor_says_that_the_server_is_fit(service: Service, alone: dict[str, A
         ("without TLS", "Has one side TLS and the other not"),
         ("wrong token", "opens no session. Is `spark.token` its token?"),
         ("another Spark", "and this process has pyspark 4.2.1: both must be of one minor version"),
+        ("another release", f"run gc-assets {gc_assets.__version__}, this process 9.9.9"),
         ("another Python", "run Python 3.11 and this process"),
     ],
 )
@@ -136,12 +137,12 @@ def looked_at(remote: str, folder: str) -> list[dict[str, str]]:
 def alone_there(remote: str, folder: str) -> dict[str, Any]:
     """What doctor says of the server, and what is said of servers that cannot be used."""
     told: dict[str, Any] = {"doctor": looked_at(remote, folder)}
-    connect.ANSWERS_WITHIN_SECONDS = 2.0  # type: ignore[misc]
+    connect.ANSWERS_WITHIN_SECONDS = 2.0
 
     def ask(fault: str, place: str, token: str = TOKEN) -> None:
         try:
             SparkRuntime(mode="connect", remote=place, token=token).session()
-        except UsageError as error:
+        except GcError as error:
             told[fault] = str(error)
 
     ask("nobody there", f"sc://localhost:{free_port()}")
@@ -150,6 +151,9 @@ def alone_there(remote: str, folder: str) -> dict[str, Any]:
     ours, pyspark.__version__ = pyspark.__version__, "4.2.1"
     ask("another Spark", remote)
     pyspark.__version__ = ours
+    sent, gc_assets.__version__ = gc_assets.__version__, "9.9.9"
+    ask("another release", remote)
+    gc_assets.__version__ = sent
     sys.version_info = (3, 9, 0)  # type: ignore[assignment,misc]
     ask("another Python", remote)
     return told
