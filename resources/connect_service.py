@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.executors import package
 
-ANSWERS_WITHIN_SECONDS: Final = 30.0
+ANSWERS_WITHIN_SECONDS = 30.0
 _ARCHIVES: Final = "spark.archives"
 _OF_A_SESSION: Final = "spark.sql."
 
@@ -27,8 +27,8 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
     """Opens a session of our own on the server. This package goes along, and `spark.archives` of
     the settings; no other run sees either.
 
-    Raises `UsageError` where nobody answers, the token is not the server's, or the server is of
-    another minor version of Spark.
+    Raises `UsageError` where the server opens none for this token, or is of another minor version
+    of Spark, and `GcError` where nobody answers.
     """
     url = _address(remote, token)
     _refuse_silent(url, remote)
@@ -76,7 +76,7 @@ def _refuse_silent(url: str, remote: str) -> None:
     try:
         grpc.channel_ready_future(channel).result(timeout=ANSWERS_WITHIN_SECONDS)
     except grpc.FutureTimeoutError:
-        raise UsageError(
+        raise GcError(
             f"no Spark Connect server answers at {remote} within {ANSWERS_WITHIN_SECONDS:.0f} s. Does it run? Has one side TLS and the "
             "other not, or a certificate that is not trusted here? With a token TLS is spoken to every host but localhost "
             "(docs/clusters.md)"

@@ -19,11 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 import gc_assets
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError, UsageError
 from gc_assets.stages.executors import TOLD_DDL, introduced
 
 # Clusters start machines for work that waits, which takes minutes.
-PATIENCE_SECONDS: Final = 600.0
+PATIENCE_SECONDS = 600.0
 SPECULATION: Final = "spark.speculation"
 # The earliest time that a zip can tell. The same package makes the same bytes, whoever packs it.
 _ALWAYS: Final = (1980, 1, 1, 0, 0, 0)
@@ -64,9 +64,9 @@ def _place() -> tempfile.TemporaryDirectory[str]:
 
 def refuse_unfit(spark: SparkSession, where: str) -> None:
     """Raises `UsageError` unless an executor runs this very release and has what that imports, and no
-    task is run twice at a time.
+    task is run twice at a time. Raises `GcError` where no executor comes.
 
-    `where` is the engine's address. Costs one task, and waits for an executor that is yet to start.
+    `where` is the engine's address. Costs one task.
     """
     _refuse_speculation(spark, where)
     _refuse_other_release(_introduction(spark, where), where)
@@ -81,15 +81,21 @@ def _refuse_speculation(spark: SparkSession, where: str) -> None:
 
 
 def _introduction(spark: SparkSession, where: str) -> Row:
-    patience = threading.Timer(PATIENCE_SECONDS, spark.interruptAll)
+    given_up = threading.Event()
+
+    def give_up() -> None:
+        given_up.set()
+        spark.interruptAll()
+
+    patience = threading.Timer(PATIENCE_SECONDS, give_up)
     patience.start()
     try:
         (told,) = spark.range(0, 1, 1, 1).mapInArrow(introduced, TOLD_DDL).collect()
     except (PySparkException, Py4JError) as error:
-        if not patience.is_alive():
-            raise UsageError(
-                f"no executor of {where} took up a task in {PATIENCE_SECONDS:,.0f} s: is one free, with the cores and the memory "
-                "that `spark.conf` asks for?"
+        if given_up.is_set():
+            raise GcError(
+                f"no executor of {where} took up a task in {PATIENCE_SECONDS:,.0f} s. Is one free, with the cores and the memory that "
+                "`spark.conf` asks for?"
             ) from error
         raise UsageError(f"executors of {where} {_why(str(error))} (docs/clusters.md)") from error
     finally:

@@ -11,12 +11,15 @@ from typing import Final, Literal
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
 from pyspark import SparkConf
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import LOCAL, is_local
+from gc_assets.core.errors import GcError
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.executors import package, refuse_unfit
@@ -42,6 +45,8 @@ APPLICATION_CONF: Final = {
     "spark.app.name": "gc-assets",
     "spark.speculation": "false",
     "spark.python.daemon.module": "gc_assets.stages.daemon",
+    # Every column function would tell the JVM which line of Python called it, in eleven calls.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # Settings of a driver that this process or pyspark's local server starts.
@@ -91,7 +96,8 @@ class SparkRuntime(dg.ConfigurableResource):
     def session(self) -> SparkSession:
         """Returns the session of this process, the same one at every call.
 
-        Raises `UsageError` where the engine elsewhere cannot run this release.
+        Raises `UsageError` where an engine elsewhere cannot run this release, and `GcError` where it
+        does not answer.
         """
         if self._session is None:
             spark = {"session": self._classic, "connect": self._connect, "submitted": self._submitted}[self.mode]()
@@ -123,7 +129,11 @@ class SparkRuntime(dg.ConfigurableResource):
         sent = package()
         # Executors fetch the package into the directory in which their Python starts.
         path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
-        spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
+        try:
+            spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
+        except (PySparkException, Py4JError) as error:
+            said = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack
+            raise GcError(f"{master} starts no application. Is it there, and reached from here? It says: {said}") from error
         spark.sparkContext.addPyFile(str(sent))
         return spark
 

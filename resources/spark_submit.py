@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -41,7 +42,7 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
         program = program_of(config)
         # A distribution's own defaults count too, except where ours say otherwise.
         command = [program, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY)]
-        with dg.open_pipes_session(context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), dict(extras)) as session:
+        with _exchange(context, extras) as session:
             process = _started(command, session.get_bootstrap_env_vars(), output)
             try:
                 while process.poll() is None:
@@ -57,6 +58,16 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
             output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_CHARACTERS))
             last = output.read().decode(errors="replace").strip()
             raise GcError(f"{program} ended with exit code {process.returncode}; the job wrote last: {last or 'nothing'}")
+
+
+@contextmanager
+def _exchange(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Generator[dg.PipesSession]:
+    with ExitStack() as opened:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dg.PreviewWarning)  # of what Dagster itself calls there
+            session = dg.open_pipes_session(context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), dict(extras))
+            entered = opened.enter_context(session)
+        yield entered
 
 
 def program_of(config: SparkConfig) -> str:

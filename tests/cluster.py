@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.java import ensure_java_home
 from tests.ports import free_port
 from tests.s3.daemons import Daemons, daemons
@@ -28,13 +29,11 @@ from tests.s3.servers import environment
 CHECKOUT = Path(__file__).parents[1]
 WORKERS = 2
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Settings of an application here: one small executor on each worker, and a driver on loopback.
 CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": _QUICK,
 }
 # Raises where Python code of an executor touches what only the driver's machine has.
 _GUARD = """
@@ -110,15 +109,7 @@ def running(folder: Path, *hidden: Path) -> Iterator[Cluster]:
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
     spark_class = str(home / "bin" / "spark-class")
-    own = {
-        "SPARK_HOME": str(home),
-        "JAVA_HOME": ensure_java_home(),
-        "PATH": f"{python.parent}:{os.environ['PATH']}",
-        "PYTHONPATH": "",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": _QUICK,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    own = {**of_spark(home), "PATH": f"{python.parent}:{os.environ['PATH']}", "SPARK_DAEMON_MEMORY": "256m"}
     with ExitStack() as started:
         leader = started.enter_context(daemons(folder / "master", own))
         address = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
@@ -135,6 +126,13 @@ def running(folder: Path, *hidden: Path) -> Iterator[Cluster]:
             workers[-1].start(spark_class, "org.apache.spark.deploy.worker.Worker", *here, *limits, master)
         leader.wait(lambda: _alive(page) == WORKERS)
         yield Cluster(master, folder, python, tuple(workers))
+
+
+def of_spark(home: Path) -> dict[str, str]:
+    """The environment of a Spark at `home` whose JVMs start quickly, and which knows nothing of this checkout."""
+    java = ensure_java_home()
+    quick = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {jvm_options(java)}"
+    return {"SPARK_HOME": str(home), "JAVA_HOME": java, "JDK_JAVA_OPTIONS": quick, "PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def _alive(page: int) -> int:

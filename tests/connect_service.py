@@ -14,8 +14,7 @@ from socket import create_connection
 
 import pyspark
 
-from gc_assets.resources.java import ensure_java_home
-from tests.cluster import environment_at
+from tests.cluster import environment_at, of_spark
 from tests.ports import free_port
 from tests.s3.daemons import daemons
 
@@ -25,28 +24,21 @@ TOKEN = "a token with a + and a ="  # noqa: S105
 
 @dataclass(frozen=True)
 class Service:
-    """`remote` is its address with TLS. A client trusts it by `environment`."""
+    """`remote` is its address with TLS. A client trusts it by `environment`. `python` runs its tasks."""
 
     remote: str
+    python: Path
     environment: dict[str, str]
 
 
 @contextmanager
 def running(folder: Path) -> Iterator[Service]:
-    home, port = Path(pyspark.__file__).parent, free_port()
-    own = {
-        "SPARK_HOME": str(home),
-        "JAVA_HOME": ensure_java_home(),
-        "PYTHONPATH": "",
-        "PYSPARK_PYTHON": str(environment_at(folder / "python", [])),
-        "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    home, port, python = Path(pyspark.__file__).parent, free_port(), environment_at(folder / "python", [])
+    own = {**of_spark(home), "PYSPARK_PYTHON": str(python), "SPARK_CONNECT_AUTHENTICATE_TOKEN": TOKEN}
     conf = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.memory": "700m",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.ui.enabled": "false",
     }
     settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
@@ -54,7 +46,7 @@ def running(folder: Path) -> Iterator[Service]:
         group.start(str(home / "bin" / "spark-submit"), "--class", CLASS, "--master", "local[2]", *settings, "spark-internal")
         group.wait(lambda: _listens(port))
         with _tls(folder, port) as (front, trusted):
-            yield Service(f"sc://localhost:{front}/;use_ssl=true", {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusted)})
+            yield Service(f"sc://localhost:{front}/;use_ssl=true", python, {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusted)})
 
 
 def _listens(port: int) -> bool:

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from gc_assets.config.text import ConfigText
 from gc_assets.core.suggest import did_you_mean, named
 
-# Keys whose value is a secret even where somebody wrote it into the file, and addresses that hold one.
+# Keys whose value is a secret even where somebody wrote it into the file, and values that name one.
 _SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
     "greater_than": ("gt", "write a number above {}"),

@@ -45,7 +45,10 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
             {"storage": {"quarantine": "trahs"}},
             "storages[0].quarantine: write trash, versioned or deferred; did you mean trash? (found 'trahs')",
         ),
-        ({"spark": {"remote": "host:15002"}}, "spark.remote: write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or"),
+        (
+            {"spark": {"remote": "host:15002"}},
+            "spark.remote: write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or",
+        ),
         ({"spark": {"remote": "sc://h/;use_ssl"}}, "spark.remote: parameter 'use_ssl' has no value; write use_ssl=VALUE"),
         ({"spark": {"remote": "sc://h/;session_id=7"}}, "spark.remote: no session_id here: each run has a session of its own"),
         ({"storage": {"approvals_needed": 3}}, "storages[0].approvals_needed: write 1 or 2 (found 3)"),

@@ -7,17 +7,24 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyspark
 import pytest
+import yaml
+from click.testing import CliRunner
 
 import gc_assets
-from gc_assets.core.errors import UsageError
+from gc_assets.cli.main import cli
+from gc_assets.core.errors import GcError
 from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.executors import TOLD_DDL, introduced
 from gc_assets.stages.tables import collect
 from tests.connect_service import TOKEN, Service, running
 from tests.killed import CHECKOUT
@@ -57,50 +64,85 @@ def test_two_releases_at_once_on_one_server_each_run_their_own_code_and_see_noth
     shutil.copytree(CHECKOUT / "tests", other / "tests", ignore=shutil.ignore_patterns("__pycache__", "data"))
     package = other / "gc_assets" / "__init__.py"
     package.write_text(package.read_text().replace(f'"{gc_assets.__version__}"', '"0.2.99"'))
-    both = [begun(service, "beside", str(tmp_path), name, checkout=checkout) for name, checkout in (("one", CHECKOUT), ("two", other))]
+    archive = tmp_path / "environment.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(service.python.parents[1], ".")
+    both = [begun(service, "beside", str(tmp_path), "one"), begun(service, "beside", str(tmp_path), "two", str(archive), checkout=other)]
     one, two = map(ended, both)
-    assert one == {"versions": [gc_assets.__version__], "views": ["of_one"], "partitions": "7", "waited": True}
-    assert two == {"versions": ["0.2.99"], "views": ["of_two"], "partitions": "7", "waited": True}
+    python = str(service.python)
+    assert one == {"versions": [gc_assets.__version__], "pythons": [python], "views": ["of_one"], "waited": True}
+    assert two == {"versions": ["0.2.99"], "pythons": two["pythons"], "views": ["of_two"], "waited": True}
+    assert all(path.endswith("/environment/bin/python3") for path in two["pythons"])
 
 
-def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(service: Service) -> None:
-    told = ended(begun(service, "refused"))
-    assert "answers at sc://localhost" in told["nobody there"]
-    assert "Has one side TLS and the other not" in told["without TLS"]
-    assert "opens no session. Is `spark.token` its token?" in told["wrong token"]
-    assert "and this process has pyspark 4.2.1: both must be of one minor version" in told["another Spark"]
-    assert "run Python 3.11 and this process" in told["another Python"]
-    assert not any(TOKEN in words for words in told.values())
+@pytest.fixture(scope="module")
+def alone(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return ended(begun(service, "alone", str(tmp_path_factory.mktemp("alone"))))
 
 
-def beside(remote: str, folder: str, name: str) -> dict[str, Any]:
-    """What a run sees while another one is on the server: of tasks, views and settings."""
-    from gc_assets.stages.executors import TOLD_DDL, introduced
+def test_doctor_says_that_the_server_is_fit(service: Service, alone: dict[str, Any]) -> None:
+    (found,) = alone["doctor"]
+    assert (found["check"], found["verdict"]) == ("executors", "ok")
+    assert found["found"] == f"those of {service.remote} run Spark {pyspark.__version__} and this release of gc-assets"
 
-    runtime = SparkRuntime(mode="connect", remote=remote, token=TOKEN, conf={"spark.sql.shuffle.partitions": "7"})
-    spark = runtime.session()
+
+@pytest.mark.parametrize(
+    "fault, words",
+    [
+        ("nobody there", "no Spark Connect server answers at sc://localhost"),
+        ("without TLS", "Has one side TLS and the other not"),
+        ("wrong token", "opens no session. Is `spark.token` its token?"),
+        ("another Spark", "and this process has pyspark 4.2.1: both must be of one minor version"),
+        ("another release", f"run gc-assets {gc_assets.__version__}, this process 9.9.9"),
+        ("another Python", "run Python 3.11 and this process"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(alone: dict[str, Any], fault: str, words: str) -> None:
+    assert words in alone[fault]
+    assert TOKEN not in alone[fault]
+
+
+def beside(remote: str, folder: str, name: str, archive: str | None = None) -> dict[str, Any]:
+    """What a run sees while another one is on the server: of tasks and views."""
+    sent = {"python": "environment/bin/python3", "conf": {"spark.archives": f"{archive}#environment"}} if archive is not None else {}
+    spark = SparkRuntime.model_validate({"mode": "connect", "remote": remote, "token": TOKEN, **sent}).session()
     spark.range(1).createOrReplaceTempView(f"of_{name}")
     (Path(folder) / f"{name}.here").touch()
     deadline = time.monotonic() + 60
     while len(list(Path(folder).glob("*.here"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    versions = {row["version"] for row in collect(spark.range(0, 4, 1, 4).mapInArrow(introduced, TOLD_DDL))}
+    versions = {row["version"] for row in collect(spark.range(0, 2, 1, 2).mapInArrow(introduced, TOLD_DDL))}
+    pythons = {row["python"] for row in collect(spark.range(1).mapInArrow(_its_python, "python string"))}
     views = [table.name for table in spark.catalog.listTables()]
-    partitions = spark.conf.get("spark.sql.shuffle.partitions")
-    return {"versions": sorted(versions), "views": views, "partitions": partitions, "waited": time.monotonic() < deadline}
+    return {"versions": sorted(versions), "pythons": sorted(pythons), "views": views, "waited": time.monotonic() < deadline}
 
 
-def refused(remote: str) -> dict[str, str]:
-    """What is said of servers that cannot be used."""
-    import pyspark
+def _its_python(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from (pa.RecordBatch.from_pydict({"python": [sys.executable]}) for _ in batches)
 
-    connect.ANSWERS_WITHIN_SECONDS = 2.0  # type: ignore[misc]
-    told = dict[str, str]()
+
+def looked_at(remote: str, folder: str) -> list[dict[str, str]]:
+    """What `gc-assets doctor` finds of Spark."""
+    (Path(folder) / "lake").mkdir()
+    place = f"file://{folder}/lake/"
+    lakes = [{"name": "weather", "kind": "icechunk", "location": place}]
+    spark = {"mode": "connect", "remote": remote, "token": "${GC_TOKEN}"}
+    document = {"state": f"{folder}/state", "storages": [{"name": "warehouse", "location": place}], "lakes": lakes, "spark": spark}
+    (Path(folder) / "lakes.yaml").write_text(yaml.safe_dump(document))
+    command = ["doctor", "--config", f"{folder}/lakes.yaml", "--format", "json"]
+    told = CliRunner().invoke(cli, command, env={"GC_TOKEN": TOKEN})
+    return [finding for finding in json.loads(told.stdout) if finding["subject"] == "spark"]
+
+
+def alone_there(remote: str, folder: str) -> dict[str, Any]:
+    """What doctor says of the server, and what is said of servers that cannot be used."""
+    told: dict[str, Any] = {"doctor": looked_at(remote, folder)}
+    connect.ANSWERS_WITHIN_SECONDS = 2.0
 
     def ask(fault: str, place: str, token: str = TOKEN) -> None:
         try:
             SparkRuntime(mode="connect", remote=place, token=token).session()
-        except UsageError as error:
+        except GcError as error:
             told[fault] = str(error)
 
     ask("nobody there", f"sc://localhost:{free_port()}")
@@ -109,6 +151,9 @@ def refused(remote: str) -> dict[str, str]:
     ours, pyspark.__version__ = pyspark.__version__, "4.2.1"
     ask("another Spark", remote)
     pyspark.__version__ = ours
+    sent, gc_assets.__version__ = gc_assets.__version__, "9.9.9"
+    ask("another release", remote)
+    gc_assets.__version__ = sent
     sys.version_info = (3, 9, 0)  # type: ignore[assignment,misc]
     ask("another Python", remote)
     return told
@@ -116,6 +161,6 @@ def refused(remote: str) -> dict[str, str]:
 
 if __name__ == "__main__":
     asked, *given = sys.argv[1:]
-    sys.stdout.write(json.dumps({"beside": beside, "refused": refused}[asked](*given)) + "\n")
+    sys.stdout.write(json.dumps({"beside": beside, "alone": alone_there}[asked](*given)) + "\n")
     sys.stdout.flush()
     os._exit(0)
