@@ -104,13 +104,15 @@ class Stopped(Model):
 
 
 class JobReport(Model):
-    """What a job reports while it runs: an event of Dagster, the metadata that an op ends with, or
-    what stopped a step. Events and metadata are in Dagster's own words (`dg.serialize_value`).
+    """What a job reports while it runs: an event of Dagster, the metadata that an op ends with, what
+    stopped a step, or that all is done. Events and metadata are in Dagster's own words
+    (`dg.serialize_value`).
     """
 
     event: str | None = None
     metadata: str | None = None
     stopped: Stopped | None = None
+    done: bool = False
 
 
 def versions() -> dict[str, str]:

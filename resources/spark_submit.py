@@ -21,6 +21,7 @@ import pyspark
 from dagster import PipesTempFileContextInjector, PipesTempFileMessageReader
 
 import gc_assets
+from gc_assets.config.jobs import CLIENT
 from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.spark import SparkRuntime
@@ -41,7 +42,7 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
         settings.write_text(properties(SparkRuntime.from_config(config).application()), encoding="utf-8")
         program = program_of(config)
         # A distribution's own defaults count too, except where ours say otherwise.
-        command = [program, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY)]
+        command = [program, "--deploy-mode", CLIENT, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY)]
         with _exchange(context, extras) as session:
             process = _started(command, session.get_bootstrap_env_vars(), output)
             try:

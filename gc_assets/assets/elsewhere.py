@@ -5,7 +5,8 @@ and its events are repeated here while it runs. The boxes of a night become one 
 job: each start of Spark costs seconds to minutes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import date
 from typing import Any, Final, cast
 
@@ -48,8 +49,8 @@ def _step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jobs: Job
     def run(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         keys = sorted(tuple(key.path) for key in context.selected_asset_keys)
         asked = {"run_date": context.partition_key, "assets": keys, "ops": _asked_of(name, context.run)}
-        with plain_failures(retry_io=False):
-            for said in _said(context, jobs, asked):
+        with plain_failures(retry_io=False), closing(_said(context, jobs, asked)) as told:
+            for said in told:
                 match said:
                     case dg.AssetMaterialization() if said.asset_key in context.selected_asset_keys:
                         yield _result(said, jobs, context.partition_key)
@@ -68,8 +69,8 @@ def _job(defined: dg.JobDefinition, jobs: Jobs) -> dg.JobDefinition:
     def run(context: dg.OpExecutionContext) -> Iterator[Any]:
         metadata: dict[str, Any] = {}
         asked = {"job": defined.name, "ops": _asked_of(op.name, context.run)}
-        with plain_failures(retry_io=False):
-            for said in _said(context, jobs, asked):
+        with plain_failures(retry_io=False), closing(_said(context, jobs, asked)) as told:
+            for said in told:
                 if isinstance(said, dict):
                     metadata |= said
                 else:
@@ -94,15 +95,16 @@ def _asked_of(op: str, run: dg.DagsterRun) -> dict[str, Any]:
     return {op: ops[op]} if op in ops else {}
 
 
-def _said(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, asked: dict[str, Any]) -> Iterator[Any]:
-    """Yields the events and the metadata of a job while it runs.
+def _said(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs, asked: dict[str, Any]) -> Generator[Any]:
+    """Yields the events and the metadata of a job while it runs. Who stops listening ends the job.
 
-    Raises `dg.Failure` with what stopped its steps. A failed check stops nothing here: Dagster ends
-    this step by it, as it ended that of the job.
+    Raises `dg.Failure` with what stopped its steps, and `GcError` where it did not come to its end.
+    A failed check stops nothing here: Dagster ends this step by it, as it ended that of the job.
     """
-    stopped = list[Stopped]()
+    stopped, is_done = list[Stopped](), False
     try:
         for report in jobs.run(context, **asked):
+            is_done |= report.done
             if report.stopped is not None:
                 stopped.append(report.stopped)
             for text in (report.event, report.metadata):
@@ -114,6 +116,8 @@ def _said(context: dg.AssetExecutionContext | dg.OpExecutionContext, jobs: Jobs,
     if causes := [cause for cause in stopped if not cause.checks]:
         metadata = {"error": causes[0].error, "exit_code": causes[0].exit_code}
         raise dg.Failure("\n".join(cause.text for cause in causes), metadata=metadata, allow_retries=False)
+    if not stopped and not is_done:
+        raise GcError("the job ended, and what it reported last did not arrive here: run it again")
 
 
 def _result(said: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg.MaterializeResult:

@@ -71,7 +71,10 @@ def _run(pipes: PipesContext) -> int:
         asset_selection=[dg.AssetKey(list(key)) for key in request.assets] or None,
         raise_on_error=False,
     )
-    return 0 if result.success else 1
+    if not result.success:
+        return 1
+    _report(pipes, JobReport(done=True))
+    return 0
 
 
 def _logger(reports: _Reports) -> dg.LoggerDefinition:
@@ -121,4 +124,4 @@ def _of_asset(event: dg.DagsterEvent) -> Any:
 
 
 def _report(pipes: PipesContext, said: JobReport) -> None:
-    pipes.report_custom_message(said.model_dump(mode="json", exclude_none=True))
+    pipes.report_custom_message(said.model_dump(mode="json", exclude_defaults=True))
