@@ -41,6 +41,9 @@ _PATTERNS: Final = {
     r"^[a-z0-9][a-z0-9-]*$": "small letters, digits and hyphens",
     r"^https?://": "an address such as http://localhost:19120/api/v2",
     r"^https?://[^/@]+/?$": "an address such as https://s3.example.org, without a path and credentials",
+    r"^arn:[a-z0-9-]+:iam::\d*:role/.+$": "a role such as arn:aws:iam::123456789012:role/collector",
+    r"^s3://[^/]+/.+$": "an object's address, s3://bucket/key",
+    r"^s3://[^/]+(/.*)?$": "an address such as s3://bucket/prefix",
 }
 
 

@@ -15,6 +15,7 @@ from gc_assets.lakes.kinds import config_models
 
 STORAGE = {"name": "warehouse", "location": "file:///data/warehouse/"}
 LAKE = {"name": "sales", "kind": "iceberg", "catalog": {"type": "rest"}}
+EMR = {"application_id": "00f1", "execution_role_arn": "arn:aws:iam::123456789012:role/gc", "entry_point": "s3://code/job.py"}
 NESSIE = {"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"}
 
 
@@ -71,6 +72,15 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
         ({"lake": LAKE | {"tables": "*"}}, "lakes[0].tables: write a list, such as [a, b] (found '*')"),
         ({"first_night": "soon"}, "first_night: write a date such as 2026-11-21 (found 'soon')"),
         ({"spark": []}, "spark: write a mapping of keys"),
+        ({"spark": {"mode": "emr_serverless"}}, "spark: mode emr_serverless needs the key emr_serverless, with application_id,"),
+        (
+            {"spark": {"mode": "submit", "conf": {"spark.submit.deployMode": "cluster"}}},
+            "spark: mode submit keeps the driver on this machine: take spark.submit.deployMode out of conf",
+        ),
+        (
+            {"spark": {"emr_serverless": EMR | {"exchange": "./exchange"}}},
+            "spark.emr_serverless.exchange: write an address such as s3://bucket/prefix (found './exchange')",
+        ),
     ],
 )
 def test_a_wrong_key_is_answered_in_a_sentence(wrong: dict[str, Any], sentence: str, tmp_path: Path) -> None:

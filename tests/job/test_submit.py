@@ -174,10 +174,8 @@ def test_a_job_that_dies_is_told_with_its_last_words(lake: Path, tmp_path: Path)
 
 
 def test_a_job_that_ends_without_its_last_word_has_failed(lake: Path, tmp_path: Path) -> None:
-    assert (
-        "what it reported last did not arrive"
-        in run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, "exit 0")), [REFS]).failure
-    )
+    ended = run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, "exit 0")), [REFS])
+    assert "what it reported last did not arrive" in ended.failure
 
 
 def test_a_program_that_is_not_there_is_named(lake: Path, tmp_path: Path) -> None:
