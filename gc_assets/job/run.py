@@ -105,7 +105,8 @@ class _Reports(logging.Handler):
         elif event.is_step_failure:
             _report(self._pipes, JobReport(stopped=cause_of(event)))
         elif self._job is not None and event.is_successful_output:
-            _report(self._pipes, JobReport(metadata=dg.serialize_value(dict(event.step_output_data.metadata))))
+            metadata: Any = dict(event.step_output_data.metadata)
+            _report(self._pipes, JobReport(metadata=dg.serialize_value(metadata)))
         elif (of_asset := _of_asset(event)) is not None:
             _report(self._pipes, JobReport(event=dg.serialize_value(of_asset)))
 
