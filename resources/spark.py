@@ -13,7 +13,6 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
-from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -117,15 +116,17 @@ class SparkRuntime(dg.ConfigurableResource):
         return {**LOOPBACK, **settings} if is_local(self.master) else settings
 
     def _classic(self) -> SparkSession:
-        return self._opened(self.application(), self.master)
+        if is_local(self.master):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            return LazyPySparkResource(spark_config=self.application()).spark_session
+        return self._sending(self.application())
 
     def _submitted(self) -> SparkSession:
-        return self._opened({**APPLICATION_CONF, **STAGE_CONF, **self.conf}, SparkConf().get("spark.master", LOCAL))
+        # Which master it is, spark-submit knows. This process hears of it with the session.
+        return self._sending({**APPLICATION_CONF, **STAGE_CONF, **self.conf})
 
-    def _opened(self, settings: dict[str, str], master: str) -> SparkSession:
-        if is_local(master):
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            return LazyPySparkResource(spark_config=settings).spark_session
+    def _sending(self, settings: dict[str, str]) -> SparkSession:
+        """Returns a session whose executors on other machines import this package."""
         sent = package()
         # Executors fetch the package into the directory in which their Python starts.
         path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
@@ -133,8 +134,9 @@ class SparkRuntime(dg.ConfigurableResource):
             spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
         except (PySparkException, Py4JError) as error:
             said = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack
-            raise GcError(f"{master} starts no application. Is it there, and reached from here? It says: {said}") from error
-        spark.sparkContext.addPyFile(str(sent))
+            raise GcError(f"{self.master} starts no application. Is it there, and reached from here? It says: {said}") from error
+        if not is_local(str(spark.sparkContext.master)):
+            spark.sparkContext.addPyFile(str(sent))
         return spark
 
     def _connect(self) -> SparkSession:

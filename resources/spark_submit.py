@@ -23,6 +23,7 @@ from dagster import PipesTempFileContextInjector, PipesTempFileMessageReader
 import gc_assets
 from gc_assets.config.jobs import CLIENT
 from gc_assets.config.models import SparkConfig
+from gc_assets.config.spark import is_local
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.spark import SparkRuntime
 
@@ -44,7 +45,10 @@ def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExec
         # A distribution's own defaults count too, except where ours say otherwise.
         command = [program, "--deploy-mode", CLIENT, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY)]
         with _exchange(context, extras) as session:
-            process = _started(command, session.get_bootstrap_env_vars(), output)
+            # Executors on other machines have a Python of their own.
+            here = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
+            variables = {**dict.fromkeys(here, sys.executable), **os.environ, **session.get_bootstrap_env_vars()}
+            process = _started(command, variables, output)
             try:
                 while process.poll() is None:
                     with suppress(subprocess.TimeoutExpired):
@@ -77,10 +81,9 @@ def program_of(config: SparkConfig) -> str:
 
 
 def _started(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
-    environment = {"PYSPARK_DRIVER_PYTHON": sys.executable, **os.environ, **variables}
     try:
         # In a session of its own: what the job starts ends with it, and a Ctrl-C comes from us.
-        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
+        return subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
     except OSError as error:
         raise UsageError(f"spark-submit cannot be started as {command[0]}: {error.strerror}; set spark.submit_program") from None
 
