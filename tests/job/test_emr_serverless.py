@@ -14,7 +14,7 @@ from gc_assets.resources.spark_submit import ENTRY
 from tests.job.nights import run, sales, with_spark
 from tests.job.serverless import BUCKET, ROLE, Serverless, serverless
 
-MARK = ["sales/policy_table", "sales/lake_refs", "sales/commit_graph"]
+MARK = ["sales/lake_refs", "sales/commit_graph"]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_job_run_publishes_and_is_told(emr: Serverless, lake: Path) -> None:
     night = run(lake, MARK)
     assert night.result.success, night.failure
     rows = {name: table.metadata["dagster/row_count"].value for name, table in night.tables().items()}
-    assert rows == {"sales/policy_table": 1, "sales/lake_refs": 1, "sales/commit_graph": 2}
+    assert rows == {"sales/lake_refs": 1, "sales/commit_graph": 2}
     assert set(night.checks().values()) == {True}
     assert any(line.startswith("sales/commit_graph") and "ended after" in line for line in night.lines)
     (job,) = emr.runs
