@@ -91,12 +91,13 @@ def run_night(
     keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
     if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
         raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
-    if chosen.config.spark.in_jobs:
-        watch.doing("starting a job")
-    elif {asset for _, asset in keys} - WITHOUT_SPARK:
+    in_jobs = chosen.config.spark.in_jobs
+    if not in_jobs and {asset for _, asset in keys} - WITHOUT_SPARK:
         watch.doing("starting Spark")
         opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
     watch.begins(len(keys))
+    if in_jobs:
+        watch.doing("at work in a job")
     definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(watch, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
