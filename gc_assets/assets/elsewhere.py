@@ -49,15 +49,21 @@ def _step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jobs: Job
     def run(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         keys = sorted(tuple(key.path) for key in context.selected_asset_keys)
         asked = {"run_date": context.partition_key, "assets": keys, "ops": _asked_of(name, context.run)}
+        left, failed = set(context.selected_asset_keys), list[str]()
         with plain_failures(retry_io=False), closing(_said(context, jobs, asked)) as told:
             for said in told:
                 match said:
-                    case dg.AssetMaterialization() if said.asset_key in context.selected_asset_keys:
+                    case dg.AssetMaterialization() if said.asset_key in left:
+                        left.remove(said.asset_key)
                         yield _result(said, jobs, context.partition_key)
                     case dg.AssetCheckEvaluation():
+                        failed += [] if said.passed else [f"{said.check_name} of {said.asset_key.to_user_string()}"]
                         yield _check(said)
                     case _:
                         context.log_event(said)
+            if left:
+                missing = ", ".join(sorted(key.to_user_string() for key in left))
+                raise GcError(f"failed checks: {', '.join(failed) or 'none'}. So the job did not make {missing}")
 
     return run
 

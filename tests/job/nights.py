@@ -40,10 +40,10 @@ def sales(root: Path, conf: Mapping[str, str], **spark: Any) -> Path:
     return root / "lakes.yaml"
 
 
-def with_spark(path: Path, other: Path, **spark: Any) -> Path:
-    """The same lake with a state of its own, and other settings of Spark."""
+def with_spark(path: Path, other: Path, state: str | None = None, **spark: Any) -> Path:
+    """The same lake with other settings of Spark, and a state of its own unless one is named."""
     document = json.loads(path.read_text())
-    document |= {"state": f"{other.parent}/{other.stem}-state", "spark": {**spark, "conf": document["spark"]["conf"]}}
+    document |= {"state": state or f"{other.parent}/{other.stem}-state", "spark": {**spark, "conf": document["spark"]["conf"]}}
     other.write_text(json.dumps(document))
     return other
 

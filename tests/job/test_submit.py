@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 import gc_assets
+from gc_assets.assets.box import has
 from gc_assets.assets.lake_boxes import in_order
 from gc_assets.assets.results import materialized
 from gc_assets.assets.storage_boxes import STORAGE_BOXES
@@ -77,6 +78,18 @@ def stand_in(root: Path, script: str) -> dict[str, str]:
     return {"mode": "submit", "submit_program": str(program)}
 
 
+# What a job says whose check failed.
+REFUSED = f"""
+import sys
+import dagster as dg
+from dagster_pipes import open_dagster_pipes
+key = dg.AssetKey({REFS.split("/")})
+with open_dagster_pipes() as pipes:
+    for event in (dg.AssetMaterialization(key), dg.AssetCheckEvaluation(key, "receipt", passed=False)):
+        pipes.report_custom_message({{"event": dg.serialize_value(event)}})
+    pipes.report_custom_message({{"stopped": {{"text": "1 blocking asset check failed", "checks": True}}}})
+sys.exit(1)
+"""
 JOB_WITHOUT_SPARK = f'exec {sys.executable} "$job"'
 
 
@@ -104,7 +117,7 @@ def test_the_page_hears_what_a_step_of_its_own_would_have_said(submitted: tuple[
     night = at.night(NOW.date())
     boxes = [(box, owner) for owner in at.config.lakes for box in in_order(owner)]
     boxes += [(box, owner) for owner in at.config.storages for box in STORAGE_BOXES]
-    said = [materialized(night, owner.name, shown, box.checks) for box, owner in boxes for shown in box.shown]
+    said = [materialized(night, owner.name, shown, box.checks) for box, owner in boxes for shown in box.shown if has(owner, shown.table)]
     events = [dg.AssetMaterialization(result.asset_key, metadata=result.metadata) for result in said]
     assert {event.asset_key.to_user_string(): event.metadata for event in events} == {
         name: event.metadata for name, event in tables.items()
@@ -134,7 +147,8 @@ def test_an_approved_plan_is_executed_by_a_job(submitted: tuple[Ran, set[str]], 
     at = load_platform(os.environ, str(lake))
     (plan,) = plans(at.config)
     approve(at.config, at.clock, plan.header.plan_id, "ana", (), "")
-    done = run(lake, [LOG], plan_id=plan.header.plan_id, mode="apply")
+    here = with_spark(lake, lake.parent / "here.yaml", state=at.config.state, mode="submit", master="local[2]")
+    done = run(here, [LOG], plan_id=plan.header.plan_id, mode="apply")
     assert done.result.success, done.failure
     assert done.tables()[LOG].metadata["quarantined_files"].value == plan.header.rows
     assert "sales/expiry_log" in done.tables()  # which no step of its own makes
@@ -164,6 +178,18 @@ def test_a_restore_of_the_page_is_a_job_too(lake: Path, tmp_path: Path) -> None:
     result = restore.execute_in_process(run_config=asked, instance=dg.DagsterInstance.ephemeral())
     (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]
     assert output.metadata["nothing_changed"].value == "storage warehouse has nothing of that in quarantine"
+
+
+def test_a_check_that_failed_in_a_job_fails_the_step_as_a_check(lake: Path, tmp_path: Path) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, f"exec {sys.executable} {script}"))
+    refused = run(path, [REFS])
+    assert "1 blocking asset check failed with ERROR severity" in refused.failure
+    assert refused.checks() == {(REFS, "receipt"): False}
+    # What comes after it was not made.
+    commits = "sales/commit_graph"
+    assert run(path, [REFS, commits]).failure == f"failed checks: receipt of {REFS}. So the job did not make {commits}"
 
 
 def test_a_job_that_dies_is_told_with_its_last_words(lake: Path, tmp_path: Path) -> None:
