@@ -35,7 +35,6 @@ CONF = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.locality.wait": "0",
-    "spark.sql.shuffle.partitions": "2",
 }
 # Raises where Python code of an executor touches what only the driver's machine has.
 _GUARD = """
