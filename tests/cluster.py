@@ -29,11 +29,12 @@ from tests.s3.servers import environment
 CHECKOUT = Path(__file__).parents[1]
 WORKERS = 2
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-# Settings of an application here: one small executor on each worker, and a driver on loopback.
+# Settings of an application here: one small executor on each worker, a driver on loopback, and tasks that wait for no place of their own.
 CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
+    "spark.locality.wait": "0",
 }
 # Raises where Python code of an executor touches what only the driver's machine has.
 _GUARD = """
