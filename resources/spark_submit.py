@@ -31,6 +31,7 @@ ENTRY: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
 _LOOK_SECONDS: Final = 0.5
 _END_SECONDS: Final = 20.0
 _LAST_CHARACTERS: Final = 2_000
+_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}
 
 
 def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
@@ -109,6 +110,3 @@ def properties(settings: Mapping[str, str]) -> str:
 def _escaped(text: str) -> str:
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
-
-
-_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}
