@@ -7,7 +7,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,11 +16,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.requests import counted, shared_by
 from gc_assets.stages.progress import counting
-from gc_assets.stages.tables import PARTS_DDL, REQUESTS, collect, parallelism
-
-# Batches in, batches out, as `DataFrame.mapInArrow` takes it. `once` and `spread` want rows of
-# `PARTS_DDL`.
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+from gc_assets.stages.tables import PARTS_DDL, REQUESTS, Task, collect, here, parallelism
 
 # A task that reads more rows of metadata than this runs in an executor, so that this process stays
 # small. This many take some 50 MB and less than a second.
@@ -70,11 +66,6 @@ def read_here(task: Task, pieces: int) -> list[pa.RecordBatch]:
     `is_little` says.
     """
     return list(task(iter([_numbers(pieces)])))
-
-
-def here(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Runs a task in this process and returns the rows that it yields."""
-    return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
 
 
 def is_little(rows: int, files: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.stages import engine
+from gc_assets.stages import engine, few_rows
 from gc_assets.stages.delete import apply
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.sweep import storage_inventory
@@ -56,6 +56,7 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
 
     here = two_nights()
     shutil.rmtree(tmp_path / "state")
+    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_BYTES", -1)
     monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
@@ -89,6 +90,7 @@ def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
 
     here = there_and_back(no_spark)
     house.now += timedelta(days=1)
+    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_ROWS", -1)
     monkeypatch.setattr(apply, "HERE_ACTS", -1)
     assert all(len(rows) > 2 for rows in here)
