@@ -21,7 +21,8 @@ from gc_assets.stages.tables import BY_SPARK
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the list of a table's parts is taken by the driver (a job for listing costs
-# more than the listing). A limit looks at all partitions at once.
+# more than the listing). A limit looks at all partitions at once. Nothing of a frame notes the line
+# that made it: that is as many calls to the JVM again, and loads IPython where there is one.
 STAGE_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -30,6 +31,7 @@ STAGE_CONF = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.limit.initialNumPartitions": "100000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
