@@ -47,7 +47,7 @@ def jvm_options(home: str) -> str:
 
 def write(home: str) -> Path:
     """Starts Spark once, lets it do what a night does, and writes the archive of the classes that
-    it loaded. Takes about 20 seconds.
+    it loaded. Takes about a minute.
 
     Raises `UsageError` with the end of what Java said where no archive came of it. What was there
     before stays until the new one is whole.
@@ -59,7 +59,9 @@ def write(home: str) -> Path:
         environment = os.environ | {"JAVA_HOME": home}
         command = [sys.executable, "-m", _WARM_UP, str(made)]
         try:
-            done = subprocess.run(command, env=environment, cwd=place, capture_output=True, text=True, timeout=_PATIENCE)  # noqa: S603
+            done = subprocess.run(  # noqa: S603  (this Python and a module of ours, without a shell)
+                command, env=environment, cwd=place, capture_output=True, text=True, timeout=_PATIENCE
+            )
         except subprocess.TimeoutExpired as error:
             raise UsageError(f"{WRITE_IT}: Java at {home} wrote no class archive in {_PATIENCE:.0f} s; nights run without it") from error
         if done.returncode or not made.is_file() or made.stat().st_size < _LEAST:
@@ -75,7 +77,7 @@ def main() -> None:
     try:
         home = ensure_java_home()
         if not archive(home).is_file():
-            sys.stdout.write("Writing an archive of Spark's classes (20 s), which shortens every later start ...\n")
+            sys.stdout.write("Writing an archive of Spark's classes (a minute), which shortens every later start ...\n")
             sys.stdout.flush()
             write(home)
     except UsageError as error:

@@ -21,8 +21,7 @@ from gc_assets.stages.tables import BY_SPARK
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the list of a table's parts is taken by the driver (a job for listing costs
-# more than the listing). A limit looks at all partitions at once. Nothing of a frame notes the line
-# that made it: that is as many calls to the JVM again, and loads IPython where there is one.
+# more than the listing). A limit looks at all partitions at once.
 STAGE_CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -31,7 +30,6 @@ STAGE_CONF = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.limit.initialNumPartitions": "100000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
@@ -49,6 +47,8 @@ DRIVER_CONF = {
     JVM_OPTIONS: "-XX:+UseParallelGC",
     "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
+    # Every column function would tell the JVM which line of Python called it, in eleven calls.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 
 

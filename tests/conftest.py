@@ -29,13 +29,14 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 # Small lakes and many short jobs: the quick compiler saves more than it costs, and compiling queries does not pay at all. What compiled
-# queries find is seen where tests start a command, which has the settings of the product.
+# queries find is seen where tests start a command, which has the settings of the product. The quick compiler's own 48 MB of code are full
+# after some minutes, and then it compiles the same again and again.
 TEST_CONF = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
 
 

@@ -27,6 +27,7 @@ _HEADER = """\
 # needs would look like garbage.
 
 """
+_THERE_ALREADY = "{path} is there already, and init replaces nothing; name another file with -o"
 
 
 @click.command("init", short_help="Write lakes.yaml of what there is.")
@@ -42,7 +43,7 @@ _HEADER = """\
 @common_options
 def init_command(settings: Settings, places: tuple[str, ...], output: Path | None, state: str) -> None:
     """Asks each PLACE which lakes stand there, and writes lakes.yaml with them and the storages
-    that hold their files, in mode `plan`. Changes nothing else, and never replaces a file.
+    that hold their files, in mode `plan`. Changes nothing else, and never replaces a lakes.yaml.
 
     \b
     A PLACE is
@@ -66,7 +67,7 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
 
     path = output or Path(settings.config or DEFAULT_CONFIG)
     if path.exists():
-        raise UsageError(f"{path} is there already, and init replaces nothing; name another file with -o")
+        raise UsageError(_THERE_ALREADY.format(path=path))
     _say_what_is_not_looked_for()
     folders, found = _asked(places)
     storages = storages_of(found, folders)
@@ -75,7 +76,11 @@ def init_command(settings: Settings, places: tuple[str, ...], output: Path | Non
         raise UsageError(f"nothing tells where the files lie, so there is no storage to write. {whose}")
     document = _document(state, storages, found)
     schema = path.with_name(SCHEMA_NAME)
-    path.write_text(_HEADER.format(first_line=FIRST_LINE) + _yaml(document), encoding="utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(_HEADER.format(first_line=FIRST_LINE) + _yaml(document))
+    except FileExistsError:
+        raise UsageError(_THERE_ALREADY.format(path=path)) from None
     try:
         _refuse_state(load_platform(os.environ, str(path)).config.state, storages)
     except UsageError:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
-from gc_assets.core.plan import PlanHeader, PlanSummary, Sick
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Sick
 from gc_assets.core.units import format_bytes
 
 Event = Literal[
@@ -172,10 +172,9 @@ def _about(plan: PlanHeader | PlanSummary, event: Event, title: str, text: str, 
 
 
 def _amounts(header: PlanHeader) -> str:
-    files = sum(total.files for total in header.totals.values())
-    size = sum(total.bytes for total in header.totals.values())
+    total = Amount.total(header.totals.values())
     edits = sum(header.expiry_actions.values())
-    found = [f"{files:,} files ({format_bytes(size)})"] if files else []
+    found = [f"{total.files:,} files ({format_bytes(total.bytes)})"] if total.files else []
     found += [f"{edits:,} edits of history"] if edits else []
     return ", ".join([*found, *([str(header.uploads)] if header.uploads.count else [])])
 

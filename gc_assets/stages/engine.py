@@ -25,6 +25,8 @@ HERE_ROWS: Final = 100_000
 HERE_FILES: Final = 16
 # Pieces that read more bytes than this together are spread over executors.
 HERE_BYTES: Final = 4 * 2**20
+# A plan of so many files is acted on by the process that applies it.
+HERE_ACTS: Final = 2_000
 # A reading of which nobody knows how much it brings is begun here, and left to executors once it
 # has brought more than this.
 BEGUN_ROWS: Final = 20_000

@@ -151,15 +151,16 @@ _CURRENT: ContextVar[_Step | None] = ContextVar("step", default=None)
 def logged(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorates a stage so that it writes log lines under the name of the table that it publishes.
 
-    The stage's arguments are Spark where it needs Spark, the night, and then a value that `owner`
-    turns into the name of a lake or storage.
+    The stage's arguments are the night and then a value that `owner` turns into the name of a lake
+    or storage. Before the night comes the Spark session of a stage that always needs one, or a
+    callable that opens it.
     """
 
     def decorate(stage: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(stage)
         def heard(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             at, night = next((place, value) for place, value in enumerate(args) if isinstance(value, Night))
-            spark = args[0] if at else None
+            spark = args[0] if at and not callable(args[0]) else None
             with _step(logging.getLogger(stage.__module__), _name(owner(args[at + 1]), table, night.run_date), spark):
                 return stage(*args, **kwargs)
 

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.stages import engine, few_rows
-from gc_assets.stages.delete import apply
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.state.journal import Published
@@ -92,6 +91,6 @@ def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
     house.now += timedelta(days=1)
     monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_ROWS", -1)
-    monkeypatch.setattr(apply, "HERE_ACTS", -1)
+    monkeypatch.setattr(engine, "HERE_ACTS", -1)
     assert all(len(rows) > 2 for rows in here)
     assert there_and_back(lambda: spark) == here

@@ -27,6 +27,7 @@ from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
 from gc_assets.core.units import format_bytes
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import RANKS
+from gc_assets.stages import engine
 from gc_assets.stages.books.accepted import Earlier
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.ledger import Reading, quarantine_ledger
@@ -78,8 +79,6 @@ from gc_assets.stores.execution import balance, releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
-# So many files are acted on in this process, which costs less than two Spark jobs.
-HERE_ACTS: Final = 2_000
 TOTALS_BY: Final = ("phase", "outcome")
 # What tells one quarantined object from another, in the plan and in the ledger.
 _NAMES_A_COPY: Final = ("etag", "version_id", "quarantine")
@@ -345,7 +344,7 @@ class _Execution:
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)
-        few = self.log.shares == 1 and header.totals[phase].files <= HERE_ACTS
+        few = self.log.shares == 1 and header.totals[phase].files <= engine.HERE_ACTS
         with counting("files on record", self.log.rows_on_record, self.asked):
             for part in self._act_here(task, judged) if few else self._act_in_executors(task, judged, phase):
                 for (_, outcome), total in part.totals.items():

@@ -5,7 +5,7 @@ Needs no approval. A file whose name is taken stays in quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, QUARANTINE, RESTORE
+from gc_assets.core.plan import PlanSummary
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.ledger import WORDS, Copies, Reading, newest_of_each_key
 from gc_assets.stages.books.plans import plans, record_restored, unfinished
@@ -69,14 +70,19 @@ def restore(
     lease = take_lease(night, storage_name, store, restore_id, user_name())
     with releasing(lease):
         interrupted = unfinished(state, storage_name)
-        moved = list(_moved_by(night, storage_name, {*interrupted, *([plan_id] if plan_id is not None else [])}, lease.token))
+        concerned = {*interrupted, *([plan_id] if plan_id is not None else [])}
+        listed = plans(night.config, storage_name) if concerned else ()
+        headers = {plan.header.plan_id: plan.header for plan in listed if plan.header.plan_id in concerned}
+        moved = list(_moved_by(night, storage_name, concerned, headers, lease.token))
         copies = Copies(plan_id, prefix, key, rehearsal=True if night.clock.is_rehearsal else None)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
         doing("putting files back")
         act = Act(store, log, lease, night.clock, restore_id, run.run_id)
         told = [Reading.of(state, storage_name, copies), *moved]
-        with counting("files on record", log.rows_on_record, _files_of(night, storage_name, plan_id)):
-            written = _act_here(act, copies, told, run, state) or _act_in_executors(session(), act, copies, told, run, state)
+        with counting("files on record", log.rows_on_record, _files_of(headers.get(plan_id) if plan_id is not None else None)):
+            written = _act_here(act, copies, told, run, state)
+            if written is None:
+                written = _act_in_executors(session(), act, copies, told, run, state)
         books: dict[str, Totals] = {}
         for (_, outcome, _), total in written.totals.items():
             books[outcome] = books.get(outcome, Totals()) + total
@@ -93,12 +99,10 @@ def restore(
     return published, books
 
 
-def _files_of(night: Night, storage_name: str, plan_id: str | None) -> int | None:
+def _files_of(header: PlanSummary | None) -> int | None:
     """Returns how many files a plan was to quarantine, so many at most are put back. Null where no
     plan is named.
     """
-    named = (plan.header for plan in plans(night.config, storage_name) if plan.header.plan_id == plan_id)
-    header = next(named, None) if plan_id is not None else None
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
@@ -119,21 +123,23 @@ def _act_in_executors(spark: SparkSession, act: Act, copies: Copies, told: Seque
     return write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, TOTALS_BY, counted=True)
 
 
-def _moved_by(night: Night, storage_name: str, plan_ids: Collection[str], token: int) -> Iterator[_Moved]:
+def _moved_by(
+    night: Night, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
+) -> Iterator[_Moved]:
     """Yields readings of what these plans' write-ahead logs moved to quarantine, or may have moved.
 
     Raises `StateError` for a log whose plan is not in the state.
     """
     files = night.state.files
-    known = {plan.header.plan_id: plan.header for plan in plans(night.config, storage_name) if plan.header.plan_id in plan_ids}
     for plan_id in sorted(plan_ids):
         directory = f"{storage_name}/apply/{plan_id}"
         if not any(item.name == "log.json" for item in files.list(directory)):
             continue  # it never came to a file
-        if plan_id not in known:
+        if plan_id not in headers:
             raise StateError(f"{files.root}/{directory} is the log of a plan that the state does not hold; restore the state from a backup")
-        log = open_log(files, directory, plan_id, known[plan_id].rows)
-        yield _Moved(log, known[plan_id].quarantine, night.clock.now(), token, known[plan_id].rehearsal, known[plan_id].rows)
+        header = headers[plan_id]
+        log = open_log(files, directory, plan_id, header.rows)
+        yield _Moved(log, header.quarantine, night.clock.now(), token, header.rehearsal, header.rows)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.suggest import did_you_mean, named
 from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Kind, Lake
 from gc_assets.stages.mark.content_roots import (
     ROOTS,
@@ -82,8 +82,7 @@ def require_refs(night: Night, scenario: Scenario) -> None:
         return
     known = {name for lake in scenario.lakes for name in ref_names(night, lake)}
     for name in sorted(scenario.dropped - known):
-        close = get_close_matches(name, known, n=3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else f"; there are {', '.join(sorted(known)[:20]) or 'none'}"
+        hint = did_you_mean(name, known) or f"; there are {named(sorted(known)) or 'none'}"
         raise UsageError(f"no ref {name} was frozen on {night.run_date} in {', '.join(scenario.lakes)}{hint}")
 
 

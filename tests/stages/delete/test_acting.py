@@ -24,9 +24,9 @@ from gc_assets.stages.delete.act import Act
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import planned_rows
 from gc_assets.stores.local.objects import etag_of
-from gc_assets.stores.protocol import LEASE_DURATION, Planned, QuarantineMode, Result, Store
+from gc_assets.stores.protocol import LEASE_DURATION, Lease, Planned, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
-from gc_assets.stores.write_ahead import open_log
+from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 from tests.killed import exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, planned, verdicts
@@ -131,21 +131,41 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     assert dict(log.quarantined(0)) == dict.fromkeys(planned_rows(rows))
 
 
-def test_a_moved_file_whose_name_was_taken_before_its_plan_went_on_stays_in_quarantine_and_on_record(tmp_path: Path) -> None:
-    """The answer of the move was lost. Then a writer took the name, and a lake needs what it wrote."""
-    root, held = tmp_path / "storage", tmp_path / "storage/.gc-assets/trash" / PLAN / "repo/chunks/a"
-    write(root, "repo/chunks/a", b"old")
-    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+@dataclass(frozen=True)
+class Moved:
+    """A quarantined file: the answer of its move was lost, its name was taken, and a lake needs what was written there."""
+
+    store: Store
+    lease: Lease
+    log: WriteAheadLog
+    row: pa.RecordBatch
+    name: Path
+    copy: Path
+
+    def outcomes(self, store: Store) -> list[str]:
+        """What the plan comes to when it goes on over this store."""
+        (told,) = Act(store, self.log, self.lease, CLOCK, PLAN)(iter([self.row]))
+        return told.column("outcome").to_pylist()
+
+
+def moved_and_taken(place: Path) -> Moved:
+    root, key = place / "storage", "repo/chunks/a"
+    write(root, key, b"old")
+    rows = rows_of(root, [key], "quarantine")
     store = open_store(f"file://{root}/")
-    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
+    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(place / "state")), "wal", PLAN, 1)
     log.intend(0, lease.token, list(planned_rows(rows)))
     store.quarantine("trash", PLAN).act(list(planned_rows(rows)))
-    write(root, "repo/chunks/a", b"another")
+    write(root, key, b"another")
     needed = rows.set_column(rows.schema.get_field_index("needed"), "needed", pa.array(["live again"]))
-    (outcomes,) = Act(store, log, lease, CLOCK, PLAN)(iter([needed]))
-    assert outcomes.column("outcome").to_pylist() == ["done"]
-    assert ((root / "repo/chunks/a").read_bytes(), held.read_bytes()) == (b"another", b"old")
-    assert [row.key for row, outcome in log.quarantined(0) if outcome is not None] == ["repo/chunks/a"]
+    return Moved(store, lease, log, needed, root / key, root / ".gc-assets/trash" / PLAN / key)
+
+
+def test_a_moved_file_whose_name_was_taken_before_its_plan_went_on_stays_in_quarantine_and_on_record(tmp_path: Path) -> None:
+    moved = moved_and_taken(tmp_path)
+    assert moved.outcomes(moved.store) == ["done"]
+    assert (moved.name.read_bytes(), moved.copy.read_bytes()) == (b"another", b"old")
+    assert [row.key for row, outcome in moved.log.quarantined(0) if outcome is not None] == ["repo/chunks/a"]
 
 
 @dataclass(frozen=True)
@@ -164,20 +184,10 @@ class Silent:
 
 def test_a_moved_file_whose_name_was_taken_is_tried_again_where_nobody_says_that_it_still_lies_in_the_trash(tmp_path: Path) -> None:
     """Found by program 9260: the answer was lost a second time, and the copy in the trash was on record nowhere."""
-    root = tmp_path / "storage"
-    write(root, "repo/chunks/a", b"old")
-    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
-    store = open_store(f"file://{root}/")
-    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
-    log.intend(0, lease.token, list(planned_rows(rows)))
-    store.quarantine("trash", PLAN).act(list(planned_rows(rows)))
-    write(root, "repo/chunks/a", b"another")
-    needed = rows.set_column(rows.schema.get_field_index("needed"), "needed", pa.array(["live again"]))
-    (lost,) = Act(cast("Store", Silent(store)), log, lease, CLOCK, PLAN)(iter([needed]))
-    assert lost.column("outcome").to_pylist() == ["failed"]
-    assert [row.key for row, _ in log.quarantined(0)] == ["repo/chunks/a"]
-    (outcomes,) = Act(store, log, lease, CLOCK, PLAN)(iter([needed]))
-    assert outcomes.column("outcome").to_pylist() == ["done"]
+    moved = moved_and_taken(tmp_path)
+    assert moved.outcomes(cast("Store", Silent(moved.store))) == ["failed"]
+    assert [row.key for row, _ in moved.log.quarantined(0)] == ["repo/chunks/a"]
+    assert moved.outcomes(moved.store) == ["done"]
 
 
 def husks(root: Path) -> list[str]:
