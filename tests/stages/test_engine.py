@@ -16,7 +16,7 @@ from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.state.journal import Published
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.icechunk.builder import document_tree
+from tests.lakes.icechunk.builder import document_tree, numbers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -61,6 +61,23 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
     monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
     monkeypatch.setattr(storage_inventory, "HERE_ENTRIES", 1)
     assert two_nights() == here
+
+
+def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    """Live files, the reasons of the candidates, and the plan: that is all that is joined."""
+    if not hasattr(spark, "sparkContext"):
+        pytest.skip("Spark Connect does not tell how many jobs there were")
+    house = Lakehouse(spark, tmp_path)
+    document_tree(house.warehouse / "weather", days_ago(40)).builder.abandon_writer("main", days_ago(15), numbers("gone", range(4)))
+    house.lakes = [house.weather(retention={"default": "10d"})]
+
+    def jobs() -> int:
+        return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+    for house.now in (NOW, NOW + timedelta(days=1)):
+        before = jobs()
+        assert house.plan().totals
+        assert jobs() - before == 3
 
 
 def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
