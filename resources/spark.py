@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Final, Literal
 
 import dagster as dg
@@ -14,7 +15,6 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
-from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.stages.tables import BY_SPARK
@@ -34,6 +34,9 @@ STAGE_CONF = {
     "spark.sql.adaptive.enabled": "true",
 }
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+# For a JVM that works on few rows: it ends before the slow compiler pays, and leaves no garbage for
+# two threads. The quick compiler's own room for code would be full after some minutes.
+QUICK: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Settings of a driver that this process or pyspark's local server starts.
 DRIVER_CONF = {
     "spark.ui.enabled": "false",
@@ -69,15 +72,17 @@ class SparkRuntime(dg.ConfigurableResource):
         conf = {**config.conf, **({BY_SPARK: "true"} if config.s3a else {})}
         return cls(mode=config.mode, master=config.master, remote=config.remote, conf=conf, class_archive=config.class_archive)
 
-    def session(self) -> SparkSession:
-        """Returns the session of this process, the same one at every call."""
+    def session(self, were_few: Callable[[], bool] = lambda: False) -> SparkSession:
+        """Returns the session of this process, the same one at every call. `were_few` says whether
+        it is for few rows; it is asked where a driver is started in this process.
+        """
         if self._session is None:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            self._session = self._connect() if self.mode == "connect" else self._classic()
+            self._session = self._connect() if self.mode == "connect" else self._classic(few=were_few())
         return self._session
 
-    def _classic(self) -> SparkSession:
-        settings = {**self._driver(), "spark.master": self.master, "spark.app.name": "gc-assets"}
+    def _classic(self, *, few: bool) -> SparkSession:
+        settings = {**self._driver(QUICK if few else None), "spark.master": self.master, "spark.app.name": "gc-assets"}
         return LazyPySparkResource(spark_config=settings).spark_session
 
     def _connect(self) -> SparkSession:
@@ -92,10 +97,12 @@ class SparkRuntime(dg.ConfigurableResource):
                 builder = builder.config(key, value)
         return builder.getOrCreate()
 
-    def _driver(self) -> dict[str, str]:
-        """Returns the settings of a driver on this machine, with the class archive if there is one."""
+    def _driver(self, jvm_options: str | None = None) -> dict[str, str]:
+        """Returns the settings of a driver on this machine, with the class archive if there is one.
+        Options that the configuration names take the place of ours.
+        """
         home = ensure_java_home()
-        settings = {**DRIVER_CONF, **STAGE_CONF, **self.conf}
+        settings = {**DRIVER_CONF, **({JVM_OPTIONS: jvm_options} if jvm_options is not None else {}), **STAGE_CONF, **self.conf}
         if self.class_archive:
             settings[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {jvm_options(home)}".strip()
         return settings

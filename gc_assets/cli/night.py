@@ -92,7 +92,7 @@ def run_night(
         raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
     if {asset for _, asset in keys} - WITHOUT_SPARK:
         watch.doing("starting Spark")
-        opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
+        opened(cast(Collector, (assets.resources or {})["collector"]), verbose=verbose)
     watch.begins(len(keys))
     definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(watch, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()

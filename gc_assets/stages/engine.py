@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from gc_assets.core.requests import counted, shared_by
+from gc_assets.stages.few_rows import is_local
 from gc_assets.stages.progress import counting
 from gc_assets.stages.tables import PARTS_DDL, REQUESTS, Task, collect, here, parallelism
 
@@ -88,9 +89,7 @@ def at_once(spark: SparkSession, tasks: int) -> int:
     """Returns how many of so many tasks run at the same time at most. A cluster may grow, so there
     it is all that a stage spreads over.
     """
-    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
-    is_local = context is not None and context.master.startswith("local")
-    return min(tasks, context.defaultParallelism if context is not None and is_local else parallelism(spark))
+    return min(tasks, spark.sparkContext.defaultParallelism if is_local(spark) else parallelism(spark))
 
 
 @dataclass(frozen=True)

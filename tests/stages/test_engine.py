@@ -16,7 +16,7 @@ from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.state.journal import Published
 from tests.lakes.iceberg.builder import LakeBuilder
-from tests.lakes.icechunk.builder import document_tree, numbers
+from tests.lakes.icechunk.builder import document_tree
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
@@ -67,9 +67,11 @@ def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: S
     """Live files, the reasons of the candidates, and the plan: that is all that is joined."""
     if not hasattr(spark, "sparkContext"):
         pytest.skip("Spark Connect does not tell how many jobs there were")
-    house = Lakehouse(spark, tmp_path)
-    document_tree(house.warehouse / "weather", days_ago(40)).builder.abandon_writer("main", days_ago(15), numbers("gone", range(4)))
-    house.lakes = [house.weather(retention={"default": "10d"})]
+    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    orders = iceberg.table("db.orders", days_ago(60))
+    orders.append(days_ago(50))
+    orders.leftovers(days_ago(10))
+    house.lakes = [iceberg.config("sales")]
 
     def jobs() -> int:
         return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())

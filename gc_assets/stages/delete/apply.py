@@ -239,8 +239,8 @@ class _Fresh:
 
     `needed` are the keys that a lake needs (columns key, needed, is_live); `is_live` is false for a
     key that only expired history needs. Keys that wait for a table that cannot be read count as
-    needed. `rows` are the plan's. `judge` judges the plan's rows. `frozen_at` is when the first ref was read. `sick` is
-    what could not be read. `spark` is the session of both frames.
+    needed. `rows` are the plan's, and `judge` judges them. `frozen_at` is when the first ref was
+    read. `sick` is what could not be read. `spark` is the session of both frames.
     """
 
     spark: SparkSession

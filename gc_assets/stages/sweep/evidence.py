@@ -27,7 +27,7 @@ from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
 from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.stages.sweep.storage_inventory import PROBLEMS_SIDE
-from gc_assets.stages.tables import MAX_SAMPLES, collect, frame_of, read_paths, read_table, spark_schema
+from gc_assets.stages.tables import MAX_SAMPLES, answers, collect, frame_of, read_paths, read_table, spark_schema
 from gc_assets.state.facts import StorageInventoryFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import BOOL, COMMIT_GRAPH, PROBLEMS, STRING
@@ -136,7 +136,7 @@ def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged:
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
-    found = collect(lost.mapInArrow(_Lost(lister), LOST_DDL))
+    found = answers(lost, _Lost(lister), LOST_DDL)
     return sum(row["files"] for row in found), sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
-from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.books.ledger import Reading, quarantine_ledger
 from gc_assets.stages.books.purged_by_rule import purged_by_rule
 from gc_assets.stages.engine import is_little
 from gc_assets.stages.few_rows import fitting
@@ -146,16 +145,15 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     candidate_paths = paths_of(run, probed, CANDIDATES_SIDE)
     suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
     strangers = foreign(spark, night, storage_name, paths_of(run, probed, SUSPECTS_SIDE), suspects, cutoff)
-    # Most nights ask for neither.
-    listed, keys = partial(read_table, spark, state, STORAGE_INVENTORY, inventory), partial(live_keys, spark, night, storage_name, live)
-    linked = behind_links(spark, night, keys(), inventory) if has_links(inventory) else []
+    linked = behind_links(spark, night, live_keys(spark, night, storage_name, live), inventory) if has_links(inventory) else []
     needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
     missing, reread = list[Missing](), REREAD.empty_table()
     if probed.facts.get("metadata_found", 0) < needed:
-        missing = missing_metadata(keys(), listed(), lister)
-        reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed())
+        listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
+        missing = missing_metadata(live_keys(spark, night, storage_name, live), listed, lister)
+        reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed)
     # The cache knows what these named. But their tables are broken, and wait until somebody mends
     # them. Where all metadata is missing, or very much, the listing is that of another place. What
     # another object of the name names is known to nobody.
@@ -173,9 +171,11 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     found += optional - probed.facts.get("optional_found", 0)
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
-        gone = purged_by_rule(spark, night, storage_name)
-        waiting = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal)
-        lacking, lacking_samples = unlisted(_of_others(keys(), broken), listed(), waiting, gone, lister)
+        session = fitting(spark, *_size_of_all(state, inventory, live))
+        keys, listed = live_keys(session, night, storage_name, live), read_table(session, state, STORAGE_INVENTORY, inventory)
+        gone = purged_by_rule(session, night, storage_name)
+        waiting = quarantine_ledger(session, state, storage_name, rehearsal=night.clock.is_rehearsal)
+        lacking, lacking_samples = unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
     judged = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
     doing(f"{judged:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
@@ -242,6 +242,12 @@ def _probed(spark: SparkSession, state: State, inventory: Published, probe: Prob
         return here(probe, rows.append_column("key_hash", pa.array(xxhash64(rows.column("key")))).to_batches())
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
     return answers(listed.withColumn("key_hash", F.xxhash64("key")), probe, PARTS_DDL)
+
+
+def _size_of_all(state: State, inventory: Published, live: Sequence[Published]) -> tuple[int, int]:
+    """Returns how many rows, in how many files, tell which live file is nowhere."""
+    parts, words = [*inventory.parts(), *(part for table in live for part in table.parts())], Reading.of(state, inventory.receipt.owner)
+    return sum(part.rows for part in parts) + words.rows, len(parts) + words.pieces
 
 
 def _size(night: Night, candidates: int, live: Sequence[Published]) -> tuple[int, int]:
