@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
+from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.stages.tables import BY_SPARK
@@ -82,7 +83,7 @@ class SparkRuntime(dg.ConfigurableResource):
         return self._session
 
     def _classic(self, *, few: bool) -> SparkSession:
-        settings = {**self._driver(QUICK if few else None), "spark.master": self.master, "spark.app.name": "gc-assets"}
+        settings = {**self._driver(QUICK if few else DRIVER_CONF[JVM_OPTIONS]), "spark.master": self.master, "spark.app.name": "gc-assets"}
         return LazyPySparkResource(spark_config=settings).spark_session
 
     def _connect(self) -> SparkSession:
@@ -97,12 +98,12 @@ class SparkRuntime(dg.ConfigurableResource):
                 builder = builder.config(key, value)
         return builder.getOrCreate()
 
-    def _driver(self, jvm_options: str | None = None) -> dict[str, str]:
+    def _driver(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
         """Returns the settings of a driver on this machine, with the class archive if there is one.
-        Options that the configuration names take the place of ours.
+        Options of the JVM that the configuration names take the place of `options`.
         """
         home = ensure_java_home()
-        settings = {**DRIVER_CONF, **({JVM_OPTIONS: jvm_options} if jvm_options is not None else {}), **STAGE_CONF, **self.conf}
+        settings = {**DRIVER_CONF, JVM_OPTIONS: options, **STAGE_CONF, **self.conf}
         if self.class_archive:
             settings[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {jvm_options(home)}".strip()
         return settings

@@ -56,7 +56,7 @@ def fitting(spark: SparkSession, rows: int, files: int) -> SparkSession:
 
 def is_local(spark: SparkSession) -> bool:
     """Says whether all tasks run in Spark's own process. Spark Connect does not tell."""
-    return not is_remote(spark) and spark.sparkContext.master.startswith("local")
+    return not is_remote(spark) and str(spark.sparkContext.master).startswith("local")
 
 
 def is_remote(spark: SparkSession) -> bool:

@@ -217,7 +217,8 @@ def passed(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
         return frame.mapInArrow(task, spark_schema(schema))
     with _own_errors():
         rows = frame.toArrow()
-    return frame_of(frame.sparkSession, pa.Table.from_batches(task(iter(rows.to_batches())), schema))
+    yielded = (batch.select(schema.names).cast(schema) for batch in task(iter(rows.to_batches())))
+    return frame_of(frame.sparkSession, pa.Table.from_batches(yielded, schema))
 
 
 def collect(frame: DataFrame) -> list[Row]:
