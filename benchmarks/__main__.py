@@ -1,4 +1,5 @@
 """`python -m benchmarks iceberg|icechunk|nessie|s3 --size s|m|l [--peer]`; Nessie lakes also come as `d` (deep), `r` (refs) and `w` (wide).
+`python -m benchmarks scale --tables N --commits N --engine local[2]` takes an Iceberg lake of many tables.
 
 Nessie's peer is nobody's package, so its launcher has to be named: `--peer LAUNCHER`.
 """
@@ -12,10 +13,13 @@ from pathlib import Path
 import click
 
 from benchmarks.comparison import compare
+from benchmarks.many_tables import Size
 from benchmarks.nessie_lake import peer_seconds
 from benchmarks.resident import ROOT
 from benchmarks.s3 import report
 from benchmarks.s3.run import PARTS, measure
+from benchmarks.scale import CLUSTER
+from benchmarks.scale import measure as measure_scale
 from benchmarks.tables import as_objects, stages, summary
 
 # `--peer` without a launcher: the peer comes as a package.
@@ -23,7 +27,7 @@ PACKAGED = "-"
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(["iceberg", "icechunk", "nessie", "s3"]))
+@click.argument("kind", type=click.Choice(["iceberg", "icechunk", "nessie", "s3", "scale"]))
 @click.option("--size", type=click.Choice(["s", "m", "l", "d", "r", "w"]), default="s", show_default=True)
 @click.option(
     "--peer",
@@ -33,11 +37,35 @@ PACKAGED = "-"
     help="Also run the peer, as a dry run, on the same directory; for a Nessie lake by this launcher of nessie-gc.",
 )
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of s3 only this part; may be given again. Default: all.")
+@click.option("--tables", default=1_000, show_default=True, help="Of scale: how many tables.")
+@click.option("--commits", default=200, show_default=True, help="Of scale: how many commits each table has.")
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    default=("local[2]",),
+    show_default=True,
+    help=f"Of scale: a Spark master, or `{CLUSTER}` for two workers on this machine; may be given again.",
+)
 @click.option("--cold-only", is_flag=True, help="Leave the warm nights out.")
 @click.option("--cache", type=click.Path(path_type=Path), default=ROOT / ".benchmarks", help="Where lakes are kept; default .benchmarks/.")
 @click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(kind: str, size: str, peer: str | None, parts: tuple[str, ...], cold_only: bool, cache: Path, format_: str) -> None:
+def main(
+    kind: str,
+    size: str,
+    peer: str | None,
+    parts: tuple[str, ...],
+    tables: int,
+    commits: int,
+    engines: tuple[str, ...],
+    cold_only: bool,
+    cache: Path,
+    format_: str,
+) -> None:
     """Builds a lake once, runs the stages of a first night and of a second one after a change of one percent, and prints what they took."""
+    if kind == "scale":
+        _scale(Size(tables, commits), cache, engines, format_)
+        return
     launcher = Path(peer) if peer not in {None, PACKAGED} else None
     if (kind == "nessie") != (launcher is not None) and peer is not None:
         how = "name its launcher: `--peer LAUNCHER`; without it the recorded figures stand beside ours"
@@ -46,8 +74,8 @@ def main(kind: str, size: str, peer: str | None, parts: tuple[str, ...], cold_on
         raise click.UsageError(f"size {size} is a Nessie lake's; {kind} has s, m and l")
     if kind == "s3":
         results = measure(size, cache, parts or PARTS, peer=peer is not None)
-        tables = [_machine(kind, size), *report.lines(results)]
-        click.echo(json.dumps(results.as_object(), indent=1) if format_ == "json" else "\n".join(tables))
+        lines = [_machine(kind, size), *report.lines(results)]
+        click.echo(json.dumps(results.as_object(), indent=1) if format_ == "json" else "\n".join(lines))
         return
     measured = compare(kind, size, cache, peer=peer is not None, warm=not cold_only, launcher=launcher)
     if format_ == "json":
@@ -65,6 +93,21 @@ def main(kind: str, size: str, peer: str | None, parts: tuple[str, ...], cold_on
         if item.who != "peer":
             click.echo(f"\n{item.night} night, {'cold' if item.cold else 'warm'}:\n")
             click.echo("\n".join(stages(item)))
+
+
+def _scale(size: Size, cache: Path, engines: tuple[str, ...], format_: str) -> None:
+    found = measure_scale(size, cache, engines)
+    if format_ == "json":
+        click.echo(json.dumps({engine: as_objects(measured) for engine, measured in found.items()}, indent=1))
+        return
+    click.echo(_machine("scale", f"{size.tables:,} tables of {size.commits:,} commits"))
+    for engine, measured in found.items():
+        click.echo(f"{engine}:\n")
+        click.echo("\n".join(summary(measured)))
+        for item in measured:
+            click.echo(f"\n{item.night} night:\n")
+            click.echo("\n".join(stages(item)))
+        click.echo("")
 
 
 def _machine(kind: str, size: str) -> str:

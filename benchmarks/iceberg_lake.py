@@ -30,7 +30,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.transforms import IdentityTransform
@@ -104,7 +104,8 @@ class IcebergLake:
         return TableWriter(self.catalog().load_table(name))
 
     def table_names(self) -> list[str]:
-        return sorted(".".join(name) for name in self.catalog().list_tables("shop"))
+        catalog = self.catalog()
+        return sorted(".".join(name) for namespace in catalog.list_namespaces() for name in catalog.list_tables(namespace))
 
     def config(self, state: Path) -> dict[str, Any]:
         """The document of a `lakes.yaml` for this lake."""
@@ -168,7 +169,7 @@ def changed(lake: IcebergLake, size: Size) -> Generator[datetime]:
 
 
 class TableWriter:
-    """Commits to one table. `written` are the files it made, in order; the last commit's entries stay in memory for a rewrite.
+    """Commits to one table. `written` are the files it made, in order; the entries stay in memory for a rewrite and a merge.
 
     Files are written to `home`, by default the table's location; metadata names them by that location.
     """
@@ -177,9 +178,11 @@ class TableWriter:
         self._table = table
         self._home = home or Path(table.location().removeprefix("file://"))
         self._newest: list[dict[str, Any]] = []
+        self._all: list[dict[str, Any]] = []
         self.written: list[Path] = []
 
-    def commit(self, at: datetime, files: int, *, rewrite: bool) -> None:
+    def commit(self, at: datetime, files: int, *, rewrite: bool, merge: bool = False) -> None:
+        """Adds files. `rewrite` also takes some of the commit before out, `merge` writes all earlier manifests as one."""
         day = f"{at:%Y-%m-%d}"
         paths = self.data_paths(day, files)
         for path in paths:
@@ -188,9 +191,10 @@ class TableWriter:
         before = {entry.name for entry in os.scandir(metadata)}
         with clock_at(at), self._table.transaction() as transaction:
             entries = [_entry(f"{self._table.location()}/{path.relative_to(self._home)}", day) for path in paths]
-            producer = _Commit(transaction, self._table, metadata, entries, self._newest if rewrite else [])
+            producer = _Commit(transaction, self._table, metadata, entries, self._newest if rewrite else [], self._all if merge else [])
             producer.commit()
         self._newest = producer.entries
+        self._all += producer.existing()
         named = [metadata / entry.name for entry in os.scandir(metadata) if entry.name not in before]
         for path in named:
             os.utime(path, (at.timestamp(), at.timestamp()))
@@ -215,19 +219,35 @@ def write_data_file(path: Path, at: datetime) -> None:
 
 
 class _Commit(_FastAppendFiles):
-    """Adds the entries as one manifest; entries to rewrite replace the manifest they came from, every tenth as deleted."""
+    """Adds the entries as one manifest; entries to rewrite replace the manifest they came from, every tenth as deleted. Entries to merge
+    replace all earlier manifests.
+    """
 
     def __init__(
-        self, transaction: Transaction, table: Table, metadata: Path, added: list[dict[str, Any]], rewritten: list[dict[str, Any]]
+        self,
+        transaction: Transaction,
+        table: Table,
+        metadata: Path,
+        added: list[dict[str, Any]],
+        rewritten: list[dict[str, Any]],
+        merged: list[dict[str, Any]],
     ) -> None:
         super().__init__(operation=Operation.OVERWRITE if rewritten else Operation.APPEND, transaction=transaction, io=table.io)
         self._metadata, self._address = metadata, f"{table.location()}/metadata"
-        self._rewritten = rewritten
+        self._codec = table.properties.get(TableProperties.WRITE_AVRO_COMPRESSION, "deflate")
+        self._rewritten, self._merged = rewritten, merged
         self._sequence_number = transaction.table_metadata.next_sequence_number()
         self.entries = [{**entry, "snapshot_id": self._snapshot_id} for entry in added]
 
+    def existing(self) -> list[dict[str, Any]]:
+        """The added entries as a later manifest repeats them."""
+        inherited = {"sequence_number": self._sequence_number, "file_sequence_number": self._sequence_number}
+        return [{**entry, **inherited, "status": EXISTING} for entry in self.entries]
+
     def _manifests(self) -> list[ManifestFile]:
         manifests = [self._write(self.entries, 0)]
+        if self._merged:
+            return [*manifests, self._write(self._merged, 1, min_sequence_number=min(entry["sequence_number"] for entry in self._merged))]
         kept = self._existing_manifests()
         if self._rewritten:
             replaced = self._rewritten[0]["snapshot_id"]
@@ -244,7 +264,7 @@ class _Commit(_FastAppendFiles):
     def _write(self, entries: Sequence[dict[str, Any]], number: int, min_sequence_number: int | None = None) -> ManifestFile:
         path = self._metadata / f"{self.commit_uuid}-m{number}.avro"
         with path.open("wb") as sink:
-            fastavro.writer(sink, _AVRO_SCHEMA, entries, codec="deflate", sync_interval=64 * 1024, metadata=_HEADER)
+            fastavro.writer(sink, _AVRO_SCHEMA, entries, codec=self._codec, sync_interval=64 * 1024, metadata=_HEADER)
         counts = {status: sum(entry["status"] == status for entry in entries) for status in (ADDED, EXISTING, DELETED)}
         days = [entry["data_file"]["partition"]["day"].encode() for entry in entries]
         return ManifestFile.from_args(

@@ -4,6 +4,7 @@ and real Nessie and S3 servers.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,12 +33,20 @@ settings.load_profile("no deadline")
 # queries find is seen where tests start a command, which has the settings of the product. The quick compiler's own 48 MB of code are full
 # after some minutes, and then it compiles the same again and again.
 TEST_CONF = {
-    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def what_is_imported_stays() -> None:
+    """Spares Python's garbage collector the modules and tests, which it would visit hundreds of times."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

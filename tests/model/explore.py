@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,6 +20,17 @@ class Explored(Generic[S]):
     promise: str | None = None
 
 
+@contextmanager
+def without_collector() -> Generator[None]:
+    """Python's garbage collector would visit millions of states, none of which is garbage, again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@without_collector()
 def explore(
     start: S,
     successors: Callable[[S], Iterable[tuple[str, S | str]]],
