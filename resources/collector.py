@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from gc_assets.resources.platform import Platform
 from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.few_rows import were_few
 from gc_assets.stages.night import Night
 
 
@@ -23,8 +25,8 @@ class Collector:
     as_of: datetime | None = None
 
     @classmethod
-    def of(cls, platform: Platform, as_of: datetime | None = None) -> Collector:
-        return cls(platform, SparkRuntime.from_config(platform.config.spark), as_of)
+    def of(cls, platform: Platform, as_of: datetime | None = None, runtime: SparkRuntime | None = None) -> Collector:
+        return cls(platform, runtime or SparkRuntime.from_config(platform.config.spark), as_of)
 
     def night(self, partition_key: str) -> Night:
         """Returns the night of a run date. Raises `UsageError` for a date outside the partitions."""
@@ -32,4 +34,4 @@ class Collector:
 
     def spark(self) -> SparkSession:
         """The session, opened on first use: assets that need no Spark start none."""
-        return self.runtime.session()
+        return self.runtime.session(partial(were_few, self.platform.config))
