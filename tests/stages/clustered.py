@@ -1,6 +1,6 @@
 """The protocol on a lake in a bucket, in a process with a Spark of its own: `python -m tests.stages.clustered FILE`.
 
-Executors do all the work that they can get: what stages would do in this process is more than they may here.
+Executors do all that they can get of a night and of a restore, and act on every file: what stages would do in this process is too much.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -67,10 +69,15 @@ class Scene:
         return BucketHouse(spark, self.root, self.lakes, settings, self.now, state=self.state, s3=self.s3, bench=bench)
 
 
-def only_executors() -> None:
-    engine.HERE_ROWS = engine.HERE_BYTES = engine.BEGUN_ROWS = -1  # type: ignore[misc]
-    commit_graph.HERE_SOURCES = apply.HERE_ACTS = -1  # type: ignore[misc]
-    storage_inventory.HERE_ENTRIES = 1  # type: ignore[misc]
+@contextmanager
+def all_in_executors() -> Iterator[None]:
+    """Nothing is so little that a stage does it in this process."""
+    with pytest.MonkeyPatch.context() as bounds:
+        for bound in ("HERE_ROWS", "HERE_BYTES", "BEGUN_ROWS"):
+            bounds.setattr(engine, bound, -1)
+        bounds.setattr(commit_graph, "HERE_SOURCES", -1)
+        bounds.setattr(storage_inventory, "HERE_ENTRIES", 1)
+        yield
 
 
 def rows(house: BucketHouse) -> dict[str, Any]:
@@ -87,10 +94,12 @@ def protocol(house: BucketHouse) -> dict[str, Any]:
     def carried_out(header: PlanHeader) -> dict[str, int]:
         return {"/".join(key): count for key, count in counts(house.carry_out(header).books).items()}
 
-    header = house.plan()
+    with all_in_executors():
+        header = house.plan()
     told["plan"], told["rows"] = header.plan_id, rows(house)
     told["applied"], told["left"] = carried_out(header), house.contents()
-    _, books = restore(lambda: house.spark, house.tonight(), STORAGE, prefix=PUT_BACK)
+    with all_in_executors():
+        _, books = restore(lambda: house.spark, house.tonight(), STORAGE, prefix=PUT_BACK)
     told["restored"], told["back"] = counts(books), house.contents()
     house.now += timedelta(days=1)
     later = house.plan()
@@ -157,7 +166,7 @@ def forbidden(spark: SparkSession, path: Path) -> str:
 
 def main(file: str) -> None:
     scene: Scene = pickle.loads(Path(file).read_bytes())  # noqa: S301  (written by the test)
-    only_executors()
+    apply.HERE_ACTS = -1  # type: ignore[misc]
     spark = SparkRuntime.model_validate(scene.runtime).session()
     told = protocol(scene.house(spark))
     told["hidden"] = forbidden(spark, Path(file))
