@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.lakes.kinds import config_models
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.delete.plan import deletion_plan, header_of
+from gc_assets.stages.few_rows import were_few
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.stages.mark.live_files import live_files
@@ -49,7 +51,7 @@ class Nights:
         with self._meter.measure() as whole:
             with self._meter.measure() as usage:
                 self._runtime = self._runtime or SparkRuntime.from_config(config.spark)
-                spark = self._runtime.session()
+                spark = self._runtime.session(partial(were_few, config))
             stages.append({"stage": "session", "rows": 0, "jobs": 0, **asdict(usage)})
             for name, stage in stages_of(spark, night):
                 jobs = _jobs(spark)

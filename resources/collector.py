@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
+from functools import partial
 
 from pyspark.sql import SparkSession
 
 from gc_assets.resources.platform import Platform
 from gc_assets.resources.spark import SparkRuntime
+from gc_assets.stages.few_rows import were_few
 from gc_assets.stages.night import Night
 
 
@@ -32,4 +34,4 @@ class Collector:
 
     def spark(self) -> SparkSession:
         """The session, opened on first use: assets that need no Spark start none."""
-        return self.runtime.session()
+        return self.runtime.session(partial(were_few, self.platform.config))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Final, Literal
 
 import dagster as dg
@@ -48,6 +49,9 @@ APPLICATION_CONF: Final = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
+# For a JVM that works on few rows: it ends before the slow compiler pays, and leaves no garbage for
+# two threads. The quick compiler's own room for code would be full after some minutes.
+QUICK: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # Settings of a driver that this process or pyspark's local server starts.
 DRIVER_CONF = {
     "spark.ui.enabled": "false",
@@ -92,14 +96,16 @@ class SparkRuntime(dg.ConfigurableResource):
         token = config.token.get_secret_value() if config.token is not None else None
         return cls(mode=mode, **same, token=token, conf={**config.conf, **({BY_SPARK: "true"} if config.s3a else {})})
 
-    def session(self) -> SparkSession:
-        """Returns the session of this process, the same one at every call.
+    def session(self, were_few: Callable[[], bool] = lambda: False) -> SparkSession:
+        """Returns the session of this process, the same one at every call. `were_few` says whether
+        it is for few rows; it is asked where executors are threads of a driver in this process.
 
         Raises `UsageError` where an engine elsewhere cannot run this release, and `GcError` where it
         does not answer.
         """
         if self._session is None:
-            spark = {"session": self._classic, "connect": self._connect, "submitted": self._submitted}[self.mode]()
+            opened = {"session": lambda: self._classic(were_few), "connect": self._connect, "submitted": self._submitted}
+            spark = opened[self.mode]()
             where = {"session": self.master, "connect": self.remote}.get(self.mode, "") or str(spark.sparkContext.master)
             if not is_local(where):
                 try:
@@ -110,15 +116,18 @@ class SparkRuntime(dg.ConfigurableResource):
             self._session = spark
         return self._session
 
-    def application(self) -> dict[str, str]:
-        """Returns the settings of an application whose driver starts on this machine."""
-        settings = {**self._driver(), "spark.master": self.master}
+    def application(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
+        """Returns the settings of an application whose driver starts on this machine. Options of the
+        JVM that the configuration names take the place of `options`.
+        """
+        settings = {**self._driver(options), "spark.master": self.master}
         return {**LOOPBACK, **settings} if is_local(self.master) else settings
 
-    def _classic(self) -> SparkSession:
+    def _classic(self, were_few: Callable[[], bool]) -> SparkSession:
         if is_local(self.master):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            return LazyPySparkResource(spark_config=self.application()).spark_session
+            options = QUICK if were_few() else DRIVER_CONF[JVM_OPTIONS]
+            return LazyPySparkResource(spark_config=self.application(options)).spark_session
         return self._sending(self.application())
 
     def _submitted(self) -> SparkSession:
@@ -155,10 +164,10 @@ class SparkRuntime(dg.ConfigurableResource):
     def _theirs(self) -> dict[str, str]:
         return {_WORKERS_PYTHON: self.python} if self.python is not None else {}
 
-    def _driver(self) -> dict[str, str]:
+    def _driver(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
         """Returns the settings of a driver on this machine, with the class archive if there is one."""
         home = ensure_java_home()
-        settings = {**DRIVER_CONF, **APPLICATION_CONF, **STAGE_CONF, **self.conf}
+        settings = {**DRIVER_CONF, JVM_OPTIONS: options, **APPLICATION_CONF, **STAGE_CONF, **self.conf}
         if self.class_archive:
             settings[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {jvm_options(home)}".strip()
         return settings

@@ -9,34 +9,42 @@ import tempfile
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.resources.spark import DRIVER_CONF, JVM_OPTIONS, SparkRuntime
+from gc_assets.stages.few_rows import fitting
+from gc_assets.stages.tables import frame_of
 
 
 def warm_up(spark: SparkSession) -> None:
-    """Runs one of each: reads, joins, groups, Python stages and writes."""
+    """Runs one of each: reads, joins, groups, Python stages and writes, over many rows and few."""
     with tempfile.TemporaryDirectory() as place:
-        rows = spark.createDataFrame(pa.table({"key": [f"k{n}" for n in range(100)], "size": range(100)}))
-        rows.withColumn("hash", F.xxhash64("key")).repartition(2, "key").write.parquet(f"{place}/rows")
+        rows = pa.table({"key": [f"k{n}" for n in range(100)], "size": range(100)})
+        spark.createDataFrame(rows).withColumn("hash", F.xxhash64("key")).repartition(2, "key").write.parquet(f"{place}/rows")
         read = spark.read.parquet(f"{place}/rows")
         passed = read.mapInArrow(_as_they_came, read.schema).where("key <> 'k1'")
-        sums = passed.groupBy(F.substring("key", 1, 2).alias("key")).agg(
-            F.sum("size").alias("bytes"),
-            F.max("size").alias("most"),
-            F.collect_set("key").alias("keys"),
-            F.min_by("key", "size").alias("by"),
-        )
-        for other in (F.broadcast(sums), sums.hint("merge")):
-            for how in ("inner", "left", "left_anti", "left_semi"):
-                read.join(other, "key", how).select("key", "size").coalesce(1).toArrow()
-        note = F.when(F.col("size") > 9, "large").otherwise(F.lit(None))
-        named = read.select("key", note.alias("note"), F.array("key").alias("all"))
-        exploded = named.select(F.explode("all").alias("key"), F.coalesce("note", F.lit("")).alias("note"))
-        exploded.unionByName(exploded).distinct().dropDuplicates(["key"]).orderBy("key").limit(3).collect()
+        _queries(read, passed)
+        few = frame_of(fitting(spark, rows.num_rows, 1), rows)
+        _queries(few, few)
         read.createOrReplaceTempView("rows")
         spark.sql("SELECT key, count(*) AS n FROM rows GROUP BY key ORDER BY n DESC").collect()
+
+
+def _queries(read: DataFrame, passed: DataFrame) -> None:
+    sums = passed.groupBy(F.substring("key", 1, 2).alias("key")).agg(
+        F.sum("size").alias("bytes"),
+        F.max("size").alias("most"),
+        F.collect_set("key").alias("keys"),
+        F.min_by("key", "size").alias("by"),
+    )
+    for other in (F.broadcast(sums), sums.hint("merge")):
+        for how in ("inner", "left", "left_anti", "left_semi"):
+            read.join(other, "key", how).select("key", "size").coalesce(1).toArrow()
+    note = F.when(F.col("size") > 9, "large").otherwise(F.lit(None))
+    named = read.select("key", note.alias("note"), F.array("key").alias("all"))
+    exploded = named.select(F.explode("all").alias("key"), F.coalesce("note", F.lit("")).alias("note"))
+    exploded.unionByName(exploded).distinct().dropDuplicates(["key"]).orderBy("key").limit(3).collect()
 
 
 def _as_they_came(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,8 +24,8 @@ from gc_assets.cli.output import say
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from gc_assets.resources.collector import Collector
     from gc_assets.resources.platform import Platform
-    from gc_assets.resources.spark import SparkRuntime
 
 Mode = Literal["plan", "apply"]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -68,15 +68,15 @@ class _Lines(logging.Handler):
 
 def spark_of(platform: Platform, *, verbose: bool = False) -> SparkSession:
     """Returns the session of the configuration. The first call takes a few seconds."""
-    from gc_assets.resources.spark import SparkRuntime
+    from gc_assets.resources.collector import Collector
 
-    return opened(SparkRuntime.from_config(platform.config.spark), verbose=verbose)
+    return opened(Collector.of(platform), verbose=verbose)
 
 
-def opened(runtime: SparkRuntime, *, verbose: bool = False) -> SparkSession:
-    """Returns the runtime's session, opened without Spark's chatter unless `verbose`."""
+def opened(collector: Collector, *, verbose: bool = False) -> SparkSession:
+    """Returns the collector's session, opened without Spark's chatter unless `verbose`."""
     with _whole(), nullcontext() if verbose else _quiet_children():
-        return runtime.session()
+        return collector.spark()
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def run_night(
     in_jobs = chosen.config.spark.in_jobs
     if not in_jobs and {asset for _, asset in keys} - WITHOUT_SPARK:
         watch.doing("starting Spark")
-        opened(cast(Collector, (assets.resources or {})["collector"]).runtime, verbose=verbose)
+        opened(cast(Collector, (assets.resources or {})["collector"]), verbose=verbose)
     watch.begins(len(keys))
     if in_jobs:
         watch.doing("at work in a job")

@@ -19,6 +19,7 @@ PRELOADED = (
     "gc_assets.stages.delete.apply",
     "gc_assets.stages.sweep.orphan_files",
     "gc_assets.stages.mark.reachable_snapshots",
+    "gc_assets.stores.s3.store",
 )
 
 if __name__ == "__main__":

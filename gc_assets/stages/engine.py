@@ -7,7 +7,7 @@ rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,12 +15,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from gc_assets.core.requests import counted, shared_by
+from gc_assets.stages.few_rows import is_local
 from gc_assets.stages.progress import counting
-from gc_assets.stages.tables import PARTS_DDL, REQUESTS, collect, parallelism
-
-# Batches in, batches out, as `DataFrame.mapInArrow` takes it. `once` and `spread` want rows of
-# `PARTS_DDL`.
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+from gc_assets.stages.tables import PARTS_DDL, REQUESTS, Task, collect, here, parallelism
 
 # A task that reads more rows of metadata than this runs in an executor, so that this process stays
 # small. This many take some 50 MB and less than a second.
@@ -74,11 +71,6 @@ def read_here(task: Task, pieces: int) -> list[pa.RecordBatch]:
     return list(task(iter([_numbers(pieces)])))
 
 
-def here(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
-    """Runs a task in this process and returns the rows that it yields."""
-    return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
-
-
 def is_little(rows: int, files: int) -> bool:
     """Says whether so many rows of metadata in so many files of the state are read here."""
     return rows <= HERE_ROWS and files <= HERE_FILES
@@ -97,9 +89,7 @@ def at_once(spark: SparkSession, tasks: int) -> int:
     """Returns how many of so many tasks run at the same time at most. A cluster may grow, so there
     it is all that a stage spreads over.
     """
-    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
-    is_local = context is not None and context.master.startswith("local")
-    return min(tasks, context.defaultParallelism if context is not None and is_local else parallelism(spark))
+    return min(tasks, spark.sparkContext.defaultParallelism if is_local(spark) else parallelism(spark))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -29,7 +29,8 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
 from gc_assets.core.requests import Requests, record
-from gc_assets.stages.fetched import fetched
+from gc_assets.stages.fetched import fetched, fetched_here
+from gc_assets.stages.few_rows import is_of_few
 from gc_assets.stages.progress import asked, made
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files
@@ -37,6 +38,9 @@ from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance, PartFile, Receipt
 from gc_assets.state.schemas import Table
+
+# Batches in, batches out, as `DataFrame.mapInArrow` takes it.
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 ROW_HASH = "_row_hash"
 ROUTE = "_route"
@@ -128,19 +132,25 @@ def read_paths(
 ) -> DataFrame:
     """Reads Parquet parts by their paths relative to the state, all columns or those that are asked
     for: from an object store every column is fetched that is not left out here, unless Spark reads
-    it by itself (`BY_SPARK`).
+    it by itself (`BY_SPARK`). Few rows are read by this process.
 
     `sizes` are in bytes; they spare requests where they are known.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
-    if not paths:
-        return spark.createDataFrame([], spark_schema(wanted))
+    if is_of_few(spark) or not paths:
+        return frame_of(spark, fetched_here(files, wanted, paths))
     if not files.are_local and spark.conf.get(BY_SPARK, "false") != "true":
         return fetched(spark, files, wanted, spark_schema(wanted), paths, sizes)
     # Spark takes only the columns from the files that are selected in the end.
     addresses = [_GLOB.sub(r"\\\g<0>", files.spark_uri(path)) for path in paths]
     read = spark.read.options(**_WHOLE).schema(spark_schema(schema)).parquet(*addresses)
     return read if columns is None else read.select(*columns)
+
+
+def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Returns rows in memory as a frame of one task."""
+    there = rows if rows.num_rows else rows.schema.empty_table()  # Spark fails over columns without a chunk
+    return spark.createDataFrame(there, spark_schema(rows.schema)).coalesce(1)
 
 
 def read_rows(state: State, table: Table, published: Published, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
@@ -180,7 +190,35 @@ def write_frame(
     beside = [*([ROUTE] if routes else []), *([REQUESTS] if counted else [])]
     hashed = frame.selectExpr(*columns, *beside).withColumn(ROW_HASH, row_hash(schema))
     task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
-    return merge_written(collect(hashed.mapInArrow(task, PARTS_DDL)))
+    return merge_written(answers(hashed, task, PARTS_DDL))
+
+
+def answers(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
+    """Returns what a task yields for the rows of a frame (rows of `ddl`). It runs in executors, or
+    over few rows in this process.
+    """
+    if not is_of_few(frame.sparkSession):
+        return collect(frame.mapInArrow(task, ddl))
+    with _own_errors():
+        rows = frame.toArrow()
+    return here(task, rows.to_batches())
+
+
+def here(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Runs a task in this process and returns the rows that it yields."""
+    return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
+
+
+def passed(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
+    """Returns the frame of what a task yields for the rows of a frame (columns of `schema`). Lazy,
+    but for few rows: this process passes them through the task now.
+    """
+    if not is_of_few(frame.sparkSession):
+        return frame.mapInArrow(task, spark_schema(schema))
+    with _own_errors():
+        rows = frame.toArrow()
+    yielded = (batch.select(schema.names).cast(schema) for batch in task(iter(rows.to_batches())))
+    return frame_of(frame.sparkSession, pa.Table.from_batches(yielded, schema))
 
 
 def collect(frame: DataFrame) -> list[Row]:

@@ -20,7 +20,7 @@ from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.inventories.lister import ReportLister
 from gc_assets.stores.local.store import LOCAL
 from gc_assets.stores.protocol import Directory, LinkMet, Lister, PlannedListing, Store, StoreKind, TwoNames
-from gc_assets.stores.s3.store import S3
+from gc_assets.stores.s3.kind import S3
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
 

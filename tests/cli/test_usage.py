@@ -52,6 +52,18 @@ def test_help_and_wrong_usage_import_nothing_heavy(arguments: list[str]) -> None
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
+def test_commands_that_need_no_spark_load_neither_it_nor_dagster_nor_what_reaches_buckets(config: str) -> None:
+    commands = ["plans"], ["approve", "0" * 12, "--by", "ada"], ["reject", "0" * 12, "--by", "ada"], ["show", "lake_refs"], ["prune"]
+    script = (
+        "import sys, contextlib\nfrom gc_assets.cli.main import cli\n"
+        f"for command in {commands!r}:\n"
+        f"    with contextlib.suppress(SystemExit, Exception):\n        cli([*command, '--config', {config!r}], standalone_mode=False)\n"
+        "    print(command, sorted(set(sys.modules) & {'pyspark', 'dagster', 'botocore', 'boto3', 'pandas', 'scipy'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert [line for line in done.stdout.splitlines() if line.startswith("[")] == [f"{command} []" for command in commands]
+
+
 @pytest.mark.parametrize("command", [["run"], ["show", "lake_refs"], ["plans"], ["report"], ["doctor"], ["prune"], ["explain", "k"]])
 def test_a_missing_configuration_is_wrong_usage_and_says_where_it_was_looked_for(command: list[str], tmp_path: Path) -> None:
     result = gc_assets(*command, "--config", str(tmp_path / "none.yaml"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.stages import engine
+from gc_assets.stages import engine, few_rows
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.state.journal import Published
@@ -55,11 +55,31 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
 
     here = two_nights()
     shutil.rmtree(tmp_path / "state")
+    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_BYTES", -1)
     monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
     monkeypatch.setattr(storage_inventory, "HERE_ENTRIES", 1)
     assert two_nights() == here
+
+
+def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    """Live files, the reasons of the candidates, and the plan: that is all that is joined."""
+    if not hasattr(spark, "sparkContext"):
+        pytest.skip("Spark Connect does not tell how many jobs there were")
+    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    orders = iceberg.table("db.orders", days_ago(60))
+    orders.append(days_ago(50))
+    orders.leftovers(days_ago(10))
+    house.lakes = [iceberg.config("sales")]
+
+    def jobs() -> int:
+        return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+    for house.now in (NOW, NOW + timedelta(days=1)):
+        before = jobs()
+        assert house.plan().totals
+        assert jobs() - before == 3
 
 
 def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
@@ -88,6 +108,7 @@ def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
 
     here = there_and_back(no_spark)
     house.now += timedelta(days=1)
+    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_ROWS", -1)
     monkeypatch.setattr(engine, "HERE_ACTS", -1)
     assert all(len(rows) > 2 for rows in here)

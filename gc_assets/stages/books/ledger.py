@@ -28,7 +28,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
-from gc_assets.stages.tables import parallelism, spark_schema
+from gc_assets.stages.few_rows import FEW_ROWS, is_of_few
+from gc_assets.stages.tables import frame_of, parallelism, spark_schema
 from gc_assets.state.files import Files
 from gc_assets.state.folds import Source
 from gc_assets.state.index import PastRun
@@ -152,12 +153,11 @@ def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, r
     `rehearsal` says whose copies: those of rehearsals, those of the real clock, or all where it is
     null.
     """
-    copies = _words_of(spark, state, storage_name).repartition("key").mapInArrow(_held, spark_schema(HELD))
+    reading = Reading.of(state, storage_name)
+    if is_of_few(spark) and reading.rows <= FEW_ROWS:
+        return frame_of(spark, quarantined(state, storage_name, rehearsal=rehearsal))
+    copies = reading.frame(spark).repartition("key").mapInArrow(_held, spark_schema(HELD))
     return copies if rehearsal is None else copies.filter(F.coalesce(F.col("rehearsal") == F.lit(rehearsal), F.lit(True)))
-
-
-def _words_of(spark: SparkSession, state: State, storage_name: str) -> DataFrame:
-    return Reading.of(state, storage_name).frame(spark)
 
 
 def first_of_each_key(copies: DataFrame, *order: Column) -> DataFrame:
@@ -186,8 +186,10 @@ def left_since(spark: SparkSession, state: State, storage_name: str, since: date
     """Returns the objects that our own acts took out of their places since a moment (columns key,
     etag). An inventory of that moment still shows them. Lazy: no job runs here.
     """
-    words = _words_of(spark, state, storage_name)
-    return words.repartition("key").mapInArrow(_Left(since), LEFT_DDL)
+    reading = Reading.of(state, storage_name)
+    if is_of_few(spark) and reading.rows <= FEW_ROWS:
+        return frame_of(spark, left(words_of(state, state.history(storage_name, DELETION_LOG.name)), since))
+    return reading.frame(spark).repartition("key").mapInArrow(_Left(since), LEFT_DDL)
 
 
 @dataclass(frozen=True)

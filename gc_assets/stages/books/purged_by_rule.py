@@ -6,15 +6,17 @@ purged. The absence of such an object is no sign of a loss or of another spellin
 
 from __future__ import annotations
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.stages.books.plans import plans
 from gc_assets.stages.night import Night
-from gc_assets.stages.tables import collect, read_paths
-from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.stages.tables import collect, frame_of, read_paths
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, STRING
 
 RULES = ("expired", "lifecycle")
+BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
 def purged_by_rule(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
@@ -25,7 +27,7 @@ def purged_by_rule(spark: SparkSession, night: Night, storage_name: str) -> Data
     """
     lakes = [lake.name for lake in night.config.lakes if night.kind(lake.name).releases_by_rule]
     if not lakes:
-        return spark.createDataFrame([], "key string, lake string")
+        return frame_of(spark, BY_RULE.empty_table())
     logs = night.state.paths(night.state.history(storage_name, DELETION_LOG.name))
     purged = read_paths(spark, night.state.files, DELETION_LOG.schema, logs).filter(
         (F.col("phase") == "purge") & (F.col("outcome") == "done")

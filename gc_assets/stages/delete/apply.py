@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
+from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
 from gc_assets.core.units import format_bytes
@@ -29,7 +30,7 @@ from gc_assets.lakes.protocol import RANKS
 from gc_assets.stages import engine
 from gc_assets.stages.books.accepted import Earlier
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.books.ledger import Reading, quarantine_ledger
 from gc_assets.stages.books.plans import (
     StoredPlan,
     execution_directory,
@@ -47,7 +48,9 @@ from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
 from gc_assets.stages.delete.judge import REFUSED, Judge
 from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
 from gc_assets.stages.delete.withheld import sick_of, with_withheld
-from gc_assets.stages.engine import Sharing, at_once
+from gc_assets.stages.engine import Sharing, at_once, is_little
+from gc_assets.stages.few_rows import fitting
+from gc_assets.stages.mark.live_files import EXPIRED_SIDE
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import RECHECK, Night
@@ -60,10 +63,11 @@ from gc_assets.stages.tables import (
     collect,
     collect_arrow,
     parallelism,
+    passed,
     publish,
+    read_rows,
     read_table,
     row_hash,
-    spark_schema,
     write_frame,
     write_rows,
 )
@@ -128,9 +132,8 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
-        rows = read_table(spark, state, DELETION_PLAN, plan.published)
-        _same_rows(rows, plan)
-        execution = _Execution(spark, night, plan, rows, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
+        _same_rows(spark, state, plan)
+        execution = _Execution(spark, night, plan, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
         for phase in chosen:
             if phase == EXPIRE:
                 if execution.expire(recheck):
@@ -196,9 +199,13 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
         )
 
 
-def _same_rows(rows: DataFrame, plan: StoredPlan) -> None:
-    """Raises `StateError` unless these are the rows whose digest went into the plan's id."""
-    total = collect(rows.agg(F.sum(row_hash(rows.schema).cast("decimal(38,0)")).alias("digest")))[0]["digest"]
+def _same_rows(spark: SparkSession, state: State, plan: StoredPlan) -> None:
+    """Raises `StateError` unless the plan's rows are those whose digest went into its id."""
+    if is_little(plan.header.rows, len(plan.published.paths())):
+        total = digest(read_rows(state, DELETION_PLAN, plan.published))
+    else:
+        rows = read_table(spark, state, DELETION_PLAN, plan.published)
+        total = collect(rows.agg(F.sum(row_hash(rows.schema).cast("decimal(38,0)")).alias("digest")))[0]["digest"]
     found = f"{int(total or 0) % 2**64:016x}"
     if found != plan.header.rows_digest:
         raise StateError(
@@ -232,11 +239,13 @@ class _Fresh:
 
     `needed` are the keys that a lake needs (columns key, needed, is_live); `is_live` is false for a
     key that only expired history needs. Keys that wait for a table that cannot be read count as
-    needed. `judge` judges the plan's rows. `frozen_at` is when the first ref was read. `sick` is
-    what could not be read.
+    needed. `rows` are the plan's, and `judge` judges them. `frozen_at` is when the first ref was
+    read. `sick` is what could not be read. `spark` is the session of both frames.
     """
 
+    spark: SparkSession
     needed: DataFrame
+    rows: DataFrame
     judge: Judge
     frozen_at: datetime
     sick: tuple[Sick, ...]
@@ -282,17 +291,27 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     if failed and not only_ending:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
-    live = live_keys(spark, again, header.storage, tables).select("key", "lake", F.lit(True).alias("is_live"))
-    held = expired_keys(spark, again, header.storage, tables).select("key", "lake", F.lit(False).alias("is_live"))
+    session = fitting(spark, *_size(night.state, plan, tables))
+    live = live_keys(session, again, header.storage, tables).select("key", "lake", F.lit(True).alias("is_live"))
+    held = expired_keys(session, again, header.storage, tables).select("key", "lake", F.lit(False).alias("is_live"))
     once = live.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
     live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
     in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
     keys = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
-    rows = read_table(spark, night.state, DELETION_PLAN, plan.published)
+    rows = read_table(session, night.state, DELETION_PLAN, plan.published)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
     needed = with_withheld(keys, rows, again, header.storage, tables, refs)
     frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
-    return _Fresh(needed, Judge.of(again, header, refs, tables), frozen_at, sick_of(tables))
+    return _Fresh(session, needed, rows, Judge.of(again, header, refs, tables), frozen_at, sick_of(tables))
+
+
+def _size(state: State, plan: StoredPlan, live: Sequence[Published]) -> tuple[int, int]:
+    """Returns how many rows, in how many files, an apply compares with a fresh mark: those of the
+    plan, of what is needed and of the ledger.
+    """
+    parts = [*plan.published.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
+    waiting = Reading.of(state, plan.header.storage)
+    return sum(part.rows for part in parts) + waiting.rows, len(parts) + waiting.pieces
 
 
 @dataclass
@@ -302,7 +321,6 @@ class _Execution:
     spark: SparkSession
     night: Night
     plan: StoredPlan
-    rows: DataFrame
     log: WriteAheadLog
     lease: Lease
     only_interrupted: bool
@@ -366,7 +384,7 @@ class _Execution:
         """
         header, state = self.plan.header, self.night.state
         days = self.night.storage(header.storage).quarantine_days
-        waiting = quarantine_ledger(self.spark, state, header.storage, rehearsal=self.night.clock.is_rehearsal).select(
+        waiting = quarantine_ledger(fresh.spark, state, header.storage, rehearsal=self.night.clock.is_rehearsal).select(
             "key",
             "source_plan_id",
             "quarantined_at",
@@ -377,12 +395,10 @@ class _Execution:
         too_early = F.concat(F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", not for {days} days yet"))
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
-        judged_schema = spark_schema(DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string())))
         gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
         unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
         return (
-            self.rows.filter(F.col("action") == phase)
-            .mapInArrow(fresh.judge, judged_schema)
+            passed(fresh.rows.filter(F.col("action") == phase), fresh.judge, DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string())))
             .join(fresh.needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
             .withColumn("in_quarantine", F.col("quarantined_at").isNotNull() & is_held)

@@ -16,8 +16,8 @@ from operator import attrgetter
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
@@ -27,15 +27,15 @@ from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_spoilt
-from gc_assets.stages.delete.plan import EXPIRY_SIDE, planned_actions
+from gc_assets.stages.delete.plan import planned_actions
 from gc_assets.stages.delete.withheld import sick_of, swept
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, each, logged
-from gc_assets.stages.tables import publish, read_paths, write_rows
+from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.facts import ExpiryLogFacts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import EXPIRY_ACTIONS, EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
+from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
 from gc_assets.stores.execution import releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
@@ -194,8 +194,8 @@ def expire_lakes(spark: SparkSession, night: Night, again: Night, plan: StoredPl
         settled = record.settled()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
         if removes and not only_interrupted and not record.begun:
-            rows = read_paths(spark, night.state.files, EXPIRY_ACTIONS, plan.published.paths(EXPIRY_SIDE))
-            remember(spark, again, lake_name, plan.header.plan_id, rows.filter(F.col("lake") == lake_name))
+            rows = planned_actions(night.state, plan.published)
+            remember(spark, again, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
         edited |= make_edits(record, actions, lease, sick, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))

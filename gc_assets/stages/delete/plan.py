@@ -28,9 +28,10 @@ from gc_assets.stages.books.plans import spoilt, unfinished, used_up
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
 from gc_assets.stages.delete.withheld import sick_of
 from gc_assets.stages.engine import once
+from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
+from gc_assets.stages.mark.live_files import EXPIRED_SIDE, METADATA, UNKNOWN_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.sweep.aliases import planned_by_alias
@@ -42,13 +43,13 @@ from gc_assets.stages.tables import (
     Written,
     collect,
     merge_written,
+    passed,
     paths_of,
     publish,
     put,
     read_paths,
     read_table,
     report_parts,
-    spark_schema,
     write_frame,
 )
 from gc_assets.state.facts import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts
@@ -91,7 +92,8 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     doing(f"{orphans.receipt.rows:,} orphan files")
     sick = (*sick_of(live), *orphans.facts(OrphanFilesFacts).sick)
     expiry = _plan_expiry(spark, night, storage_name, refs, sick, run)
-    rows, withheld = _rows(spark, night, storage_name, orphans, live, inventory, refs, expiry, sick, run)
+    session = fitting(spark, *_size(state, storage_name, orphans, live, inventory, expiry))
+    rows, withheld = _rows(session, night, storage_name, orphans, live, inventory, refs, expiry, sick, run)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
@@ -154,6 +156,20 @@ class _CopyExpiry:
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 
+def _size(
+    state: State, storage_name: str, orphans: Published, live: list[Published], inventory: Published, expiry: Written
+) -> tuple[int, int]:
+    """Returns how many rows, in how many files, a plan is made of: where something was ever
+    quarantined, also those of the ledger and of what it is compared with.
+    """
+    logs = state.history(storage_name, DELETION_LOG.name)
+    sources = [*orphans.parts(), *expiry.side.get(EXPIRY_SIDE, ())]
+    if logs:
+        sources += [*inventory.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
+    rows, files = sum(part.rows for part in sources), len(sources)
+    return rows + sum(log.rows for log in logs), files + len(state.sources(logs))
+
+
 def header_of(published: Published) -> PlanHeader:
     return published.facts(DeletionPlanFacts).header
 
@@ -186,7 +202,7 @@ def _rows(
     found = (
         read_table(spark, state, ORPHAN_FILES, orphans)
         .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
-        .join(F.broadcast(histories.distinct()), "history", "left")
+        .join(histories.distinct(), "history", "left")
     )
     nothing = F.lit(None).cast("string")
     fresh = found.select(
@@ -229,7 +245,7 @@ def _rows(
     waited = F.when(is_needed, newest_first()).otherwise(-newest_first())
     copies = ledger.join(needs, "key", "left").withColumn("fits", fits)
     one = first_of_each_key(copies, ~F.col("fits"), waited).drop("sizes")
-    owned = one.mapInArrow(_Owned(claims_of(night, storage_name, [*refs, *live])), spark_schema(OWNED))
+    owned = passed(one, _Owned(claims_of(night, storage_name, [*refs, *live])), OWNED)
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"])
     listed = listed.join(owned.select("key"), "key", "left_semi")
     if left is not None:

@@ -21,12 +21,13 @@ from gc_assets.stages.books.plans import plans
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.claims import prefixes_of
+from gc_assets.stages.tables import passed
 from gc_assets.state.facts import LiveFilesFacts, OrphanFilesFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CLAIMS, ORPHAN_FILES
+from gc_assets.state.schemas import BOOL, CLAIMS, ORPHAN_FILES, STRING
 
-WITHHELD_DDL: Final = "key string, needed string, is_live boolean"
+WITHHELD: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
 
 
 def sick_of(live: Sequence[Published]) -> tuple[Sick, ...]:
@@ -69,7 +70,7 @@ def with_withheld(
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in sick[:3]) + (f" and {len(sick) - 3:,} more" if len(sick) > 3 else "")
     withhold = _Withhold(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
-    waiting = rows.select("key", "action").mapInArrow(withhold, WITHHELD_DDL)
+    waiting = passed(rows.select("key", "action"), withhold, WITHHELD)
     return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 
 
@@ -85,4 +86,4 @@ class _Withhold:
             shielded = pc.is_null(self.claims.resolve(batch.column("key"))[0])
             waits = batch.column("key").filter(pc.or_(shielded, pc.equal(batch.column("action"), PURGE)))
             count = len(waits)
-            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.why, count), pa.repeat(True, count)], ["key", "needed", "is_live"])
+            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.why, count), pa.repeat(True, count)], schema=WITHHELD)

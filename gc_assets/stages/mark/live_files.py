@@ -21,6 +21,7 @@ from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import FILE_KINDS, ROOT_KINDS, Kind
 from gc_assets.stages.engine import once
+from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
@@ -163,14 +164,17 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
         closed = merge_written(once(spark, replace(close, memory=memory), read, paths))
     kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
-    witnesses = read_paths(spark, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
-    direct = read_paths(spark, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
-    routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
-    files = _files(entries_of(spark, night, lake_name), direct, witnesses, lake_name)
     lifecycle = released_by_lifecycle(night, lake_name)
+    known = sum(part.rows for parts in closed.side.values() for part in parts) + sum(segment.rows for segment in cache)
+    known += lifecycle.rows if lifecycle is not None else 0
+    session = fitting(spark, known, sum(len(paths) for paths in scratch.values()) + len(state.paths(cache)))
+    witnesses = read_paths(session, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
+    direct = read_paths(session, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
+    routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
+    files = _files(entries_of(session, night, lake_name), direct, witnesses, lake_name)
     sick = _sick(night, lake_name, inputs[LAKE_REFS.name], memory, closed.facts["sick"])
     if lifecycle is not None and not sick:
-        files = _without(files, read_table(spark, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
+        files = _without(files, read_table(session, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
     doing("naming the files")
     written = write_frame(files, LIVE_FILES, run, state, ["storage", "kind"], routes)
     for side in scratch:

@@ -8,17 +8,20 @@ night's table follows from the newest one before it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, timedelta
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import collect, publish, read_paths, read_table, write_frame
+from gc_assets.stages.tables import collect, frame_of, publish, read_paths, read_table, write_frame
 from gc_assets.state.facts import LakeRefsFacts, SnapshotHistoryFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
@@ -41,6 +44,7 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if night.recheck is not None else None
     day = max(night.run_date, newest.receipt.run_date) if newest is not None else night.run_date
     earlier = _newest(night, lake_name, day)
+    spark = _fitting(spark, night, lake_name, [*inputs, *([earlier] if earlier is not None else [])])
     listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
     known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
     missing = known.join(listed.select(*ID), list(ID), "left_anti")
@@ -70,7 +74,7 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     return publish(state, run, written, night.clock, inputs=[*inputs, *([earlier] if earlier else [])], facts=facts, unsafe=night.unsafe)
 
 
-def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, actions: DataFrame) -> Published:
+def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, actions: pa.Table) -> Published:
     """Publishes the newest history anew, with the plan and the reason by which snapshots are about
     to be removed.
 
@@ -85,9 +89,11 @@ def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, ac
             f"lake {lake_name} has no snapshot_history, so snapshots that are removed would be forgotten; "
             f"run `gc-assets run --lake {lake_name} --through snapshot_history` first"
         )
-    removals = actions.filter("action = 'remove_snapshot'").select(*ID, F.col("reason").alias("why"))
-    known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
     graph = again.table(COMMIT_GRAPH, lake_name)
+    spark = _fitting(spark, again, lake_name, [newest, graph])
+    removals = frame_of(spark, actions.select(["action", *ID, "reason"])).filter("action = 'remove_snapshot'")
+    removals = removals.select(*ID, F.col("reason").alias("why"))
+    known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
     listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
     forgotten = collect(removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti").limit(1))
     if forgotten:
@@ -103,6 +109,13 @@ def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, ac
     run = begin(again, lake_name, SNAPSHOT_HISTORY, newest.receipt.run_date)
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
     return publish(state, run, written, again.clock, inputs=[newest], facts=newest.facts(SnapshotHistoryFacts), unsafe=again.unsafe)
+
+
+def _fitting(spark: SparkSession, night: Night, lake_name: str, tables: Sequence[Published]) -> SparkSession:
+    """Returns the session for a query that reads these tables and the logs of all edits."""
+    logs = night.state.history(lake_name, EXPIRY_LOG.name)
+    rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
+    return fitting(spark, rows + sum(log.rows for log in logs), files + len(night.state.sources(logs)))
 
 
 def _newest(night: Night, lake_name: str, until: date) -> Published | None:

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.books.dead_tables import dead_tables
+from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.mark.live_files import METADATA, SEVERAL
 from gc_assets.stages.night import Night
@@ -26,7 +27,7 @@ from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
 from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.stages.sweep.storage_inventory import PROBLEMS_SIDE
-from gc_assets.stages.tables import MAX_SAMPLES, collect, read_paths, read_table, spark_schema
+from gc_assets.stages.tables import MAX_SAMPLES, answers, collect, frame_of, read_paths, read_table, spark_schema
 from gc_assets.state.facts import StorageInventoryFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import BOOL, COMMIT_GRAPH, PROBLEMS, STRING
@@ -34,6 +35,8 @@ from gc_assets.stores.protocol import Lister
 
 # A gate names a few objects and counts the rest, up to this number.
 MAX_NAMED: Final = 1_000
+# So many suspects this process may read by itself, one after the other.
+HERE_SUSPECTS: Final = 64
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_another boolean"
 LOST_DDL: Final = "files long, keys array<string>"
@@ -133,7 +136,7 @@ def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged:
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
-    found = collect(lost.mapInArrow(_Lost(lister), LOST_DDL))
+    found = answers(lost, _Lost(lister), LOST_DDL)
     return sum(row["files"] for row in found), sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]
 
 
@@ -167,13 +170,17 @@ class Strangers:
         return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
 
 
-def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], cutoff: datetime) -> Strangers:
-    """Returns the metadata of tables and repositories that no configured lake knows.
+def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], count: int, cutoff: datetime) -> Strangers:
+    """Returns the metadata of tables and repositories that no configured lake knows. There are
+    `count` suspects in the parts `suspects`.
 
     At most `MAX_NAMED` are returned. If there are more, none of them is taken for junk.
     """
     if not suspects:
         return Strangers([], {})
+    if count <= HERE_SUSPECTS:
+        graphs = [night.table(COMMIT_GRAPH, lake.name) for lake in night.config.lakes]
+        spark = fitting(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
     frame = read_paths(spark, night.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, night, storage_name), "key", "left_anti")
     found = foreign_metadata(frame, storage_name, night.resolver(), night.objects(), known_tables(night), dead_tables(night, storage_name))
@@ -188,7 +195,7 @@ def _named_by_commits(spark: SparkSession, night: Night, storage_name: str) -> D
 
     None of these files is foreign.
     """
-    named = spark.createDataFrame([], "key string")
+    named = frame_of(spark, pa.schema([("key", STRING)]).empty_table())
     for lake in night.config.lakes:
         if night.kind(lake.name).shows_contents:
             graph = night.table(COMMIT_GRAPH, lake.name)
@@ -203,11 +210,16 @@ def behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: 
     return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
 
 
+def has_links(inventory: Published) -> bool:
+    """Says whether a listing met a symbolic link."""
+    return bool(inventory.facts(StorageInventoryFacts).problems.get("symlink"))
+
+
 def at_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> DataFrame | None:
     """Returns those of `keys` at or below a symbolic link that a listing met (column key). Null
     where it met none.
     """
-    if not inventory.facts(StorageInventoryFacts).problems.get("symlink"):
+    if not has_links(inventory):
         return None
     problems = read_paths(spark, night.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
     at = problems.filter("kind = 'symlink'").select(F.col("key").alias("link"))

@@ -13,14 +13,16 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.paths import loose
 from gc_assets.stages.night import Night
+from gc_assets.stages.sweep.live_filter import asked_of_live_keys
 from gc_assets.stages.sweep.probe import CANDIDATES
-from gc_assets.stages.tables import collect
+from gc_assets.stages.tables import passed
 from gc_assets.state.files import Files
+from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 
 # Up to this many compressed bytes (some millions of candidates) each worker holds the candidates in
@@ -28,7 +30,7 @@ from gc_assets.state.parts import read_parts
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 
 
-def any_hit(night: Night, keys: DataFrame, candidate_paths: list[str]) -> bool:
+def any_hit(spark: SparkSession, night: Night, storage_name: str, live: list[Published], candidate_paths: list[str]) -> bool:
     """Says whether any live key may equal a candidate, exactly or but for its spelling.
 
     One pass over the live keys decides. Where the candidates are too many for a worker's memory the
@@ -38,8 +40,8 @@ def any_hit(night: Night, keys: DataFrame, candidate_paths: list[str]) -> bool:
         return False
     if sum(night.state.files.size(path) for path in candidate_paths) > IN_MEMORY_CANDIDATES:
         return True  # too many to hold in a worker: the join tells
-    hits = keys.select("key").mapInArrow(_Equal(night.state.files, tuple(candidate_paths)), "hits long")
-    return sum(row["hits"] for row in collect(hits)) > 0
+    equal = _Equal(night.state.files, tuple(candidate_paths))
+    return sum(row["hits"] for row in asked_of_live_keys(spark, night, storage_name, live, "key", equal, "hits long")) > 0
 
 
 def hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
@@ -48,19 +50,25 @@ def hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
     `exact` is false where only the spelling-insensitive forms are equal. A join, so it runs only
     where `any_hit` says so.
     """
-    spelled = candidates.select("key").mapInArrow(_Loose(), "key string, loose string")
-    live_spelled = keys.select("key").mapInArrow(_Loose(), "live_key string, loose string")
+    spelled = passed(candidates.select("key"), _Loose("key"), _Loose.schema("key"))
+    live_spelled = passed(keys.select("key"), _Loose("live_key"), _Loose.schema("live_key"))
     return spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
 
 
 @dataclass(frozen=True)
 class _Loose:
-    """Adds the spelling-insensitive form of keys."""
+    """Adds the spelling-insensitive form of keys, which it calls `name`."""
+
+    name: str
+
+    @staticmethod
+    def schema(name: str) -> pa.Schema:
+        return pa.schema([(name, pa.string()), ("loose", pa.string())])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             keys = batch.column(0)
-            yield pa.RecordBatch.from_arrays([keys, loose(keys)], ["key", "loose"])
+            yield pa.RecordBatch.from_arrays([keys, loose(keys)], schema=self.schema(self.name))
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,11 @@ from gc_assets.lakes.kind import ForeignSign, TableFound
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.books.dead_tables import DeadTable
 from gc_assets.stages.sweep.known_tables import Known
+from gc_assets.stages.tables import passed
 
 # Formats that no kind here reads. The name alone tells them.
 OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")
-FOREIGN_DDL: Final = "key string, why string, is_junk boolean"
+FOREIGN: Final = pa.schema([("key", pa.string()), ("why", pa.string()), ("is_junk", pa.bool_())])
 
 
 def foreign_metadata(
@@ -50,7 +51,7 @@ def foreign_metadata(
     belong to a commit that is under way.
     """
     judge = _Judge(storage_name, resolver, objects, known_tables, signs(), tuple(dead))
-    return suspects.select("key", "last_modified", "is_old").mapInArrow(judge, FOREIGN_DDL)
+    return passed(suspects.select("key", "last_modified", "is_old"), judge, FOREIGN)
 
 
 def signs() -> tuple[ForeignSign, ...]:
@@ -80,7 +81,7 @@ class _Judge:
             columns = (batch.column(name) for name in ("key", "last_modified", "is_old"))
             judged = [(key, *self._why(key, modified, is_old=is_old)) for key, modified, is_old in zip(*map(_values, columns), strict=True)]
             rows = [{"key": key, "why": why, "is_junk": is_junk} for key, why, is_junk in judged if why]
-            yield pa.RecordBatch.from_pylist(rows, pa.schema([("key", pa.string()), ("why", pa.string()), ("is_junk", pa.bool_())]))
+            yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
     def _why(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
         sign = next(sign for sign in self.signs if re.search(sign.names, key))

@@ -19,11 +19,23 @@ from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
 from gc_assets.stages import engine
-from gc_assets.stages.engine import Task
 from gc_assets.stages.mark.live_files import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, parallelism, publish, read_table, report_parts, spark_schema
+from gc_assets.stages.tables import (
+    PARTS_DDL,
+    Task,
+    answers,
+    collect,
+    frame_of,
+    here,
+    merge_written,
+    parallelism,
+    publish,
+    read_table,
+    report_parts,
+    spark_schema,
+)
 from gc_assets.state.facts import LiveFilesFacts, LiveFilterFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
@@ -58,6 +70,21 @@ def live_keys(spark: SparkSession, night: Night, storage_name: str, live: list[P
     return everything.filter(F.col("storage") == storage_name)
 
 
+def asked_of_live_keys(
+    spark: SparkSession, night: Night, storage_name: str, live: list[Published], column: str, task: Task, ddl: str
+) -> Sequence[Any]:
+    """Returns what a task yields for one column of `live_keys` (rows of `ddl`)."""
+    paths = [path for table in live for path in table.paths()]
+    if not engine.is_little(sum(table.rows for table in live), len(paths)):
+        return answers(live_keys(spark, night, storage_name, live).select(column), task, ddl)
+    return here(task, _column_here(night.state.files, paths, storage_name, column).to_batches())
+
+
+def _column_here(files: Files, paths: Sequence[str], storage_name: str, column: str) -> pa.Table:
+    rows = read_parts(files, list(paths), LIVE_FILES.schema, ["storage", column])
+    return rows.filter(pc.equal(rows.column("storage"), storage_name)).select([column])
+
+
 def expired_keys(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
     """Returns the files that only expired history needs, columns of `live_files`.
 
@@ -65,7 +92,7 @@ def expired_keys(spark: SparkSession, night: Night, storage_name: str, live: lis
     history is never edited hold nothing here.
     """
     edited = [table for table in live if night.kind(table.receipt.owner).edits_history]
-    everything = spark.createDataFrame([], spark_schema(LIVE_FILES.schema))
+    everything = frame_of(spark, LIVE_FILES.schema.empty_table())
     for table in edited:
         everything = everything.unionByName(read_table(spark, night.state, LIVE_FILES, table, EXPIRED_SIDE))
     return everything.filter(F.col("storage") == storage_name)
@@ -188,14 +215,13 @@ class _KeysHere:
     storage: str
 
     def answers(self, task: Task, ddl: str) -> Sequence[Any]:  # noqa: ARG002 - Arrow batches bring their own schema
-        return engine.here(task, self._batches())
+        return here(task, self._batches())
 
     def built(self, build: Task, merge: Task) -> Sequence[Any]:
-        return engine.here(merge, build(self._batches()))
+        return here(merge, build(self._batches()))
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        rows = read_parts(self.files, list(self.paths), LIVE_FILES.schema, ["storage", "key_hash"])
-        mine = rows.filter(pc.equal(rows.column("storage"), self.storage)).select(["key_hash"])
+        mine = _column_here(self.files, self.paths, self.storage, "key_hash")
         return iter(mine.append_column("slice", pa.array(np.zeros(mine.num_rows, np.int32))).to_batches())
 
 

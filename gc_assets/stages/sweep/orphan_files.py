@@ -9,20 +9,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
-from typing import Final
+from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner
 from gc_assets.core.gates import MAX_UNLISTED
+from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.books.ledger import Reading, quarantine_ledger
 from gc_assets.stages.books.purged_by_rule import purged_by_rule
 from gc_assets.stages.engine import is_little
+from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.live_files import (
     DANGLING_SIDE,
     EXPIRED_SIDE,
@@ -42,6 +45,7 @@ from gc_assets.stages.sweep.evidence import (
     Missing,
     behind_links,
     foreign,
+    has_links,
     missing_metadata,
     rewritten_metadata,
     unlisted,
@@ -56,7 +60,9 @@ from gc_assets.stages.tables import (
     ROUTE,
     Totals,
     Written,
-    collect,
+    answers,
+    frame_of,
+    here,
     merge_written,
     paths_of,
     publish,
@@ -65,23 +71,26 @@ from gc_assets.stages.tables import (
     read_rows,
     read_table,
     write_frame,
+    write_rows,
 )
 from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, REWRITTEN, STORAGE_INVENTORY
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, REWRITTEN, STORAGE_INVENTORY, STRING
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a listing or a report names more than once: nobody can tell which row is the object.
 NAMED_TWICE_SIDE = "_named_twice"
 # Candidates below the claims of tables whose metadata is not there, and beside junk.
 WITHHELD_SIDE = "_withheld"
+# Of `live_files`: what is not live, but was named by some commit.
+RELEASED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE)
 STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, WITHHELD_SIDE)
-WITNESS_DDL: Final = (
-    "key string, w struct<strength: int, commit_id: string, container: string, kind: string, lake: string, table_uuid: string>"
-)
+_NAMED: Final = [("strength", pa.int32()), *((name, STRING) for name in ("commit_id", "container", "kind", "lake", "table_uuid"))]
+WITNESSED: Final = pa.schema([("key", STRING), ("w", pa.struct(_NAMED))])
+DANGLING_COMMITS: Final = pa.schema([("key", STRING), ("dangling_commits", pa.int64())])
 # Several lakes may name a released file. The lowest number wins: a lake whose history must let go
 # of it first, one that has let go, one whose owner's rules release it, one that only mentions it.
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
@@ -131,21 +140,19 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         state.files,
         run,
     )
-    listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
     doing(f"{inventory.receipt.rows:,} objects against {live_rows(live, storage_name):,} live keys")
-    probed = merge_written(collect(listed.withColumn("key_hash", F.xxhash64("key")).mapInArrow(probe, PARTS_DDL)))
+    probed = merge_written(_probed(spark, state, inventory, probe))
     candidate_paths = paths_of(run, probed, CANDIDATES_SIDE)
-    candidates = read_paths(spark, state.files, CANDIDATES, candidate_paths)
-
-    keys = live_keys(spark, night, storage_name, live)
-    strangers = foreign(spark, night, storage_name, paths_of(run, probed, SUSPECTS_SIDE), cutoff)
-    linked = behind_links(spark, night, keys, inventory)
+    suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
+    strangers = foreign(spark, night, storage_name, paths_of(run, probed, SUSPECTS_SIDE), suspects, cutoff)
+    linked = behind_links(spark, night, live_keys(spark, night, storage_name, live), inventory) if has_links(inventory) else []
     needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
     missing, reread = list[Missing](), REREAD.empty_table()
     if probed.facts.get("metadata_found", 0) < needed:
-        missing = missing_metadata(keys, listed, lister)
+        listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
+        missing = missing_metadata(live_keys(spark, night, storage_name, live), listed, lister)
         reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed)
     # The cache knows what these named. But their tables are broken, and wait until somebody mends
     # them. Where all metadata is missing, or very much, the listing is that of another place. What
@@ -164,17 +171,21 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     found += optional - probed.facts.get("optional_found", 0)
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
-        gone = purged_by_rule(spark, night, storage_name)
-        waiting = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal)
+        session = fitting(spark, *_size_of_all(state, inventory, live))
+        keys, listed = live_keys(session, night, storage_name, live), read_table(session, state, STORAGE_INVENTORY, inventory)
+        gone = purged_by_rule(session, night, storage_name)
+        waiting = quarantine_ledger(session, state, storage_name, rehearsal=night.clock.is_rehearsal)
         lacking, lacking_samples = unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
-    frame = _orphans(spark, night, storage_name, candidates, candidate_paths, keys, live)
-    if withheld:
-        frame = _without(frame, withheld)
     judged = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
-    if _may_repeat(state.files, candidate_paths, judged):
-        frame = _once(frame)
     doing(f"{judged:,} candidates against the live keys themselves")
-    written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], STOPPED_SIDES)
+    written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
+    if judged:
+        frame = _orphans(fitting(spark, *_size(night, judged, live)), night, storage_name, candidate_paths, live)
+        if withheld:
+            frame = _without(frame, withheld)
+        if _may_repeat(state.files, candidate_paths, judged):
+            frame = _once(frame)
+        written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], STOPPED_SIDES)
     again = tuple(put(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
     written = replace(written, side={**written.side, REWRITTEN_SIDE: again}) if again else written
     for side in probed.side:
@@ -224,6 +235,29 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     )
 
 
+def _probed(spark: SparkSession, state: State, inventory: Published, probe: Probe) -> Sequence[Any]:
+    """Returns what the probe reports of all listed objects (rows of `PARTS_DDL`)."""
+    if is_little(inventory.rows, len(inventory.paths())):
+        rows = read_rows(state, STORAGE_INVENTORY, inventory)
+        return here(probe, rows.append_column("key_hash", pa.array(xxhash64(rows.column("key")))).to_batches())
+    listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
+    return answers(listed.withColumn("key_hash", F.xxhash64("key")), probe, PARTS_DDL)
+
+
+def _size_of_all(state: State, inventory: Published, live: Sequence[Published]) -> tuple[int, int]:
+    """Returns how many rows, in how many files, tell which live file is nowhere."""
+    parts, words = [*inventory.parts(), *(part for table in live for part in table.parts())], Reading.of(state, inventory.receipt.owner)
+    return sum(part.rows for part in parts) + words.rows, len(parts) + words.pieces
+
+
+def _size(night: Night, candidates: int, live: Sequence[Published]) -> tuple[int, int]:
+    """Returns how many rows, in how many files, tell the reasons of so many candidates."""
+    released = [released_by_lifecycle(night, lake.name) for lake in night.config.lakes]
+    parts = [part for table in live for side in (None, *RELEASED_SIDES) for part in table.parts(side)]
+    parts += [part for table in released if table is not None for part in table.parts()]
+    return candidates + sum(part.rows for part in parts), len(parts)
+
+
 def _sick(night: Night, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Sick, ...]:
     """Returns the tables whose metadata is not there, and since when."""
     if not broken:
@@ -270,9 +304,7 @@ def _orphans(
     spark: SparkSession,
     night: Night,
     storage_name: str,
-    candidates: DataFrame,
     candidate_paths: list[str],
-    keys: DataFrame,
     live: list[Published],
 ) -> DataFrame:
     """Returns the candidates with their reasons and witnesses.
@@ -280,9 +312,10 @@ def _orphans(
     A candidate that equals a live key is routed to the false negatives. One that differs from a
     live key by its spelling only is routed to the near misses.
     """
+    candidates = read_paths(spark, night.state.files, CANDIDATES, candidate_paths)
     judged = candidates.withColumn("exact", F.lit(None).cast("boolean"))
-    if any_hit(night, keys, candidate_paths):
-        judged = candidates.join(hits(candidates, keys), "key", "left")
+    if any_hit(spark, night, storage_name, live, candidate_paths):
+        judged = candidates.join(hits(candidates, live_keys(spark, night, storage_name, live)), "key", "left")
     joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
     joined = joined.join(_dangling_commits(spark, night, storage_name), "key", "left")
     named = F.col("w").isNotNull()
@@ -343,7 +376,7 @@ def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> D
     tables = [released_by_lifecycle(night, lake.name) for lake in night.config.lakes]
     frames = [read_table(spark, night.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
     if not frames:
-        return spark.createDataFrame([], "key string, dangling_commits long")
+        return frame_of(spark, DANGLING_COMMITS.empty_table())
     everything = frames[0]
     for frame in frames[1:]:
         everything = everything.unionByName(frame)
@@ -362,7 +395,7 @@ def _never_committed(night: Night) -> Column:
 
 def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
     """Returns the strongest commit behind each released key (columns key, w)."""
-    parts = [(table, side) for table in live for side in (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE) if table.paths(side)]
+    parts = [(table, side) for table in live for side in RELEASED_SIDES if table.paths(side)]
     frames = [
         read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
         .filter(F.col("storage") == storage_name)
@@ -371,7 +404,7 @@ def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[
         for table, side in parts
     ]
     if not frames:
-        return spark.createDataFrame([], WITNESS_DDL)
+        return frame_of(spark, WITNESSED.empty_table())
     everything = frames[0]
     for frame in frames[1:]:
         everything = everything.unionByName(frame)

@@ -23,7 +23,7 @@ from pandas.core.util.hashing import hash_array
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
-from gc_assets.stages.engine import Sharing, at_once, here
+from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, side_rows
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
@@ -32,6 +32,7 @@ from gc_assets.stages.tables import (
     PARTS_DDL,
     Totals,
     collect,
+    here,
     merge_written,
     parallelism,
     publish,

@@ -22,7 +22,6 @@ from gc_assets.stores.s3.bucket import Bucket, Deleted, Head, Version, each
 from gc_assets.stores.s3.copying import Copy, copied, put_back
 from gc_assets.stores.s3.objects import etag_of
 
-QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("versioned", "trash", "deferred")
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 # Versions of one key that are looked at: markers that were put one on the other, and what is below.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
 
 import pyarrow as pa
 
@@ -24,19 +23,16 @@ from gc_assets.stores.protocol import (
     OldUploads,
     Quarantine,
     QuarantineMode,
-    StoreKind,
     Traits,
     Unfinished,
     times_of,
 )
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.delivery import S3Delivery
-from gc_assets.stores.s3.examination import examine, examine_state
+from gc_assets.stores.s3.examination import examine
 from gc_assets.stores.s3.objects import S3Objects, modified_us
 from gc_assets.stores.s3.probe import probe
-from gc_assets.stores.s3.quarantine import QUARANTINES, open_quarantine
-from gc_assets.stores.s3.reported import ReportedBucket
+from gc_assets.stores.s3.quarantine import open_quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +114,3 @@ class S3Store:
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         return examine(self._bucket, storage, now)
-
-
-def _examine_state(location: str, places: Places) -> Iterator[Finding]:
-    return examine_state(Bucket.of(location, places.s3_of(location)))
-
-
-S3: Final = StoreKind(
-    SCHEME,
-    "s3://bucket/prefix/",
-    QUARANTINES,
-    S3Store,
-    S3Objects,
-    S3Delivery,
-    ReportedBucket.at,
-    settings="s3",
-    examine_state=_examine_state,
-)

@@ -22,7 +22,7 @@ from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.read.snapshot_views import history_views
-from gc_assets.stages.tables import publish, read_table, write_rows
+from gc_assets.stages.tables import publish, read_rows, write_rows
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, MANIFEST_ENTRIES, Table
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -216,7 +216,7 @@ def test_a_snapshot_is_removed_only_once_the_history_holds_it_and_one_that_is_go
     put(house, SNAPSHOT_HISTORY, [{"table_uuid": "u", "snapshot_id": "1", "expired": False}])
     put(house, EXPIRY_PLAN, [{"table_uuid": "u", "snapshot_id": name, "action": "remove_snapshot", "reason": "old"} for name in "12"])
     night, again = house.tonight(), replace(house.tonight(), recheck="mark")
-    actions = read_table(spark, night.state, EXPIRY_PLAN, night.state.require("sales", EXPIRY_PLAN.name, night.run_date))
+    actions = read_rows(night.state, EXPIRY_PLAN, night.state.require("sales", EXPIRY_PLAN.name, night.run_date))
 
     put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))
     with pytest.raises(StateError, match=r"snapshot 2 of table u is not in snapshot_history"):

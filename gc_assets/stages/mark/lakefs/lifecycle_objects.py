@@ -20,13 +20,14 @@ from gc_assets.core.plan import Amount
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule, judge
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
+from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE, side_rows
 from gc_assets.stages.mark.lakefs.potential_commits import RANGES, RANGES_SIDE
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import publish, read_paths, read_table, spark_schema, write_frame
+from gc_assets.stages.tables import passed, publish, read_paths, read_table, write_frame
 from gc_assets.state.facts import LifecycleObjectsFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import CLAIMS, LAKE_REFS, MANIFEST_ENTRIES, PINNED, STRINGS
@@ -63,14 +64,18 @@ def lifecycle_objects(spark: SparkSession, night: Night, lake_name: str) -> Publ
     entries = night.table(MANIFEST_ENTRIES, lake_name)
     run = begin(night, group, LIFECYCLE_OBJECTS)
     doing(f"judging what {potential.rows:,} potential commits name")
+    cache, before = segments(night, lake_name), _once_kept(night, lake_name)
+    parts = [*potential.parts(RANGES_SIDE), *refs.parts(PINNED_SIDE), *(before.parts() if before is not None else ())]
+    paths = state.paths(cache)
+    spark = fitting(spark, sum(part.rows for part in parts) + sum(segment.rows for segment in cache), len(parts) + len(paths))
     ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
-    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, state.paths(segments(night, lake_name)))
-    judged = _references(rows, ranges, _claimed(night, refs)).mapInArrow(
-        _Judge(tuple(lifecycle_rules(night, lake_name))), spark_schema(JUDGED)
-    )
+    rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, paths)
+    judged = passed(_references(rows, ranges, _claimed(night, refs)), _Judge(tuple(lifecycle_rules(night, lake_name))), JUDGED)
     pinned = read_paths(spark, state.files, PINNED, refs.paths(PINNED_SIDE)).select("storage", "key").distinct()
-    kept = pinned if (before := _once_kept(spark, night, lake_name)) is None else pinned.unionByName(before).distinct()
-    written = write_frame(_objects(judged, kept), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
+    if before is not None:
+        once = read_table(spark, state, LIFECYCLE_OBJECTS, before).filter("deduplicated").select("storage", "key")
+        pinned = pinned.unionByName(once).distinct()
+    written = write_frame(_objects(judged, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
     facts = LifecycleObjectsFacts(released=amounts.get("false", Amount()), deduplicated=amounts.get("true", Amount()))
     return publish(state, run, written, night.clock, inputs=[potential, refs, entries], facts=facts, unsafe=night.unsafe)
@@ -142,8 +147,8 @@ def _objects(judged: DataFrame, kept: DataFrame) -> DataFrame:
     return flagged.withColumn("deduplicated", ~F.col("all_released") | F.coalesce("is_kept", F.lit(False)))
 
 
-def _once_kept(spark: SparkSession, night: Night, lake_name: str) -> DataFrame | None:
-    """Returns the objects that an earlier run date kept as deduplicated.
+def _once_kept(night: Night, lake_name: str) -> Published | None:
+    """Returns the table of an earlier run date whose deduplicated objects are kept.
 
     Null where the configuration does not ask for this behaviour of the proposal.
     """
@@ -151,4 +156,4 @@ def _once_kept(spark: SparkSession, night: Night, lake_name: str) -> DataFrame |
     before = night.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=night.run_date)
     if not isinstance(lake, LakeFsLakeConfig) or lake.recheck_deduplicated or before is None:
         return None
-    return read_table(spark, night.state, LIFECYCLE_OBJECTS, before).filter("deduplicated").select("storage", "key")
+    return before

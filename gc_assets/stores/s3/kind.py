@@ -1,0 +1,60 @@
+"""What the collector knows of buckets before it opens one. The client's libraries are imported when
+a function here is called, not before: they are slow to load, and of no use on a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from gc_assets.config.s3 import Places
+from gc_assets.core.findings import Finding
+from gc_assets.core.objects import EditableObjects
+from gc_assets.core.paths import S3 as SCHEME
+from gc_assets.stores.protocol import Delivery, QuarantineMode, Store, StoreKind, Subject
+
+QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("versioned", "trash", "deferred")
+
+
+def _open(location: str, places: Places) -> Store:
+    from gc_assets.stores.s3.store import S3Store
+
+    return S3Store(location, places)
+
+
+def _anywhere(places: Places) -> EditableObjects:
+    from gc_assets.stores.s3.objects import S3Objects
+
+    return S3Objects(places)
+
+
+def _delivery(places: Places) -> Delivery:
+    from gc_assets.stores.s3.delivery import S3Delivery
+
+    return S3Delivery(places)
+
+
+def _reported(location: str, places: Places) -> Subject:
+    from gc_assets.stores.s3.reported import ReportedBucket
+
+    return ReportedBucket.at(location, places)
+
+
+def _examine_state(location: str, places: Places) -> Iterable[Finding]:
+    from gc_assets.stores.s3.bucket import Bucket
+    from gc_assets.stores.s3.examination import examine_state
+
+    return examine_state(Bucket.of(location, places.s3_of(location)))
+
+
+S3: Final = StoreKind(
+    SCHEME,
+    "s3://bucket/prefix/",
+    QUARANTINES,
+    _open,
+    _anywhere,
+    _delivery,
+    _reported,
+    settings="s3",
+    examine_state=_examine_state,
+)

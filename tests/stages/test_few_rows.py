@@ -1,0 +1,38 @@
+"""How a platform is known to be small before Spark starts: by what its last nights published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gc_assets.resources.spark import JVM_OPTIONS, QUICK, SparkRuntime
+from gc_assets.stages import few_rows
+from gc_assets.stages.few_rows import were_few
+from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
+from tests.records import LAKE, STORAGE, night_at, put
+
+
+def test_a_platform_is_small_once_every_storage_and_lake_had_a_small_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    night = night_at(tmp_path)
+    assert not were_few(night.config)
+    put(night, STORAGE, STORAGE_INVENTORY, [{"key": name} for name in "abc"])
+    assert not were_few(night.config)
+    put(night, LAKE, LIVE_FILES)
+    assert were_few(night.config)
+    monkeypatch.setattr(few_rows, "FEW_ROWS", 2)
+    assert not were_few(night.config)
+
+
+def test_a_state_that_cannot_be_read_says_nothing_of_a_size(tmp_path: Path) -> None:
+    night = night_at(tmp_path)
+    put(night, STORAGE, STORAGE_INVENTORY)
+    put(night, LAKE, LIVE_FILES)
+    for pointer in (tmp_path / "state" / STORAGE).rglob("current.json"):
+        pointer.write_text("{")
+    assert not were_few(night.config)
+
+
+@pytest.mark.parametrize("conf, options", [({}, QUICK), ({JVM_OPTIONS: "-Xss4m"}, "-Xss4m")], ids=["ours", "the configuration's"])
+def test_a_small_platform_has_a_quick_jvm_unless_the_configuration_names_options(conf: dict[str, str], options: str) -> None:
+    assert SparkRuntime(conf=conf, class_archive=False)._driver(QUICK)[JVM_OPTIONS] == options
