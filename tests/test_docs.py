@@ -172,7 +172,7 @@ def test_a_line_that_nobody_could_type_is_found(page: str, wrong: str) -> None:
 
 
 ON_S3 = "no: what it shows is of one server; tests/stages/test_s3_protocol.py and tests/cli/test_doctor_s3.py do the same"
-CLUSTER = "no: it stays until somebody ends it; tests/cluster.py starts the same classes"
+ON_CLUSTER = "no: it names a machine of its own; tests/cluster.py starts the same on loopback"
 # Who types the lines of a block, by the block's page and first line: a test, or why nobody can here.
 TYPED_BY = {
     ("README.md", "make demo"): "no: `make test` is what runs the tests; tests/test_demo.py runs the demo",
@@ -183,15 +183,12 @@ TYPED_BY = {
     ("README.md", "make ui"): "no: it stays until somebody ends it; tests/assets/test_in_a_browser.py walks over that page",
     ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shells_complete_its_commands",
     ("cli.md", "$ gc-assets doctor"): "test_a_night_is_typed_as_the_page_of_the_command_line_shows_it",
-    (
-        "clusters.md",
-        "python3.11 -m venv /opt/gc",
-    ): "no: it writes into /opt; tests/test_packaging.py installs elsewhere",
-    ("clusters.md", "pip install 'pyspark==4.3.0'"): CLUSTER,
+    ("clusters.md", "python3.11 -m venv /opt/gc"): "no: it installs into /opt; tests/cluster.py makes such a Python",
+    ("clusters.md", "pip install 'pyspark==4.3.0'"): ON_CLUSTER,
     (
         "clusters.md",
         "$SPARK_HOME/bin/spark-class org.apache.spark.deploy.worker.Worker --cores 4 --memory 8g spark://spark.example.org:7077",
-    ): CLUSTER,
+    ): ON_CLUSTER,
     ("dagster.md", "pip install 'gc-assets[iceberg]' dagster-dg-cli"): (
         "test_the_component_works_in_a_project_of_another_name_beside_other_assets"
     ),
@@ -204,7 +201,10 @@ TYPED_BY = {
         "test_a_plan_is_approved_applied_and_put_back_by_the_launchpad"
     ),
     ("deployment.md", "dagster-cloud deployment sync-locations -w dagster_cloud.yaml"): "no: it wants an account of Dagster+",
-    ("managed_spark.md", "aws s3 cp environment.tar.gz s3://collector/code/environment.tar.gz"): "no: it wants an account of AWS",
+    (
+        "managed_spark.md",
+        "aws s3 cp environment.tar.gz s3://collector/code/environment.tar.gz",
+    ): "no: it wants an account of AWS; tests/job/test_emr_serverless.py uploads the script to a server of its own",
     ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a folder of another program",
     ("nessie.md", "gc-assets doctor"): "no: it wants a Nessie server of one's own; tests/stages/test_nessie_*.py run such nights",
     ("s3.md", 'make demo ARGS="--s3"'): "test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed",
