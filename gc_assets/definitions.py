@@ -17,6 +17,7 @@ import dagster as dg
 from gc_assets.assets.analysis import analysis
 from gc_assets.assets.box import with_owners
 from gc_assets.assets.decisions import decisions
+from gc_assets.assets.elsewhere import jobs_elsewhere, steps_elsewhere
 from gc_assets.assets.lake_boxes import lake_assets, logs_of
 from gc_assets.assets.notifications import notification_sensors
 from gc_assets.assets.partitions import first_night, run_dates
@@ -25,7 +26,9 @@ from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.sources import known_tables, source_assets
 from gc_assets.assets.storage_boxes import storage_assets
 from gc_assets.resources.collector import Collector
+from gc_assets.resources.jobs import Jobs
 from gc_assets.resources.platform import CONFIG_VARIABLE, Platform, config_path, load_platform
+from gc_assets.resources.spark import SparkRuntime
 from gc_assets.state.schemas import DELETION_LOG
 
 DEMO_DIRECTORY: Final = Path("demo")
@@ -38,14 +41,19 @@ NIGHTLY: Final = "The job `night` for the day that begins, at 02:00 UTC. It plan
 
 
 def build_definitions(
-    platform: Platform | str | os.PathLike[str], as_of: datetime | None = None, first: date | None = None
+    platform: Platform | str | os.PathLike[str],
+    as_of: datetime | None = None,
+    first: date | None = None,
+    *,
+    runtime: SparkRuntime | None = None,
 ) -> dg.Definitions:
     """All definitions of a platform, or of the `lakes.yaml` at a path. Building them opens no lake,
     no storage and no Spark. They can be merged with those of another project, whose executor they
     leave alone.
 
     `as_of` replaces the start of the run date. The partitions begin with `first`; without it the
-    configuration or the state says with which night. Raises `UsageError` for whatever is wrong with
+    configuration or the state says with which night. `runtime` is the Spark of this process, which
+    runs the stages whatever the configuration says. Raises `UsageError` for whatever is wrong with
     the file.
     """
     if not isinstance(platform, Platform):
@@ -54,6 +62,11 @@ def build_definitions(
     config, days = platform.config, run_dates(platform.clock, begin)
     assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
     assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, config.storages, days)]
+
+    single = [*decisions(config), analysis(begin)]
+    if runtime is None and config.spark.in_jobs:
+        jobs = Jobs(platform, as_of, begin)
+        assets, single = steps_elsewhere(assets, jobs), jobs_elsewhere(single, jobs)
 
     deletions = {storage.name: key_of(storage.name, DELETION_LOG) for storage in config.storages}
     planning = [key for asset in assets for key in asset.keys if key not in deletions.values()]
@@ -67,10 +80,10 @@ def build_definitions(
     specs += [spec for lake in config.lakes for spec in source_assets(lake, known_tables(config, lake))]
     return dg.Definitions(
         assets=dg.map_asset_specs(with_owners(config), [*assets, *specs]),
-        jobs=[night, apply, *decisions(config), analysis(begin)],
+        jobs=[night, apply, *single],
         schedules=[dg.build_schedule_from_partitioned_job(night, name="nightly", hour_of_day=2, minute_of_hour=0, description=NIGHTLY)],
         sensors=[approved_plans(apply), *notification_sensors(config)],
-        resources={"collector": Collector.of(platform, as_of)},
+        resources={"collector": Collector.of(platform, as_of, runtime)},
     )
 
 

@@ -25,8 +25,8 @@ class Collector:
     as_of: datetime | None = None
 
     @classmethod
-    def of(cls, platform: Platform, as_of: datetime | None = None) -> Collector:
-        return cls(platform, SparkRuntime.from_config(platform.config.spark), as_of)
+    def of(cls, platform: Platform, as_of: datetime | None = None, runtime: SparkRuntime | None = None) -> Collector:
+        return cls(platform, runtime or SparkRuntime.from_config(platform.config.spark), as_of)
 
     def night(self, partition_key: str) -> Night:
         """Returns the night of a run date. Raises `UsageError` for a date outside the partitions."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -61,9 +61,15 @@ def load_platform(environment: Mapping[str, str], given: str | None = None) -> P
     clock = clock_of(environment)
     if clock.fixed is not None:
         unsafe.append(f"{NOW_VARIABLE} sets the clock to {clock.now().isoformat()}")
-    config = load_config(path, environment, config_models(), floor, unsupported)
-    config = config.model_copy(update={"lakes": tuple(lake.completed() for lake in config.lakes)})
-    return Platform(config, clock, tuple(unsafe), path)
+    return Platform(configured(path, environment, floor), clock, tuple(unsafe), path)
+
+
+def configured(path: Path, environment: Mapping[str, str], floor: timedelta, text: str | None = None) -> Config:
+    """Returns the configuration at `path`, with what the libraries of its lakes add by themselves.
+    `text` is what the file holds where it lies on another machine.
+    """
+    config = load_config(path, environment, config_models(), floor, unsupported, text)
+    return config.model_copy(update={"lakes": tuple(lake.completed() for lake in config.lakes)})
 
 
 def clock_of(environment: Mapping[str, str]) -> Clock:

@@ -1,4 +1,5 @@
-"""Where Spark work runs: a session of this process, or a Spark Connect server. Stages see a
+"""Where Spark work runs: a session of this process, with executors in it or on a cluster; a Spark
+Connect server; or the application that spark-submit started this process for. Stages see a
 `SparkSession` and nothing else.
 """
 
@@ -11,12 +12,17 @@ from typing import Final, Literal
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
+from gc_assets.config.spark import LOCAL, is_local
+from gc_assets.core.errors import GcError
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
+from gc_assets.resources.executors import package, refuse_unfit
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.stages.tables import BY_SPARK
 
@@ -34,6 +40,14 @@ STAGE_CONF = {
     "spark.sql.shuffle.partitions": "16",
     "spark.sql.adaptive.enabled": "true",
 }
+# What every application relies on, wherever its driver was started.
+APPLICATION_CONF: Final = {
+    "spark.app.name": "gc-assets",
+    "spark.speculation": "false",
+    "spark.python.daemon.module": "gc_assets.stages.daemon",
+    # Every column function would tell the JVM which line of Python called it, in eleven calls.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
 JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # For a JVM that works on few rows: it ends before the slow compiler pays, and leaves no garbage for
 # two threads. The quick compiler's own room for code would be full after some minutes.
@@ -43,67 +57,117 @@ DRIVER_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.speculation": "false",
     # A night is many short jobs: import once for all Python workers. Both cores may collect garbage
     # at once.
     JVM_OPTIONS: "-XX:+UseParallelGC",
-    "spark.python.daemon.module": "gc_assets.stages.daemon",
     "spark.log.level": "FATAL",
-    # Every column function would tell the JVM which line of Python called it, in eleven calls.
-    "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
+# Of a driver whose executors are threads of its own: nobody else is to reach it.
+LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+# Which Python runs the tasks, as executors find it.
+_WORKERS_PYTHON: Final = "spark.sql.execution.pyspark.python"
+_EXECUTORS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 
 
 class SparkRuntime(dg.ConfigurableResource):
-    """`session` is Spark in this process, opened on first use. `connect` is `sc://…`, or `local[N]`
-    for pyspark's own reusable server.
+    """`session` is Spark in this process, opened on first use, with the executors of `master`.
+    `connect` is `sc://…`, or `local[N]` for pyspark's own reusable server. `submitted` is the
+    application that spark-submit started this process for.
+
+    Executors of another machine import this package, which is sent to them. `python` is theirs.
     """
 
-    mode: Literal["session", "connect"] = "session"
-    master: str = "local[*]"
-    remote: str = "local[*]"
+    mode: Literal["session", "connect", "submitted"] = "session"
+    master: str = LOCAL
+    remote: str = LOCAL
+    token: str | None = Field(default=None, repr=False)
+    python: str | None = None
     conf: dict[str, str] = Field(default_factory=dict[str, str])
     class_archive: bool = True
     _session: SparkSession | None = PrivateAttr(default=None)
 
     @classmethod
-    def from_config(cls, config: SparkConfig) -> SparkRuntime:
-        conf = {**config.conf, **({BY_SPARK: "true"} if config.s3a else {})}
-        return cls(mode=config.mode, master=config.master, remote=config.remote, conf=conf, class_archive=config.class_archive)
+    def from_config(cls, config: SparkConfig, *, submitted: bool = False) -> SparkRuntime:
+        """Returns the Spark of this process, which spark-submit started or not. Where a configuration
+        asks for jobs, whatever else needs Spark has a session of its own.
+        """
+        mode = "submitted" if submitted else "connect" if config.mode == "connect" else "session"
+        same = config.model_dump(include={"master", "remote", "python", "class_archive"})
+        token = config.token.get_secret_value() if config.token is not None else None
+        return cls(mode=mode, **same, token=token, conf={**config.conf, **({BY_SPARK: "true"} if config.s3a else {})})
 
     def session(self, were_few: Callable[[], bool] = lambda: False) -> SparkSession:
         """Returns the session of this process, the same one at every call. `were_few` says whether
-        it is for few rows; it is asked where a driver is started in this process.
+        it is for few rows; it is asked where executors are threads of a driver in this process.
+
+        Raises `UsageError` where an engine elsewhere cannot run this release, and `GcError` where it
+        does not answer.
         """
         if self._session is None:
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-            self._session = self._connect() if self.mode == "connect" else self._classic(few=were_few())
+            opened = {"session": lambda: self._classic(were_few), "connect": self._connect, "submitted": self._submitted}
+            spark = opened[self.mode]()
+            where = {"session": self.master, "connect": self.remote}.get(self.mode, "") or str(spark.sparkContext.master)
+            if not is_local(where):
+                try:
+                    refuse_unfit(spark, where)
+                except BaseException:
+                    spark.stop()  # it would hold executors as long as this process lives
+                    raise
+            self._session = spark
         return self._session
 
-    def _classic(self, *, few: bool) -> SparkSession:
-        settings = {**self._driver(QUICK if few else DRIVER_CONF[JVM_OPTIONS]), "spark.master": self.master, "spark.app.name": "gc-assets"}
-        return LazyPySparkResource(spark_config=settings).spark_session
+    def application(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
+        """Returns the settings of an application whose driver starts on this machine. Options of the
+        JVM that the configuration names take the place of `options`.
+        """
+        settings = {**self._driver(options), "spark.master": self.master}
+        return {**LOOPBACK, **settings} if is_local(self.master) else settings
+
+    def _classic(self, were_few: Callable[[], bool]) -> SparkSession:
+        if is_local(self.master):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            options = QUICK if were_few() else DRIVER_CONF[JVM_OPTIONS]
+            return LazyPySparkResource(spark_config=self.application(options)).spark_session
+        return self._sending(self.application())
+
+    def _submitted(self) -> SparkSession:
+        # Which master it is, spark-submit knows. This process hears of it with the session.
+        return self._sending({**APPLICATION_CONF, **STAGE_CONF, **self.conf})
+
+    def _sending(self, settings: dict[str, str]) -> SparkSession:
+        """Returns a session whose executors on other machines import this package."""
+        sent = package()
+        # Executors fetch the package into the directory in which their Python starts.
+        path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
+        try:
+            spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
+        except (PySparkException, Py4JError) as error:
+            said = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack
+            raise GcError(f"{self.master} starts no application. Is it there, and reached from here? It says: {said}") from error
+        if not is_local(str(spark.sparkContext.master)):
+            spark.sparkContext.addPyFile(str(sent))
+        return spark
 
     def _connect(self) -> SparkSession:
-        local = self.remote.startswith("local")
-        if local:
-            os.environ.setdefault(REUSE, "1")
-            keep_apart(os.environ)
-        builder = SparkSession.builder.remote(self.remote).appName("gc-assets")
-        settings = self._driver() if local else {**STAGE_CONF, **self.conf}
-        for key, value in settings.items():
-            if local or key.startswith("spark.sql."):
-                builder = builder.config(key, value)
+        if not is_local(self.remote):
+            from gc_assets.resources.connect_service import open_service  # grpc is slow to load, and of no use elsewhere
+
+            return open_service(self.remote, self.token, {**STAGE_CONF, **self.conf, **self._theirs()})
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault(REUSE, "1")
+        keep_apart(os.environ)
+        builder = SparkSession.builder.remote(self.remote)
+        for key, value in {**LOOPBACK, **self._driver()}.items():
+            builder = builder.config(key, value)
         return builder.getOrCreate()
 
+    def _theirs(self) -> dict[str, str]:
+        return {_WORKERS_PYTHON: self.python} if self.python is not None else {}
+
     def _driver(self, options: str = DRIVER_CONF[JVM_OPTIONS]) -> dict[str, str]:
-        """Returns the settings of a driver on this machine, with the class archive if there is one.
-        Options of the JVM that the configuration names take the place of `options`.
-        """
+        """Returns the settings of a driver on this machine, with the class archive if there is one."""
         home = ensure_java_home()
-        settings = {**DRIVER_CONF, JVM_OPTIONS: options, **STAGE_CONF, **self.conf}
+        settings = {**DRIVER_CONF, JVM_OPTIONS: options, **APPLICATION_CONF, **STAGE_CONF, **self.conf}
         if self.class_archive:
             settings[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {jvm_options(home)}".strip()
         return settings

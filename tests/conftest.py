@@ -8,6 +8,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from gc_assets.resources.spark import SparkRuntime
+from tests import cluster
+from tests.cluster import Cluster
 from tests.lakes.nessie.server import Server, running
 from tests.s3.servers import S3Server, environment, shared
 
@@ -63,6 +66,14 @@ def one_jvm(request: pytest.FixtureRequest) -> None:
     """A process starts one JVM with one set of options, and some tests reach it through an asset or the command line: ours is first."""
     if any(item.get_closest_marker("spark") for item in request.session.items):
         request.getfixturevalue("spark")
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Spark cluster whose executors see nothing that a test writes on this disk."""
+    with ExitStack() as places:
+        folder = places.enter_context(tempfile.TemporaryDirectory(prefix="gc-assets-spark-", ignore_cleanup_errors=True))
+        yield places.enter_context(cluster.running(Path(folder), tmp_path_factory.getbasetemp()))
 
 
 @pytest.fixture(scope="session")

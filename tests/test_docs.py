@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
+from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from gc_assets.lakes.kinds import all_tables, config_of
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig, LakeFsRetention
 from gc_assets.lakes.nessie.config import NessieLakeConfig, NessieRetention
 from gc_assets.report.metrics import FAMILIES
+from tests.commands import named_in_prose, terminals, typed_lines, wrong_in_a_block, wrong_in_prose
 from tests.lakes.nessie.scenarios import SCENARIOS
 
 ROOT = Path(__file__).parent.parent
@@ -136,6 +139,89 @@ def test_every_gate_is_documented() -> None:
     page = (ROOT / "docs" / "safety.md").read_text()
     names = [name for name, value in vars(gates).items() if getattr(value, "__module__", "") == gates.__name__ and not name.startswith("_")]
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_command_line_reads_every_line_of_the_pages_that_calls_it() -> None:
+    lines = [(page.name, line) for page in PAGES for line in typed_lines(page.read_text())]
+    assert len(lines) > 40
+    assert [(page, wrong) for page, line in lines if (wrong := wrong_in_a_block(line)) is not None] == []
+
+
+def test_every_command_and_option_that_a_sentence_names_is_there() -> None:
+    named = [(page.name, words) for page in PAGES for words in named_in_prose(page.read_text())]
+    assert len(named) > 40
+    assert [(page, wrong) for page, words in named if (wrong := wrong_in_prose(words)) is not None] == []
+
+
+@pytest.mark.parametrize(
+    "page, wrong",
+    [
+        ("```console\n$ gc-assets shwo plan   # a table\n```", "gc-assets shwo plan: No such command 'shwo'. Did you mean 'show'?"),
+        ("1. Then\n   ```console\n   gc-assets apply\n   ```", "gc-assets apply: Missing argument 'PLAN_ID'."),
+        ("Say `gc-assets approve PLAN\n--who ada`.", "gc-assets approve PLAN --who ada: No such option '--who'."),
+        ("Say `gc-assets run --run-date today`.", "gc-assets run --run-date today: Invalid value for '--run-date'"),
+    ],
+)
+def test_a_line_that_nobody_could_type_is_found(page: str, wrong: str) -> None:
+    found = [*map(wrong_in_a_block, typed_lines(page)), *map(wrong_in_prose, named_in_prose(page))]
+    assert len(found) == 1
+    assert str(found[0]).startswith(wrong)
+
+
+ON_S3 = "no: what it shows is of one server; tests/stages/test_s3_protocol.py and tests/cli/test_doctor_s3.py do the same"
+# Who types the lines of a block, by the block's page and first line: a test, or why nobody can here.
+TYPED_BY = {
+    ("README.md", "make demo"): "no: `make test` is what runs the tests; tests/test_demo.py runs the demo",
+    ("README.md", "source .venv/bin/activate"): "test_the_readmes_lines_and_every_printed_command_can_be_typed_in_that_order",
+    ("README.md", "export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+1 day' +%FT03:00:00+00:00)"): (
+        "test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads"
+    ),
+    ("README.md", "make ui"): "no: it stays until somebody ends it; tests/assets/test_in_a_browser.py walks over that page",
+    ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shells_complete_its_commands",
+    ("cli.md", "$ gc-assets doctor"): "test_a_night_is_typed_as_the_page_of_the_command_line_shows_it",
+    ("dagster.md", "pip install 'gc-assets[iceberg]' dagster-dg-cli"): (
+        "test_the_component_works_in_a_project_of_another_name_beside_other_assets"
+    ),
+    ("deployment.md", "make ui"): "no: as in the README",
+    (
+        "deployment.md",
+        "export GC_ASSETS_PASSWORD=$(openssl rand -hex 16)",
+    ): "no: no Docker here; tests/composed.py runs the services",
+    ("deployment.md", "dagster code-server start -h 0.0.0.0 -p 4000 -m gc_assets.definitions --location-name lake_gc"): (
+        "test_a_plan_is_approved_applied_and_put_back_by_the_launchpad"
+    ),
+    ("deployment.md", "dagster-cloud deployment sync-locations -w dagster_cloud.yaml"): "no: it wants an account of Dagster+",
+    ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a folder of another program",
+    ("nessie.md", "gc-assets doctor"): "no: it wants a Nessie server of one's own; tests/stages/test_nessie_*.py run such nights",
+    ("s3.md", 'make demo ARGS="--s3"'): "test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed",
+    ("s3.md", "$ export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…"): ON_S3,
+    ("s3.md", "$ export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+7 days' +%FT03:00:00+00:00)"): ON_S3,
+    ("s3.md", "$ gc-assets doctor --all"): ON_S3,
+}
+
+
+def test_every_block_that_is_to_be_typed_is_typed_by_a_test_or_says_why_not() -> None:
+    found = {(page.name, lines[0]) for page in PAGES for lines in terminals(page.read_text())}
+    assert found == TYPED_BY.keys()
+    tests = set(re.findall(r"^def (test_\w+)", "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py")), re.MULTILINE))
+    assert {who for who in TYPED_BY.values() if not who.startswith("no: ") and who not in tests} == set()
+
+
+def test_every_target_of_make_that_the_pages_name_is_there() -> None:
+    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    texts = {page.name: page.read_text() for page in PAGES}
+    lines = [(page, line) for page, text in texts.items() for line in (*chain(*terminals(text)), *re.findall("`(make [^`]+)`", text))]
+    named = {(page, line.split()[1]) for page, line in lines if line.startswith("make ")}
+    assert {name for _, name in named} >= {"demo", "test", "ui"}
+    assert {(page, name) for page, name in named if name not in targets} == set()
+
+
+def test_every_module_that_the_pages_start_is_there() -> None:
+    named = {name for page in PAGES for name in re.findall(r"python -m ([\w.]+)", page.read_text())}
+    assert {name for name in named if find_spec(name) is None} == set()
 
 
 def test_the_example_of_the_readme_is_a_valid_configuration() -> None:

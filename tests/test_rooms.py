@@ -23,7 +23,7 @@ FLOORS = (
     {"resources", "report", "notify"},
     {"assets", "demo", "library"},
     {"definitions"},
-    {"cli", "component"},
+    {"cli", "component", "job"},
     {"__main__"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

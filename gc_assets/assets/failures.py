@@ -1,5 +1,5 @@
-"""How a stage's error ends a Dagster step. The platform's own errors end it at once and in their
-own words, a passing I/O error after retries.
+"""How a stage's error ends a Dagster step, and how to read from a step what ended it. The platform's
+own errors end it at once and in their own words, a passing I/O error after retries.
 """
 
 from __future__ import annotations
@@ -11,9 +11,12 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.core.errors import GcError
+from gc_assets.resources.job_request import Stopped
 
 IO_RETRIES: Final = 3
 IO_RETRY_SECONDS: Final = 10.0
+# What Dagster ends a step with whose blocking checks failed.
+FAILED_CHECKS: Final = "DagsterAssetCheckFailedError"
 # These errors are the same a moment later, so asking again only delays the message.
 LASTING: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
 
@@ -37,3 +40,18 @@ def plain_failures(*, retry_io: bool = True) -> Generator[None]:
         if not retry_io:
             raise
         raise dg.RetryRequested(max_retries=IO_RETRIES, seconds_to_wait=IO_RETRY_SECONDS) from error
+
+
+def cause_of(event: dg.DagsterEvent) -> Stopped:
+    """Returns what ended a step, by the event of its failure."""
+    failure = event.step_failure_data
+    told = failure.user_failure_data
+    if told is not None and told.description is not None:
+        error, exit_code = (str(told.metadata[name].value) if name in told.metadata else "" for name in ("error", "exit_code"))
+        return Stopped(text=told.description, error=error, exit_code=exit_code)
+    error = failure.error
+    by_checks = error is not None and error.cls_name == FAILED_CHECKS
+    while error is not None and error.cause is not None:
+        error = error.cause
+    text = event.message if error is None else error.message.strip()
+    return Stopped(text=f"{event.node_name.replace('__', '/')} failed: {text}", checks=by_checks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -11,10 +12,11 @@ import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, wide_option
 from gc_assets.cli.output import say, write_json, write_table
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import GcError, UsageError
 
 if TYPE_CHECKING:
     from gc_assets.config.models import SparkConfig
+    from gc_assets.resources.platform import Platform
     from gc_assets.stages.read.doctor import Finding
 
 
@@ -51,7 +53,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
         for path in platform.night(platform.clock.today()).state.repair():
             say(f"repaired: {platform.config.state}/{path}")
     with showing(Progress(), verbose=settings.verbose), working("doctor"):
-        found = [*_spark(platform.config.spark), *doctor(platform.night(platform.clock.today()))]
+        found = [*_spark(platform, verbose=settings.verbose), *doctor(platform.night(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
         write_json(rows)
@@ -63,7 +65,35 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
         raise click.exceptions.Exit(1)
 
 
-def _spark(config: SparkConfig) -> Iterator[Finding]:
+def _spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
+    from gc_assets.cli.context import spark_of
+    from gc_assets.config.spark import is_local
+    from gc_assets.stages.read.doctor import FAIL, OK, Finding
+
+    config = platform.config.spark
+    where = config.remote if config.mode == "connect" else config.master
+    if config.mode != "connect" or is_local(where):
+        yield from _java(config)
+    if config.mode == "submit":
+        yield _submit_program(config)
+    if not is_local(where):
+        try:
+            spark = spark_of(platform, verbose=verbose)
+        except GcError as error:
+            yield Finding("spark", "executors", FAIL, str(error), "No night can run before.")
+        else:
+            yield Finding("spark", "executors", OK, f"those of {where} run Spark {spark.version} and this release of gc-assets")
+            spark.stop()
+    elif config.mode == "connect":
+        from gc_assets.resources.connect_server import look
+
+        try:
+            yield Finding("spark", "server", OK, look(os.environ))
+        except UsageError as error:
+            yield Finding("spark", "server", FAIL, str(error), "Nothing can run before.")
+
+
+def _java(config: SparkConfig) -> Iterator[Finding]:
     from gc_assets.resources.class_archive import WRITE_IT, jvm_options
     from gc_assets.resources.java import ensure_java_home
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
@@ -76,10 +106,13 @@ def _spark(config: SparkConfig) -> Iterator[Finding]:
         yield Finding("spark", "java", OK, f"mode {config.mode}, Java at {home or 'PATH'}")
         mapped = "mapped at every start" if config.class_archive and jvm_options(home) else f"not used: {WRITE_IT} writes one"
         yield Finding("spark", "class archive", OK, mapped)
-    if config.mode == "connect" and config.remote.startswith("local"):
-        from gc_assets.resources.connect_server import look
 
-        try:
-            yield Finding("spark", "server", OK, look(os.environ))
-        except UsageError as error:
-            yield Finding("spark", "server", FAIL, str(error), "Nothing can run before.")
+
+def _submit_program(config: SparkConfig) -> Finding:
+    from gc_assets.resources.spark_submit import program_of
+    from gc_assets.stages.read.doctor import FAIL, OK, Finding
+
+    program = program_of(config)
+    if shutil.which(program) is None:
+        return Finding("spark", "spark-submit", FAIL, f"there is no program {program}", "Set spark.submit_program.")
+    return Finding("spark", "spark-submit", OK, f"jobs are started by {program}")

@@ -12,10 +12,11 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 import dagster as dg
 
+from gc_assets.assets.failures import cause_of
 from gc_assets.assets.step_log import PASSED_ON
 from gc_assets.cli.context import Mode, opened, with_mode
 from gc_assets.cli.page import has_page
@@ -90,10 +91,13 @@ def run_night(
     keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
     if through is not None and all_tables()[through].scope == "lake" and not any(name == through for _, name in keys):
         raise UsageError(f"--through {through}: none of the chosen lakes has this table, or only `apply` writes it")
-    if {asset for _, asset in keys} - WITHOUT_SPARK:
+    in_jobs = chosen.config.spark.in_jobs
+    if not in_jobs and {asset for _, asset in keys} - WITHOUT_SPARK:
         watch.doing("starting Spark")
         opened(cast(Collector, (assets.resources or {})["collector"]), verbose=verbose)
     watch.begins(len(keys))
+    if in_jobs:
+        watch.doing("at work in a job")
     definitions = dg.Definitions.merge(assets, dg.Definitions(loggers={LOGGER: _logger(watch, verbose)}))
     job = definitions.resolve_implicit_global_asset_job_def()
     with _instance() as instance:
@@ -167,18 +171,18 @@ def _raise_failure(result: dg.ExecuteInProcessResult, refused: set[str]) -> None
             raise _own_error(str(told.metadata["error"].value if "error" in told.metadata else ""))(told.description)
         if failure.error is not None and failure.error.cls_name == dg.DagsterExecutionInterruptedError.__name__:
             raise KeyboardInterrupt
-        group, _, asset = event.node_name.partition("__")
-        if asset == DELETION_PLAN.name and group in refused:
+        cause = cause_of(event)  # in its own words; Dagster's log (`-v`) has the traces
+        if cause.checks and _failed_checks(result, event) <= {(storage, DELETION_PLAN.name) for storage in refused}:
             continue
-        raise GcError(f"{group}/{asset} failed: {_innermost(failure) if failure.error is not None else event.message}")
+        raise GcError(cause.text)
 
 
-def _innermost(failure: Any) -> str:
-    """Returns the first cause in its own words. Dagster's log (`-v`) has the traces."""
-    error = failure.error
-    while error.cause is not None:
-        error = error.cause
-    return error.message.strip()
+def _failed_checks(result: dg.ExecuteInProcessResult, failure: dg.DagsterEvent) -> set[tuple[str, ...]]:
+    """Returns the assets of a step with a blocking check that failed."""
+    checks = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    events = [event for event in result.all_events if event.event_type is checks and event.step_key == failure.step_key]
+    evaluations = [event.asset_check_evaluation_data for event in events]
+    return {tuple(check.asset_key.path) for check in evaluations if check.blocking and not check.passed}
 
 
 def _own_error(name: str) -> type[GcError]:

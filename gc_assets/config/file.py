@@ -27,21 +27,22 @@ def load_config(
     lake_kinds: Mapping[str, type[LakeConfig]],
     grace_floor: timedelta = GRACE_FLOOR,
     unsupported: Unsupported = lambda _: (),
+    text: str | None = None,
 ) -> Config:
     """Returns the configuration at `path`. `${NAME}` is replaced from `environment`, and relative
     paths are made absolute against the file's folder.
 
     `lake_kinds` are the models of the lakes by the name that an entry's `kind` has. `unsupported`
     returns the keys of a storage whose values no store of this release can do, each with what can
-    be written instead.
+    be written instead. `text` is what the file holds where it lies on another machine.
 
     Raises `UsageError` naming each wrong key by its path, its value, and what is allowed.
     """
-    text = read_config_text(path, environment)
+    read = read_config_text(path, environment, text)
     try:
-        config = Config.of(text.document, lake_kinds)
+        config = Config.of(read.document, lake_kinds)
     except ValidationError as error:
-        wrong = (sentence(item, text, Config, lake_kinds) for item in error.errors())
+        wrong = (sentence(item, read, Config, lake_kinds) for item in error.errors())
         raise UsageError(f"{path} is not valid:\n" + "\n".join(wrong)) from None
     for index, storage in enumerate(config.storages):
         if storage.grace < grace_floor:

@@ -20,8 +20,10 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
+from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, EmrServerless
 from gc_assets.config.notify import Target
 from gc_assets.config.s3 import Places, S3Config
+from gc_assets.config.spark import LOCAL, Remote
 from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, number
 from gc_assets.core.deadline import READ_SECONDS
 from gc_assets.core.errors import UsageError
@@ -233,15 +235,36 @@ def _of_its_kind(value: Any, info: ValidationInfo) -> Any:
 class SparkConfig(Model):
     """Where Spark work runs."""
 
-    mode: Literal["session", "connect"] = "session"
-    master: str = Field(default="local[*]", description="For `session`: the Spark master.")
-    remote: str = Field(default="local[*]", description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
+    mode: Literal["session", "connect", "submit", "emr_serverless"] = "session"
+    master: str = Field(default=LOCAL, description="For `session` and `submit`: the Spark master, `local[N]` or a cluster's.")
+    remote: Remote = Field(default=LOCAL, description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
+    token: SecretStr | None = Field(default=None, min_length=1, description="For `connect`: the server's token, as ${NAME}.")
+    python: str | None = Field(
+        default=None, min_length=1, description="The Python of executors on other machines, as they find it. Default: `python3` there."
+    )
     conf: dict[str, str] = Field(default_factory=dict[str, str], description="Further Spark settings.")
     class_archive: bool = Field(
         default=True,
         description="A JVM that is started here maps the archive of Spark's classes that `make env` wrote, where there is one.",
     )
     s3a: bool = Field(default=False, description="Spark has hadoop-aws, and reads a state on S3 by itself instead of through Python.")
+    submit_program: str | None = Field(
+        default=None, min_length=1, description="For `submit`: spark-submit, by its path or its name on PATH. Default: pyspark's own."
+    )
+    emr_serverless: EmrServerless | None = Field(default=None, description="For `emr_serverless`: what a job run is started with.")
+
+    @property
+    def in_jobs(self) -> bool:
+        """True if Dagster's steps start jobs, and no Spark in their own process."""
+        return self.mode in {"submit", "emr_serverless"}
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.mode == "emr_serverless" and self.emr_serverless is None:
+            raise ValueError("mode emr_serverless needs the key emr_serverless, with application_id, execution_role_arn and others")
+        if self.mode == "submit" and self.conf.get(DEPLOY_MODE, CLIENT) != CLIENT:
+            raise ValueError(f"mode submit keeps the driver on this machine: take {DEPLOY_MODE} out of conf")
+        return self
 
 
 # What a person may decide on Dagster's page. Each is a command of the same name, and a job.

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from gc_assets.config.text import ConfigText
 from gc_assets.core.suggest import did_you_mean, named
 
-# Keys whose value is a secret even where somebody wrote it into the file.
+# Keys whose value is a secret even where somebody wrote it into the file, and values that name one.
 _SECRET: Final = re.compile(r"secret|password|token|credential|plan_key|access[_-]key", re.IGNORECASE)
 _LIMITS: Final = {
     "greater_than": ("gt", "write a number above {}"),
@@ -41,6 +41,9 @@ _PATTERNS: Final = {
     r"^[a-z0-9][a-z0-9-]*$": "small letters, digits and hyphens",
     r"^https?://": "an address such as http://localhost:19120/api/v2",
     r"^https?://[^/@]+/?$": "an address such as https://s3.example.org, without a path and credentials",
+    r"^arn:[a-z0-9-]+:iam::\d*:role/.+$": "a role such as arn:aws:iam::123456789012:role/collector",
+    r"^s3://[^/]+/.+$": "an object's address, s3://bucket/key",
+    r"^s3://[^/]+(/.*)?$": "an address such as s3://bucket/prefix",
 }
 
 
@@ -58,7 +61,7 @@ def sentence(item: Mapping[str, Any], text: ConfigText, model: type[BaseModel], 
         return f"  {path}: no such key{meant or ';'} {'There' if meant else 'there'} are {named(there)}"
     said = _said(item)
     is_told = item["type"] == "value_error" and repr(found) in said
-    is_shown = isinstance(found, str | int | float | bool) and not is_told and not _SECRET.search(path)
+    is_shown = isinstance(found, str | int | float | bool) and not is_told and not _SECRET.search(f"{path} {found}")
     shown = f" (found {found!r})" if is_shown else ""
     return f"  {path or 'the document'}: {text.hidden(said + shown)}"
 

@@ -37,12 +37,13 @@ class ConfigText:
         return message
 
 
-def read_config_text(path: Path, environment: Mapping[str, str]) -> ConfigText:
-    """Returns the text of a configuration. Raises `UsageError` for a file that is absent, is no
-    YAML mapping, has a key twice, or names an unset variable.
+def read_config_text(path: Path, environment: Mapping[str, str], text: str | None = None) -> ConfigText:
+    """Returns the text of a configuration; `text` is what the file holds where it lies on another
+    machine. Raises `UsageError` for a file that is absent, is no YAML mapping, has a key twice, or
+    names an unset variable.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8") if text is None else text
     except FileNotFoundError:
         raise UsageError(
             f"there is no configuration at {path}; pass --config FILE, set GC_ASSETS_CONFIG, or write one with `gc-assets init`"

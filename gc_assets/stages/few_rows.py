@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config
+from gc_assets.config.spark import is_local as of_this_machine
 from gc_assets.core.errors import GcError
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENTORY
@@ -56,7 +57,7 @@ def fitting(spark: SparkSession, rows: int, files: int) -> SparkSession:
 
 def is_local(spark: SparkSession) -> bool:
     """Says whether all tasks run in Spark's own process. Spark Connect does not tell."""
-    return not is_remote(spark) and str(spark.sparkContext.master).startswith("local")
+    return not is_remote(spark) and of_this_machine(str(spark.sparkContext.master))
 
 
 def is_remote(spark: SparkSession) -> bool:

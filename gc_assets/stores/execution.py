@@ -66,11 +66,13 @@ def execute(
     other.
 
     The lease is looked at right before a batch is acted on, and again before its outcomes count.
-    Raises `GateRefused` where it is lost. A batch without outcomes may have been acted on: who comes
-    next looks at each of its objects.
+    Raises `GateRefused` where it is lost, and `StateError` where another attempt of the same rows runs
+    beside this one: an engine may give up a task that still runs. A batch without outcomes may have
+    been acted on: who comes next looks at each of its objects.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
         history = log.history(share)
+        known = set(history.begun)
         while batch := list(islice(members, batch_size)):
             todo: list[Planned] = []
             for planned in batch:
@@ -82,10 +84,12 @@ def execute(
             if not todo:
                 continue
             name = log.intend(share, lease.token, todo)
+            known.add(name)
             resumed = {planned for planned in todo if planned.act in history.interrupted}
             lease.check()
             results = actor.act(todo, resumed)
             lease.check()
+            log.refuse_others(share, known)
             at = clock.now()
             outcomes = [
                 Outcome(planned, result.verdict, result.error, at, lease.token) for planned, result in zip(todo, results, strict=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, TypeVar
@@ -48,11 +48,12 @@ class ShareRecord:
 
     `settled` are final outcomes. `interrupted` are the acts of every batch that never got its
     outcome, and those that failed, even if a later batch settled them: an answer may have been lost
-    after the store had acted.
+    after the store had acted. `begun` names all batches.
     """
 
     settled: Mapping[Act, Outcome]
     interrupted: frozenset[Act]
+    begun: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,19 @@ class WriteAheadLog:
                 interrupted |= {o.planned.act for o in outcomes if o.verdict == FAILED}
             elif name.endswith(_INTENT) and name.removesuffix(_INTENT) + _OUTCOME not in names:
                 interrupted |= {planned.act for planned in self._read(share, name, _planned)}
-        return ShareRecord(settled, frozenset(interrupted))
+        return ShareRecord(settled, frozenset(interrupted), _batches(names))
+
+    def refuse_others(self, share: int, known: Collection[str]) -> None:
+        """Raises `StateError` where a batch of the share was begun that is not `known`: another
+        attempt of the same work runs beside this one. What came of either is for a later attempt to
+        find out, which sees both intents.
+        """
+        others = _batches(stat.name for stat in self.files.list(self._share(share))) - set(known)
+        if others:
+            raise StateError(
+                f"{self._share(share)}: another attempt of this work began {min(others)} meanwhile, as where an executor was given up "
+                "that still runs; the work is tried again, or apply the plan again"
+            )
 
     def rows_on_record(self) -> int:
         """Returns how many outcomes are on record, by the names of their batches. Those of releases
@@ -147,6 +160,10 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
     if header.get("plan_id") != plan_id or not isinstance(header.get("shares"), int):
         raise StateError(f"{path} in the state: expected the log of plan {plan_id}, found {header}")
     return WriteAheadLog(files, directory, plan_id, header["shares"])
+
+
+def _batches(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.removesuffix(_INTENT) for name in names if name.endswith(_INTENT))
 
 
 _COLUMNS = tuple(field.name for field in fields(Planned))

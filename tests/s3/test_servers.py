@@ -16,8 +16,9 @@ import pytest
 from botocore.exceptions import ClientError
 
 from gc_assets.s3.client import code_of
+from tests.debian import Unavailable
 from tests.ports import free_port
-from tests.s3.servers import LIFECYCLE_DAY_SECONDS, SERVERS, S3Server, Unavailable, ceph_rgw, fetch, shared, versitygw
+from tests.s3.servers import LIFECYCLE_DAY_SECONDS, SERVERS, S3Server, ceph_rgw, fetch, shared, versitygw
 
 CHECKOUT = Path(__file__).parents[2]
 ODD_KEYS = [

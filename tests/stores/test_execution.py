@@ -92,6 +92,22 @@ def test_a_second_run_may_cut_and_order_the_plan_differently(root, lease, log):
     assert sorted(key for batch in second.asked for key in batch) == ["6", "7", "8"]
 
 
+def test_an_attempt_that_was_given_up_and_still_runs_counts_for_nothing(root, lease, log):
+    """An engine gives up an executor that it does not hear of any more, and repeats its task elsewhere while that one goes on."""
+    rows = [plan(root, write(root, f"{n}").name) for n in range(4)]
+    everything = dict.fromkeys("0123", "done")
+
+    class GivenUp(Counting):
+        def act(self, batch, resumed=()):
+            half = super().act(batch[:2], resumed)
+            assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
+            return half + super().act(batch[2:], resumed)
+
+    with pytest.raises(StateError, match="another attempt of this work began"):
+        list(execute(rows, GivenUp(root), log, lease, CLOCK))
+    assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
+
+
 @pytest.mark.parametrize("verdict", ["done", "absent", "changed", "denied"])
 def test_a_settled_outcome_is_final(root, lease, log, verdict):
     rows = [plan(root, write(root, "a").name)]

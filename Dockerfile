@@ -1,0 +1,22 @@
+# One image for Dagster's three processes and for the command line. docs/deployment.md says how to use it.
+FROM python:3.11-slim-bookworm
+
+# Debian's own security updates are worth more than one fixed version of Java.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/*
+
+WORKDIR /opt/gc-assets
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY gc_assets gc_assets
+COPY resources resources
+RUN pip install --no-cache-dir -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui,postgres]'
+
+# A new volume at /data belongs to whom the folder belongs.
+RUN useradd --uid 1000 --create-home collector && install -d -o collector -g collector /data /opt/dagster
+COPY deploy/dagster.yaml deploy/workspace.yaml /opt/dagster/
+ENV DAGSTER_HOME=/opt/dagster
+USER 1000
+WORKDIR /data
+CMD ["dagster", "code-server", "start", "-h", "0.0.0.0", "-p", "4000", "-m", "gc_assets.definitions", "--location-name", "lake_gc"]

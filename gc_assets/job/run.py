@@ -1,0 +1,128 @@
+"""Runs what a request asks for, by the definitions that Dagster itself has, and reports each event
+as it happens.
+
+Dagster's assets are not written a second time: the job is a run of Dagster in this process, with
+the Spark of this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any, Final
+
+import boto3
+import dagster as dg
+from dagster_pipes import (
+    PipesContext,
+    PipesEnvVarParamsLoader,
+    PipesS3ContextLoader,
+    PipesS3MessageWriter,
+    open_dagster_pipes,
+)
+
+from gc_assets.assets.failures import cause_of
+from gc_assets.core.errors import GcError
+from gc_assets.definitions import build_definitions
+from gc_assets.resources.job_request import JobReport, JobRequest, Stopped
+from gc_assets.resources.spark import SparkRuntime
+
+LOGGER: Final = "job"
+WITHOUT: Final = "a job is started by Dagster, as spark.mode of lakes.yaml says; without it there is `gc-assets run`"
+EXCHANGE_SECONDS: Final = 5.0
+
+
+def main() -> None:
+    """Runs the request of the Dagster that started this process. The exit code is that of the error
+    that stopped it.
+    """
+    params = PipesEnvVarParamsLoader()
+    if not params.is_dagster_pipes_process():
+        sys.exit(WITHOUT)
+    with _opened(params) as pipes:
+        try:
+            code = _run(pipes)
+        except GcError as error:
+            _report(pipes, JobReport(stopped=Stopped.by(error)))
+            code = error.exit_code
+    sys.exit(code)
+
+
+def _opened(params: PipesEnvVarParamsLoader) -> PipesContext:
+    """Returns the exchange with Dagster: by objects of S3 where it says so, else by files."""
+    if "bucket" not in params.load_messages_params():
+        return open_dagster_pipes()
+    s3 = boto3.client("s3")
+    return open_dagster_pipes(context_loader=PipesS3ContextLoader(s3), message_writer=PipesS3MessageWriter(s3, interval=EXCHANGE_SECONDS))
+
+
+def _run(pipes: PipesContext) -> int:
+    request = JobRequest.read(pipes.get_extra("request"))
+    platform = request.platform(os.environ)
+    runtime = SparkRuntime.from_config(platform.config.spark, submitted=True)
+    there = build_definitions(platform, request.as_of, request.first, runtime=runtime)
+    definitions = dg.Definitions.merge(there, dg.Definitions(loggers={LOGGER: _logger(_Reports(pipes, request.job))}))
+    job = definitions.resolve_implicit_global_asset_job_def() if request.job is None else definitions.resolve_job_def(request.job)
+    result = job.execute_in_process(
+        run_config={"ops": request.ops, "loggers": {LOGGER: {"config": {}}}},
+        instance=dg.DagsterInstance.ephemeral(),
+        partition_key=request.run_date,
+        asset_selection=[dg.AssetKey(list(key)) for key in request.assets] or None,
+        raise_on_error=False,
+    )
+    if not result.success:
+        return 1
+    _report(pipes, JobReport(done=True))
+    return 0
+
+
+def _logger(reports: _Reports) -> dg.LoggerDefinition:
+    @dg.logger
+    def job(_: dg.InitLoggerContext) -> logging.Logger:
+        logger = logging.Logger(LOGGER, level=logging.DEBUG)
+        logger.addHandler(reports)
+        return logger
+
+    return job
+
+
+class _Reports(logging.Handler):
+    """Turns what the run logs into reports: its lines as lines, its events as events. A named job's
+    op ends with metadata, which no event of an asset holds.
+    """
+
+    def __init__(self, pipes: PipesContext, job: str | None) -> None:
+        super().__init__()
+        self._pipes = pipes
+        self._job = job
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = getattr(record, "dagster_meta", {})
+        event: dg.DagsterEvent | None = told.get("dagster_event")
+        if event is None:
+            self._pipes.log.log(record.levelno, told.get("orig_message", record.getMessage()))
+        elif event.is_step_failure:
+            _report(self._pipes, JobReport(stopped=cause_of(event)))
+        elif self._job is not None and event.is_successful_output:
+            metadata: Any = dict(event.step_output_data.metadata)
+            _report(self._pipes, JobReport(metadata=dg.serialize_value(metadata)))
+        elif (of_asset := _of_asset(event)) is not None:
+            _report(self._pipes, JobReport(event=dg.serialize_value(of_asset)))
+
+
+def _of_asset(event: dg.DagsterEvent) -> Any:
+    """Returns what an event says of an asset, or null where it says nothing."""
+    match event.event_type:
+        case dg.DagsterEventType.ASSET_MATERIALIZATION:
+            return event.step_materialization_data.materialization
+        case dg.DagsterEventType.ASSET_OBSERVATION:
+            return event.asset_observation_data.asset_observation
+        case dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            return event.asset_check_evaluation_data
+        case _:
+            return None
+
+
+def _report(pipes: PipesContext, said: JobReport) -> None:
+    pipes.report_custom_message(said.model_dump(mode="json", exclude_defaults=True))

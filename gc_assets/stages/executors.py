@@ -1,0 +1,25 @@
+"""An executor introduces itself: which gc-assets it runs, and in which Python."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Final
+
+import pyarrow as pa
+
+from gc_assets import __version__
+from gc_assets.stages.daemon import PRELOADED
+
+TOLD_DDL: Final = "version string, python string, machine string"
+
+
+def introduced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Imports what stages import, and yields one row of `TOLD_DDL`. A task for `mapInArrow`."""
+    for name in PRELOADED:
+        import_module(name)
+    for _ in batches:
+        told = {"version": __version__, "python": platform.python_version(), "machine": socket.gethostname()}
+        yield pa.RecordBatch.from_pylist([told])

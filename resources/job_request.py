@@ -1,0 +1,120 @@
+"""What a job elsewhere is asked for, and what it reports: values of JSON, exchanged by Dagster
+Pipes.
+
+The job gets the text of `lakes.yaml` with its `${NAME}`. Their values come from the environment of
+the job's own machine, so no secret goes along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import dagster as dg
+from pydantic import Field
+
+import gc_assets
+from gc_assets.config.values import Model
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import GcError, UsageError
+from gc_assets.resources.platform import Platform, configured
+
+
+class JobRequest(Model):
+    """Assets of one run date or, where `job` is named, that job of the code location."""
+
+    versions: dict[str, str]
+    path: str
+    text: str
+    policy_digest: str
+    modes: dict[str, Literal["plan", "apply"]]
+    now: datetime | None
+    unsafe: tuple[str, ...]
+    as_of: datetime | None
+    first: date
+    run_date: str | None = None
+    assets: tuple[tuple[str, ...], ...] = ()
+    job: str | None = None
+    ops: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(cls, platform: Platform, as_of: datetime | None, first: date, **asked: Any) -> Self:
+        """Returns the request of a platform. Raises `UsageError` where its file cannot be read."""
+        path = platform.path.resolve()
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read, and a job runs by what it says: {error.strerror}") from None
+        return cls(
+            versions=versions(),
+            path=str(path),
+            text=text,
+            policy_digest=platform.config.policy_digest(),
+            modes={storage.name: storage.mode for storage in platform.config.storages},
+            now=platform.clock.fixed,
+            unsafe=platform.unsafe,
+            as_of=as_of,
+            first=first,
+            **asked,
+        )
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Self:
+        """Returns the request of a JSON document. Raises `UsageError` where the packages here are of
+        other versions than those of Dagster's machine.
+        """
+        here, there = versions(), dict(document.get("versions", {}))
+        if here != there:
+            ours, theirs = (", ".join(f"{name} {version}" for name, version in sorted(side.items())) for side in (here, there))
+            raise UsageError(f"this job has {ours}, and Dagster, which asked for it, has {theirs}; install the same versions on both sides")
+        return cls.model_validate(document)
+
+    def platform(self, environment: Mapping[str, str]) -> Platform:
+        """Returns the platform on the machine of the job. Raises `UsageError` where the configuration
+        asks for something else here.
+        """
+        # Dagster has compared the grace periods with its floor, and the digests hold them.
+        config = configured(Path(self.path), environment, timedelta(0), self.text)
+        if config.policy_digest() != self.policy_digest:
+            raise UsageError(
+                f"{self.path} asks for another policy where the job runs than where Dagster runs: either the file was changed since "
+                "Dagster loaded it, and the code location is to be reloaded, or a variable that it names has another value here"
+            )
+        storages = tuple(storage.model_copy(update={"mode": self.modes[storage.name]}) for storage in config.storages)
+        platform = Platform(config, Clock(self.now), self.unsafe, Path(self.path))
+        return replace(platform, config=config.model_copy(update={"storages": storages}))
+
+
+class Stopped(Model):
+    """What stopped a step of a job: the platform's own error by its name, or another one. `checks` is
+    true where failed checks did, which are reported themselves.
+    """
+
+    text: str
+    error: str = ""
+    exit_code: str = "1"
+    checks: bool = False
+
+    @classmethod
+    def by(cls, error: GcError) -> Self:
+        return cls(text=str(error), error=type(error).__name__, exit_code=str(error.exit_code))
+
+
+class JobReport(Model):
+    """What a job reports while it runs: an event of Dagster, the metadata that an op ends with, what
+    stopped a step, or that all is done. Events and metadata are in Dagster's own words
+    (`dg.serialize_value`).
+    """
+
+    event: str | None = None
+    metadata: str | None = None
+    stopped: Stopped | None = None
+    done: bool = False
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions that Dagster and a job of it must have in common."""
+    return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__}

@@ -1,0 +1,44 @@
+"""Starts jobs elsewhere, and hands on what they report while they run.
+
+A job runs `gc_assets/job`. What it is asked for and what it reports goes through Dagster Pipes:
+by files of this machine, or by objects of S3. Nothing of it stands on a command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+import dagster as dg
+
+from gc_assets.resources.job_request import JobReport, JobRequest
+from gc_assets.resources.platform import Platform
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of a platform. `as_of` and `first` are those of its definitions."""
+
+    platform: Platform
+    as_of: datetime | None
+    first: date
+
+    def run(self, context: dg.AssetExecutionContext | dg.OpExecutionContext, **asked: Any) -> Iterator[JobReport]:
+        """Runs one job to its end, and yields what it reports meanwhile. Where this is interrupted the
+        job is ended too.
+
+        Raises `UsageError` where no job can be started, and `GcError` where it ended badly.
+        """
+        config = self.platform.config
+        extras = {"request": JobRequest.of(self.platform, self.as_of, self.first, **asked).model_dump(mode="json")}
+        if config.spark.emr_serverless is not None and config.spark.mode == "emr_serverless":
+            from gc_assets.resources.emr_serverless import job_run  # takes seconds to import
+
+            said = job_run(config.spark.emr_serverless, config.places(), context, extras)
+        else:
+            from gc_assets.resources.spark_submit import submitted
+
+            said = submitted(config.spark, context, extras)
+        yield from (JobReport.model_validate(payload) for payload in said)

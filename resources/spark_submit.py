@@ -1,0 +1,112 @@
+"""A job as a process of this machine, which spark-submit starts: its driver is here, its executors
+are where the master has them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+import dagster as dg
+import pyspark
+from dagster import PipesTempFileContextInjector, PipesTempFileMessageReader
+
+import gc_assets
+from gc_assets.config.jobs import CLIENT
+from gc_assets.config.models import SparkConfig
+from gc_assets.config.spark import is_local
+from gc_assets.core.errors import GcError, UsageError
+from gc_assets.resources.spark import SparkRuntime
+
+ENTRY: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
+_LOOK_SECONDS: Final = 0.5
+_END_SECONDS: Final = 20.0
+_LAST_CHARACTERS: Final = 2_000
+_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}
+
+
+def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields what a job reports. Raises `UsageError` where it cannot be started, and `GcError` where
+    it ended badly.
+    """
+    heard = 0
+    with tempfile.TemporaryDirectory(prefix="gc-assets-job-") as place, (Path(place) / "output").open("w+b") as output:
+        settings = Path(place) / "spark.conf"
+        settings.write_text(properties(SparkRuntime.from_config(config).application()), encoding="utf-8")
+        program = program_of(config)
+        # A distribution's own defaults count too, except where ours say otherwise.
+        command = [program, "--deploy-mode", CLIENT, "--load-spark-defaults", "--properties-file", str(settings), str(ENTRY)]
+        with _exchange(context, extras) as session:
+            # Executors on other machines have a Python of their own.
+            here = ["PYSPARK_DRIVER_PYTHON", *(["PYSPARK_PYTHON"] if is_local(config.master) else [])]
+            variables = {**dict.fromkeys(here, sys.executable), **os.environ, **session.get_bootstrap_env_vars()}
+            process = _started(command, variables, output)
+            try:
+                while process.poll() is None:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_LOOK_SECONDS)
+                    said = session.get_custom_messages()
+                    yield from said[heard:]
+                    heard = len(said)
+            finally:
+                _end(process)
+        yield from session.get_custom_messages()[heard:]
+        if process.returncode:
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_CHARACTERS))
+            last = output.read().decode(errors="replace").strip()
+            raise GcError(f"{program} ended with exit code {process.returncode}; the job wrote last: {last or 'nothing'}")
+
+
+@contextmanager
+def _exchange(context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Generator[dg.PipesSession]:
+    with ExitStack() as opened:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", dg.PreviewWarning)  # of what Dagster itself calls there
+            session = dg.open_pipes_session(context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), dict(extras))
+            entered = opened.enter_context(session)
+        yield entered
+
+
+def program_of(config: SparkConfig) -> str:
+    """Returns the spark-submit that starts the jobs."""
+    return config.submit_program or str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+
+
+def _started(command: Sequence[str], variables: Mapping[str, str], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        # In a session of its own: what the job starts ends with it, and a Ctrl-C comes from us.
+        return subprocess.Popen(command, env=variables, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)  # noqa: S603
+    except OSError as error:
+        raise UsageError(f"spark-submit cannot be started as {command[0]}: {error.strerror}; set spark.submit_program") from None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends what is left of a job: asks all its processes, and 20 s later ends them by force."""
+    deadline = time.monotonic() + _END_SECONDS
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            process.poll()
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Returns settings as a file of Java's properties."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped

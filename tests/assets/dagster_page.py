@@ -1,0 +1,100 @@
+"""Dagster's page, as a person uses it in a browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from playwright.sync_api import Browser, FloatRect, Page
+
+from tests.browser import overhang
+
+SECONDS = 1_000
+ENDED = re.compile("^(Success|Failure|Canceled)$")
+
+
+@dataclass
+class DagsterPage:
+    """The page at an address. Pictures of it go to a folder."""
+
+    address: str
+    browser: Browser
+    pictures: Path
+    errors: list[str] = field(default_factory=list)
+    too_wide: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page: Page = self.browser.new_page()
+        self.page.set_default_timeout(30 * SECONDS)
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.sized(1280, 900)
+
+    def sized(self, width: int, height: int) -> None:
+        self.page.set_viewport_size({"width": width, "height": height})
+
+    def open(self, path: str, shows: str) -> None:
+        """Opens a page, and waits until it shows a text."""
+        self.page.goto(f"{self.address}/{path}")
+        self.page.get_by_text(shows, exact=True).first.wait_for()
+
+    def group(self, name: str) -> set[str]:
+        """The assets that the lineage of a group draws, each with what became of it last."""
+        self.page.goto(f"{self.address}/locations/lake_gc/asset-groups/{name}/lineage")
+        nodes = self.page.locator("foreignObject > *")
+        nodes.filter(has_text="Latest event").first.wait_for()
+        self.page.get_by_text("Passed").first.wait_for()
+        return {text.strip().split("\n")[0] for text in nodes.all_inner_texts()}
+
+    def partition(self, asset: str, run_date: str, shows: str) -> dict[str, str]:
+        """The metadata of a partition, by name; the names of a nested table are among them."""
+        self.open(f"assets/{asset}?view=partitions&partition={run_date}", shows)
+        rows = (row.split("\t") for row in self.page.locator("tr").all_inner_texts())
+        return {name.strip(): value[0].strip() for name, *value in rows if value}
+
+    def backfill(self, asset: str, first: str, last: str) -> None:
+        """Asks for every date from the first to the last, on the asset's own page."""
+        self.open(f"assets/{asset}?view=partitions", "Partitions")
+        self.page.get_by_role("button", name="Materialize").first.click()
+        dialog = self.page.get_by_role("dialog")
+        dates = dialog.get_by_role("textbox").first
+        dates.fill(f"[{first}...{last}]")
+        dates.press("Enter")
+        dialog.get_by_text("2 partitions").first.wait_for()
+        self.picture("backfill")
+        dialog.get_by_role("button", name="Launch backfill").click()
+        dialog.wait_for(state="hidden")
+
+    def click(self, text: str, shows: str) -> None:
+        """Clicks on a text, and waits for what that shows."""
+        self.page.get_by_text(text, exact=True).first.click()
+        self.page.get_by_text(shows, exact=True).first.wait_for()
+
+    def launch(self, job: str, config: Mapping[str, Any], run_date: str | None = None) -> str:
+        """Launches a job by its launchpad, and says how the run ended."""
+        self.page.goto(f"{self.address}/locations/lake_gc/jobs/{job}/playground")
+        self.page.locator(".CodeMirror").first.click()
+        self.page.keyboard.press("Control+A")
+        self.page.keyboard.insert_text(yaml.safe_dump({"ops": config}))
+        if run_date is not None:
+            self.page.get_by_placeholder("Partition").fill(run_date)
+            self.page.keyboard.press("Enter")
+        button = self.page.get_by_role("button", name="Launch Run")
+        button.click(trial=True)  # waits until the page has checked the config
+        self.picture(f"launch-{job}")
+        button.click()
+        self.page.wait_for_url("**/runs/*")
+        ended = self.page.get_by_text(ENDED).first
+        ended.wait_for(timeout=120 * SECONDS)
+        self.picture(f"run-{job}")
+        return ended.inner_text()
+
+    def picture(self, name: str, part: FloatRect | None = None) -> None:
+        """Keeps what the window shows now, or a part of it, and notes it where the page is wider than the window."""
+        self.page.screenshot(path=self.pictures / f"{name}.png", clip=part, animations="disabled")
+        if (by := overhang(self.page)) > 0:
+            self.too_wide.append(f"{name}: {by} pixels")

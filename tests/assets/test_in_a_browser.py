@@ -1,0 +1,146 @@
+"""A person's evening on Dagster's page: looks at a night's plan, asks for two past dates, approves the plan, applies it, puts all back.
+
+The services are those of compose.yaml, and the lake is one of the demo's. `make pictures` takes the pictures of docs/images anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from playwright.sync_api import FloatRect
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.main import cli
+from gc_assets.demo.sample import ensure_demo
+from tests.assets.dagster_page import DagsterPage
+from tests.browser import chromium, program
+from tests.composed import Composed, composed
+from tests.conftest import TEST_CONF
+from tests.s3.servers import S3Server
+
+pytestmark = pytest.mark.spark
+PICTURES = Path(__file__).parents[2] / "docs" / "images"
+# So wide that every asset is drawn with its facts; of that, what is neither the menu nor a button.
+GRAPH, DRAWN = (1900, 860), FloatRect(x=250, y=180, width=1600, height=600)
+WINDOW = (1280, 900)
+
+
+@dataclass(frozen=True)
+class Evening:
+    """What was seen on the page, and which files lay in the lakes before the plan was applied, after it, and at last."""
+
+    page: DagsterPage
+    config: Path
+    past: dict[str, dict[str, str]]
+    lineage: dict[str, set[str]]
+    plan: dict[str, str]
+    ends: dict[str, str]
+    applied: dict[str, str]
+    restored: dict[str, str]
+    files: list[set[str]]
+
+
+@pytest.fixture(scope="module")
+def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo's lakes.yaml, by which the page may decide. One of its lakes is enough for an evening."""
+    program()  # skips before anything is built
+    config = ensure_demo(tmp_path_factory.mktemp("evening") / "demo")
+    document = yaml.safe_load(config.read_text())
+    document["lakes"] = [lake for lake in document["lakes"] if lake["name"] == "weather"]
+    shutil.rmtree(config.parent / "lake" / "shop")
+    config.write_text(yaml.safe_dump({**document, "page_may": ["approve", "restore"], "spark": {"master": "local[2]", "conf": TEST_CONF}}))
+    return config
+
+
+@pytest.fixture(scope="module")
+def evening(lakes: Path, spark: SparkSession, versity: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Evening:
+    """`versity` skips the test where this machine has no such server."""
+    pictures = tmp_path_factory.mktemp("pictures")
+    with composed(tmp_path_factory.mktemp("services"), {"GC_ASSETS_CONFIG": str(lakes)}) as running:
+        the_night(lakes, running)
+        with chromium() as browser:
+            seen = spent(DagsterPage(running.page, browser, pictures), lakes)
+    for picture in PICTURES.glob("*.png") if os.environ.get("GC_ASSETS_TEST_PICTURES") == "keep" else ():
+        shutil.copy(pictures / picture.name, picture)
+    return seen
+
+
+def the_night(lakes: Path, running: Composed) -> None:
+    """A night of the command line, which the page shows."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in running.environment.items():
+            environment.setenv(name, value)
+        result = CliRunner().invoke(cli, ["--config", str(lakes), "run"])
+    assert result.exit_code == 0, result.stderr
+
+
+def spent(page: DagsterPage, lakes: Path) -> Evening:
+    today, *dates = ((date.today() - timedelta(days=days)).isoformat() for days in (0, 2, 1))  # noqa: DTZ011
+    files = [lying(lakes)]
+
+    page.sized(*GRAPH)
+    lineage = {}
+    for group, picture in (("weather", "asset-graph"), ("lake", "storage-graph")):
+        lineage[group] = page.group(group)
+        page.picture(picture, DRAWN)
+    page.sized(*WINDOW)
+    page.partition("lake/orphan_files", today, "report")
+    page.click("[Show Markdown]", "garbage")
+    page.picture("partition-metadata")
+    plan = page.partition("lake/deletion_plan", today, "approve_before")
+    page.picture("plan")
+
+    page.backfill("weather/lake_refs", *dates)
+    plan_id = plan["plan_id"]
+    ends = {"approve": page.launch("approve", {"approve_plan": {"config": {"plan_id": plan_id, "by": "ada", "comment": "as agreed"}}})}
+    ends["apply"] = page.launch("apply", {"lake__deletion_log": {"config": {"plan_id": plan_id}}}, today)
+    files.append(lying(lakes))
+    applied = page.partition("lake/deletion_log", today, "quarantined_files")
+    ends["restore"] = page.launch("restore", {"put_files_back": {"config": {"plan_id": plan_id, "history": True}}})
+    files.append(lying(lakes))
+    restored = page.partition("lake/deletion_log", today, "restored_files")
+    past = {run_date: page.partition("weather/lake_refs", run_date, "Materialized") for run_date in dates}
+    return Evening(page, lakes, past, lineage, plan, ends, applied, restored, files)
+
+
+def lying(lakes: Path) -> set[str]:
+    lake = lakes.parent / "lake"
+    return {str(path.relative_to(lake)) for path in lake.rglob("*") if path.is_file() and ".gc-assets" not in path.parts}
+
+
+def test_the_lineage_of_a_lake_ends_where_its_files_live_and_that_of_a_storage_where_they_go(evening: Evening) -> None:
+    assert {"lake_refs", "commit_graph", "reachable_snapshots", "expiry_plan", "live_files"} <= evening.lineage["weather"]
+    assert {"storage_inventory", "live_filter", "orphan_files", "deletion_plan", "deletion_log"} <= evening.lineage["lake"]
+
+
+def test_the_partition_of_a_plan_shows_what_a_person_decides_by(evening: Evening) -> None:
+    shown = {name: evening.plan[name] for name in ("status", "approved_by", "approvals", "failed_gates")}
+    assert shown == {"status": "ready", "approved_by": "nobody yet", "approvals": "0 of 1", "failed_gates": "none"}
+
+
+def test_a_plan_is_approved_applied_and_put_back_by_the_launchpad(evening: Evening) -> None:
+    assert evening.ends == dict.fromkeys(("approve", "apply", "restore"), "Success")
+    before, between, after = evening.files
+    assert len(before - between) == int(evening.applied["quarantined_files"]) > 0
+    assert int(evening.restored["restored_files"]) == len(before - between)
+    assert before <= after
+    (plan,) = json.loads(CliRunner().invoke(cli, ["--config", str(evening.config), "plans", "--format", "json"]).stdout)
+    assert (plan["plan_id"], plan["status"], plan["approved_by"]) == (evening.plan["plan_id"], "restored", "ada")
+
+
+def test_a_backfill_of_two_past_dates_is_two_analyses(evening: Evening) -> None:
+    assert len(evening.past) == 2
+    assert [shown for shown in evening.past.values() if "Historical" not in " ".join(shown.values())] == []
+
+
+def test_the_page_has_no_error_and_fits_its_window(evening: Evening) -> None:
+    assert evening.page.errors == []
+    assert evening.page.too_wide == []

@@ -1,0 +1,44 @@
+"""The night that docs/cli.md shows, typed line by line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from gc_assets.cli.main import cli
+from tests.cli.lakes import small_lake
+from tests.commands import typed_lines
+from tests.typed import blocks
+
+pytestmark = pytest.mark.spark
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_a_night_is_typed_as_the_page_of_the_command_line_shows_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (block,) = (block for block in blocks(PAGE.read_text()) if block.startswith("$ gc-assets doctor"))
+    lake = small_lake(tmp_path)
+    before = lake.keys()
+    monkeypatch.chdir(tmp_path)
+
+    def typed(*arguments: str) -> str:
+        result = CliRunner().invoke(cli, [*arguments])
+        assert result.exit_code == 0, (arguments, result.stderr)
+        return result.stdout
+
+    def meant(word: str) -> str:
+        if word == "PLAN_ID":
+            return json.loads(typed("plans", "--format", "json"))[0]["plan_id"]
+        return json.loads(typed("show", "deletion_plan", "--format", "json"))[0]["key"] if word == "KEY" else word
+
+    lines = [*typed_lines(f"```console\n{block}```")]
+    for line in lines:
+        typed(*map(meant, line))
+        assert (before - lake.keys() != set()) == (line[0] == "apply"), line
+    assert [line[0] for line in lines[-3:]] == ["approve", "apply", "restore"]
+    assert "<svg" in (tmp_path / "report.html").read_text()

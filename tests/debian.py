@@ -1,0 +1,49 @@
+"""Debian's packages of the programs that the tests start."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+
+class Unavailable(Exception):
+    """This machine cannot run what a test needs, and how it gets it."""
+
+
+def missing(why: str, variable: str) -> NoReturn:
+    """Skips the test, or fails it where the variable of the environment says that what it needs is required."""
+    if os.environ.get(variable) == "required":
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def install(what: str, packages: str, without: str) -> None:
+    """Installs the packages. Raises `Unavailable` where this user or machine cannot; `without` says how the tests are run without."""
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        raise Unavailable(f"{what} is missing, and only root installs it: apt-get install --no-install-recommends {packages}, {without}")
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages.split()]
+    if done(command).returncode:
+        done(["apt-get", "update", "-qq"])
+        last = done(command)
+        if last.returncode:
+            raise Unavailable(f"{' '.join(command)} failed: {last.stdout.strip()[-2000:]}; {without}")
+
+
+def done(command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, ended, with all that it said on its standard output."""
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", **environment}
+    return subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+
+
+def fetching(fetch: Callable[[], None]) -> None:
+    """What a module does as a program: it fetches, or ends with why it cannot."""
+    try:
+        fetch()
+    except Unavailable as unavailable:
+        sys.exit(str(unavailable))

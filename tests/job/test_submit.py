@@ -1,0 +1,259 @@
+"""Nights as jobs of spark-submit on a cluster: what the page hears of them, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+
+import gc_assets
+from gc_assets.assets.box import has
+from gc_assets.assets.lake_boxes import in_order
+from gc_assets.assets.results import materialized
+from gc_assets.assets.storage_boxes import STORAGE_BOXES
+from gc_assets.core.errors import UsageError
+from gc_assets.definitions import build_definitions
+from gc_assets.resources.job_request import JobRequest
+from gc_assets.resources.platform import load_platform
+from gc_assets.resources.spark_submit import ENTRY, properties
+from gc_assets.stages.books.plans import approve, plans
+from tests.cluster import CONF, Cluster
+from tests.job.nights import LOG, NOW, Ran, night_of, run, sales, with_spark
+
+KEY = "Zm9yIG5vYm9keSdzIGV5ZXM"
+REFS = "sales/lake_refs"
+
+
+@contextmanager
+def started() -> Iterator[set[str]]:
+    """The command lines of the processes that this one starts meanwhile."""
+    before, found, over = {child.pid for child in psutil.Process().children()}, set[str](), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.05):
+            for child in psutil.Process().children():
+                if child.pid not in before:
+                    try:
+                        found.add(" ".join(child.cmdline()))
+                    except psutil.Error:
+                        continue
+
+    watch = threading.Thread(target=look)
+    watch.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        watch.join()
+
+
+def of_jobs() -> list[int]:
+    """The processes of our jobs."""
+    found = list[int]()
+    for process in psutil.process_iter():
+        try:
+            if str(ENTRY) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def stand_in(root: Path, script: str) -> dict[str, str]:
+    """A spark-submit that does something else. `$job` is the job's script."""
+    program = root / "spark-submit"
+    program.write_text(f"#!/bin/sh\nfor job; do :; done\n{script}\n")
+    program.chmod(0o755)
+    return {"mode": "submit", "submit_program": str(program)}
+
+
+# What a job says whose check failed.
+REFUSED = f"""
+import sys
+import dagster as dg
+from dagster_pipes import open_dagster_pipes
+key = dg.AssetKey({REFS.split("/")})
+with open_dagster_pipes() as pipes:
+    for event in (dg.AssetMaterialization(key), dg.AssetCheckEvaluation(key, "receipt", passed=False)):
+        pipes.report_custom_message({{"event": dg.serialize_value(event)}})
+    pipes.report_custom_message({{"stopped": {{"text": "1 blocking asset check failed", "checks": True}}}})
+sys.exit(1)
+"""
+JOB_WITHOUT_SPARK = f'exec {sys.executable} "$job"'
+
+
+@pytest.fixture(scope="module")
+def lake(spark_cluster: Cluster) -> Iterator[Path]:
+    """A lake on a disk that the driver and the executors share."""
+    with tempfile.TemporaryDirectory(prefix="gc-assets-lake-") as place, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GC_TEST_KEY", KEY)
+        conf = {**CONF, "spark.hadoop.fs.s3a.secret.key": "${GC_TEST_KEY}"}
+        yield sales(Path(place), conf, mode="submit", master=spark_cluster.master, python=str(spark_cluster.python))
+
+
+@pytest.fixture(scope="module")
+def submitted(lake: Path) -> tuple[Ran, set[str]]:
+    """A night by a job, and what was started for it."""
+    with started() as commands:
+        night = run(lake)
+    assert night.result.success, night.failure
+    return night, commands
+
+
+def test_the_page_hears_what_a_step_of_its_own_would_have_said(submitted: tuple[Ran, set[str]], lake: Path) -> None:
+    tables, checks = submitted[0].tables(), submitted[0].checks()
+    at = load_platform(os.environ, str(lake))
+    night = at.night(NOW.date())
+    boxes = [(box, owner) for owner in at.config.lakes for box in in_order(owner)]
+    boxes += [(box, owner) for owner in at.config.storages for box in STORAGE_BOXES]
+    said = [materialized(night, owner.name, shown, box.checks) for box, owner in boxes for shown in box.shown if has(owner, shown.table)]
+    events = [dg.AssetMaterialization(result.asset_key, metadata=result.metadata) for result in said]
+    assert {event.asset_key.to_user_string(): event.metadata for event in events} == {
+        name: event.metadata for name, event in tables.items()
+    }
+    judged = [(result.asset_key.to_user_string(), check) for result in said for check in result.check_results]
+    assert {(name, check.check_name): check.passed for name, check in judged} == checks
+
+
+def test_a_table_is_on_the_page_while_the_job_goes_on(submitted: tuple[Ran, set[str]]) -> None:
+    lines = submitted[0].lines
+    (planned,) = [number for number, line in enumerate(lines) if line.startswith("warehouse/deletion_plan") and "begins run" in line]
+    assert lines.index("Materialized value sales lake_refs.") < planned
+
+
+def test_dagster_starts_no_spark_of_its_own(submitted: tuple[Ran, set[str]]) -> None:
+    java = [command for command in submitted[1] if "org.apache.spark" in command]
+    assert java
+    assert all(command.endswith(str(ENTRY)) for command in java)
+
+
+def test_a_secret_stands_in_no_command_line_and_in_no_log(submitted: tuple[Ran, set[str]]) -> None:
+    assert KEY in properties({"key": KEY})
+    assert not [text for text in (*submitted[1], *submitted[0].lines) if KEY in text]
+
+
+def test_an_approved_plan_is_executed_by_a_job(submitted: tuple[Ran, set[str]], lake: Path) -> None:
+    at = load_platform(os.environ, str(lake))
+    (plan,) = plans(at.config)
+    approve(at.config, at.clock, plan.header.plan_id, "ana", (), "")
+    here = with_spark(lake, lake.parent / "here.yaml", state=at.config.state, mode="submit", master="local[2]")
+    done = run(here, [LOG], plan_id=plan.header.plan_id, mode="apply")
+    assert done.result.success, done.failure
+    assert done.tables()[LOG].metadata["quarantined_files"].value == plan.header.rows
+    assert "sales/expiry_log" in done.tables()  # which no step of its own makes
+
+
+def test_a_run_that_is_cancelled_ends_its_job(lake: Path, tmp_path: Path) -> None:
+    """The job is a child of what was started, as it is of the Java of a spark-submit."""
+
+    def cancel(line: str) -> None:
+        if line.startswith(REFS) and "begins run" in line:
+            assert of_jobs()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    program = stand_in(tmp_path, f'{sys.executable} "$job"; sleep 60')
+    cancelled = run(with_spark(lake, tmp_path / "lakes.yaml", **program), [REFS], cancel)
+    assert not cancelled.result.success
+    assert "DagsterExecutionInterruptedError" in cancelled.failure
+    assert of_jobs() == []
+
+
+def test_a_restore_of_the_page_is_a_job_too(lake: Path, tmp_path: Path) -> None:
+    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK))
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "page_may": ["restore"]}))
+    restore = build_definitions(load_platform(os.environ, str(path))).resolve_job_def("restore")
+    asked = {"ops": {"put_files_back": {"config": {"prefix": "no/such/files"}}}}
+    result = restore.execute_in_process(run_config=asked, instance=dg.DagsterInstance.ephemeral())
+    (output,) = [event.step_output_data for event in result.all_events if event.is_successful_output]
+    assert output.metadata["nothing_changed"].value == "storage warehouse has nothing of that in quarantine"
+
+
+def test_a_check_that_failed_in_a_job_fails_the_step_as_a_check(lake: Path, tmp_path: Path) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, f"exec {sys.executable} {script}"))
+    refused = run(path, [REFS])
+    assert "1 blocking asset check failed with ERROR severity" in refused.failure
+    assert refused.checks() == {(REFS, "receipt"): False}
+    # What comes after it was not made.
+    commits = "sales/commit_graph"
+    assert run(path, [REFS, commits]).failure == f"failed checks: receipt of {REFS}. So the job did not make {commits}"
+
+
+def test_a_job_that_dies_is_told_with_its_last_words(lake: Path, tmp_path: Path) -> None:
+    program = stand_in(tmp_path, "echo There is insufficient memory for the Java Runtime Environment; exit 137")
+    died = run(with_spark(lake, tmp_path / "lakes.yaml", **program), [REFS])
+    assert "ended with exit code 137" in died.failure
+    assert "insufficient memory" in died.failure
+
+
+def test_a_job_that_ends_without_its_last_word_has_failed(lake: Path, tmp_path: Path) -> None:
+    ended = run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, "exit 0")), [REFS])
+    assert "what it reported last did not arrive" in ended.failure
+
+
+def test_a_program_that_is_not_there_is_named(lake: Path, tmp_path: Path) -> None:
+    stopped = run(with_spark(lake, tmp_path / "lakes.yaml", mode="submit", submit_program="/opt/spark/bin/spark-submit"), [REFS])
+    assert stopped.failure == (
+        "spark-submit cannot be started as /opt/spark/bin/spark-submit: No such file or directory; set spark.submit_program"
+    )
+
+
+def test_a_job_of_another_release_refuses(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = gc_assets.__version__
+    monkeypatch.setattr(gc_assets, "__version__", "0.0.9")
+    refused = run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK)), [REFS])
+    assert refused.failure.startswith(f"this job has dagster {dg.__version__}, gc-assets {ours}, and Dagster, which asked for it, has")
+    assert "gc-assets 0.0.9; install the same versions on both sides" in refused.failure
+
+
+def test_a_state_that_dagster_does_not_see_is_refused(lake: Path, tmp_path: Path) -> None:
+    """As on two machines that have a directory of the same name each."""
+    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK))
+    at = load_platform(os.environ, str(path))
+    elsewhere = replace(at, config=at.config.model_copy(update={"state": str(tmp_path / "of-another-machine")}))
+    refused = night_of(elsewhere, [REFS])
+    assert refused.failure.startswith(f"a job published {REFS} of ")
+    assert "`state` must be one place for Dagster and for its jobs" in refused.failure
+
+
+def test_a_file_that_was_changed_since_dagster_read_it_is_refused(lake: Path, tmp_path: Path) -> None:
+    path = with_spark(lake, tmp_path / "lakes.yaml", mode="submit")
+    at = load_platform(os.environ, str(path))
+    document = json.loads(path.read_text())
+    document["storages"][0]["quarantine_days"] = 30
+    path.write_text(json.dumps(document))
+    request = JobRequest.of(at, None, NOW.date())
+    with pytest.raises(UsageError, match="asks for another policy where the job runs"):
+        request.platform(os.environ)
+
+
+def test_a_job_runs_by_what_dagster_was_asked(lake: Path) -> None:
+    """The clock of a rehearsal, the mode of the run, and the lowered limits go along."""
+    at = load_platform(os.environ | {"GC_ASSETS_UNSAFE_NOW": "2026-11-20T03:00:00+00:00"}, str(lake))
+    storages = tuple(storage.model_copy(update={"mode": "plan"}) for storage in at.config.storages)
+    asked = replace(at, config=at.config.model_copy(update={"storages": storages}))
+    document = json.loads(json.dumps(JobRequest.of(asked, None, NOW.date()).model_dump(mode="json")))
+    there = JobRequest.read(document).platform(os.environ)
+    assert (there.clock, there.unsafe, there.config.storages, there.config.own_files()) == (
+        asked.clock,
+        asked.unsafe,
+        asked.config.storages,
+        asked.config.own_files(),
+    )
+
+
+def test_settings_survive_the_file_that_spark_reads_them_from() -> None:
+    assert properties({"a:b": " x=y\\z\n#1", "c": "${d}"}) == "a\\:b=\\ x\\=y\\\\z\\n\\#1\nc=${d}\n"

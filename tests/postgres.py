@@ -1,0 +1,79 @@
+"""A real Postgres server on loopback, for Dagster's instance: Debian's.
+
+`python -m tests.postgres` fetches it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg2
+
+from tests.browser import WANTED, WITHOUT
+from tests.debian import fetching, install, missing
+from tests.s3.daemons import daemons
+
+PACKAGES = "postgresql"
+# The server runs as nobody where the tests run as root, as whom it refuses to.
+NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+
+
+@contextmanager
+def postgres(user: str, password: str, port: int) -> Iterator[None]:
+    """A server with one user, and a database of the same name. Skips the test where there is no Postgres, or fails it."""
+    programs = _programs() or missing(f"there is no Postgres: apt-get install {PACKAGES}, {WITHOUT}", WANTED)
+    address = {"host": "127.0.0.1", "port": port, "user": user, "password": password}
+    with tempfile.TemporaryDirectory(prefix="gc-assets-postgres-", ignore_cleanup_errors=True) as name:
+        folder, data = Path(name), f"{name}/data"
+        (folder / "password").write_text(password)
+        as_whom = ()
+        if os.geteuid() == 0:
+            as_whom = NOBODY
+            for path in (folder, folder / "password"):
+                shutil.chown(path, "nobody")
+        with daemons(folder / "log", {}) as group:
+            entry = ("--username", user, "--pwfile", f"{name}/password", "--auth=scram-sha-256")
+            group.run(*as_whom, str(programs / "initdb"), "-D", data, *entry, "--no-sync", "--encoding=UTF8", "--locale=C")
+            here = (f"unix_socket_directories={name}", "listen_addresses=127.0.0.1", f"port={port}", "fsync=off")
+            group.start(*as_whom, str(programs / "postgres"), "-D", data, *(word for setting in here for word in ("-c", setting)))
+            group.wait(lambda: _answers(address))
+            connection = psycopg2.connect(dbname="postgres", **address)
+            connection.autocommit = True
+            connection.cursor().execute(f'CREATE DATABASE "{user}"')
+            connection.close()
+            try:
+                yield
+            finally:  # killed, it would leave its shared memory behind
+                group.run(*as_whom, str(programs / "pg_ctl"), "-D", data, "-m", "immediate", "stop")
+
+
+def _answers(address: dict[str, object]) -> bool:
+    try:
+        psycopg2.connect(dbname="postgres", **address).close()
+    except psycopg2.OperationalError:
+        return False
+    return True
+
+
+def _programs() -> Path | None:
+    """The folder of initdb and postgres; Debian keeps it off the PATH."""
+    found = [*Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if found:
+        return max(found, key=lambda path: int(path.parts[-3])).parent
+    on_path = shutil.which("initdb")
+    return Path(on_path).resolve().parent if on_path is not None else None
+
+
+def fetch() -> None:
+    """Installs Postgres where there is none. Raises `Unavailable` where this user or machine cannot."""
+    if _programs() is None:
+        install("Postgres", PACKAGES, WITHOUT)
+
+
+if __name__ == "__main__":
+    fetching(fetch)

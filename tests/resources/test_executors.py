@@ -1,0 +1,28 @@
+"""What is sent to executors on other machines."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+from gc_assets import __version__
+from gc_assets.resources import executors
+
+MODULES = ("gc_assets.stages.daemon", "gc_assets.stages.executors", "gc_assets.resources.spark", "gc_assets.lakes.kinds")
+
+
+def test_the_package_goes_along_whole_and_is_imported_from_where_it_arrives(tmp_path: Path) -> None:
+    script = f"import {', '.join(MODULES)}; print(gc_assets.__version__, gc_assets.__file__)"
+    environment = {"PYTHONPATH": executors.package().name}
+    (tmp_path / executors.package().name).write_bytes(executors.package().read_bytes())
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [__version__, str(tmp_path / executors.package().name / "gc_assets" / "__init__.py")]
+
+
+def test_whoever_packs_the_same_release_makes_the_same_bytes() -> None:
+    first = hashlib.sha256(executors.package().read_bytes()).digest()
+    executors.package.cache_clear()
+    executors._place.cache_clear()
+    assert hashlib.sha256(executors.package().read_bytes()).digest() == first
