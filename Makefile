@@ -22,10 +22,10 @@ demo: env .dagster_home/dagster.yaml ## build sample lakes, run one night on the
 	@$(BIN)/gc-assets demo $(ARGS)
 
 # Here a skipped test is a failed one: what the tests need is fetched before they start. They run in two processes with a Spark session
-# each, of about the same length: the stages and the command line, and all others with the nights on the
-# Nessie server, which they start anyway. Pytest's 2 is an interrupt.
-STAGES := tests/stages tests/cli --ignore-glob='tests/stages/test_nessie_*'
-OTHERS := tests --ignore=tests/cli --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
+# each, of about the same length: the stages, the command line and jobs, and all others with the nights on the Nessie server, which they
+# start anyway. Pytest's 2 is an interrupt.
+STAGES := tests/stages tests/cli tests/job --ignore-glob='tests/stages/test_nessie_*'
+OTHERS := tests --ignore=tests/cli --ignore=tests/job --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
 test: export GC_ASSETS_TEST_NESSIE := required
 test: export GC_ASSETS_TEST_S3 := $(or $(filter none all,$(S3)),required)
 test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
