@@ -66,9 +66,10 @@ def execute(
     other.
 
     The lease is looked at right before a batch is acted on, and again before its outcomes count.
-    Raises `GateRefused` where it is lost, and `StateError` where another attempt of the same rows runs
-    beside this one: an engine may give up a task that still runs. A batch without outcomes may have
-    been acted on: who comes next looks at each of its objects.
+    Raises `GateRefused` where it is lost, and `StateError` where another attempt of the same rows
+    began since this one read the log: an engine may give up a task that still runs. A batch without
+    outcomes may have been acted on, or may be acted on still: who comes next looks at each of its
+    objects, last of all where they are moved to.
     """
     for share, members in groupby(rows, key=lambda planned: share_of(planned.key, log.shares)):
         history = log.history(share)

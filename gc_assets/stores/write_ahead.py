@@ -48,7 +48,8 @@ class ShareRecord:
 
     `settled` are final outcomes. `interrupted` are the acts of every batch that never got its
     outcome, and those that failed, even if a later batch settled them: an answer may have been lost
-    after the store had acted. `begun` names all batches.
+    after the store had acted. Where two attempts settled an act, what was done counts. `begun` names
+    all batches.
     """
 
     settled: Mapping[Act, Outcome]
@@ -75,7 +76,7 @@ class WriteAheadLog:
         for name in sorted(names):
             if name.endswith(_OUTCOME):
                 outcomes = self._read(share, name, _outcome)
-                settled |= {o.planned.act: o for o in outcomes if o.verdict != FAILED}
+                settled |= {o.planned.act: o for o in outcomes if o.verdict != FAILED and not _is_done(settled.get(o.planned.act))}
                 interrupted |= {o.planned.act for o in outcomes if o.verdict == FAILED}
             elif name.endswith(_INTENT) and name.removesuffix(_INTENT) + _OUTCOME not in names:
                 interrupted |= {planned.act for planned in self._read(share, name, _planned)}
@@ -83,8 +84,8 @@ class WriteAheadLog:
 
     def refuse_others(self, share: int, known: Collection[str]) -> None:
         """Raises `StateError` where a batch of the share was begun that is not `known`: another
-        attempt of the same work runs beside this one. What came of either is for a later attempt to
-        find out, which sees both intents.
+        attempt of the same work began since this one read the log. What came of either is for a later
+        attempt to find out, which sees both intents.
         """
         others = _batches(stat.name for stat in self.files.list(self._share(share))) - set(known)
         if others:
@@ -141,6 +142,10 @@ class WriteAheadLog:
             raise StateError(
                 f"{path} in the state is no log of a batch ({error!r}); restore it from a backup before applying the plan"
             ) from error
+
+
+def _is_done(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.verdict == DONE
 
 
 def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteAheadLog:

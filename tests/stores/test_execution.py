@@ -21,7 +21,7 @@ from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import balance, execute, outcome_rows, planned_rows, releasing, user_name
 from gc_assets.stores.local.lease import acquire
 from gc_assets.stores.local.quarantine import open_quarantine
-from gc_assets.stores.protocol import LEASE_DURATION, Planned, Result
+from gc_assets.stores.protocol import LEASE_DURATION, Outcome, Planned, Result
 from gc_assets.stores.write_ahead import open_log, share_of
 from tests.stores.builders import CLOCK, NOW, PLAN, contents, in_memory, plan, write
 
@@ -106,6 +106,16 @@ def test_an_attempt_that_was_given_up_and_still_runs_counts_for_nothing(root, le
     with pytest.raises(StateError, match="another attempt of this work began"):
         list(execute(rows, GivenUp(root), log, lease, CLOCK))
     assert verdicts(execute(rows, Counting(root), log, lease, CLOCK)) == everything
+
+
+@pytest.mark.parametrize("verdicts_told", [("done", "absent"), ("absent", "done"), ("changed", "done")])
+def test_of_two_attempts_that_settled_one_act_the_one_that_did_it_counts(root, lease, log, verdicts_told):
+    row = plan(root, write(root, "a").name)
+    for told in verdicts_told:
+        name = log.intend(0, lease.token, [row])
+        log.conclude(0, name, [Outcome(row, told, None, NOW, lease.token)])
+    assert log.history(0).settled[row.act].verdict == "done"
+    assert [outcome.verdict for _, outcome in log.quarantined(0)] == ["done"]
 
 
 @pytest.mark.parametrize("verdict", ["done", "absent", "changed", "denied"])

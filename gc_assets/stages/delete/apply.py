@@ -48,8 +48,8 @@ from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
 from gc_assets.stages.delete.judge import REFUSED, Judge
 from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
 from gc_assets.stages.delete.withheld import sick_of, with_withheld
-from gc_assets.stages.engine import Sharing, at_once, is_little
-from gc_assets.stages.few_rows import fitting
+from gc_assets.stages.engine import Sharing, at_once
+from gc_assets.stages.few_rows import fitting, is_of_few
 from gc_assets.stages.mark.live_files import EXPIRED_SIDE
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
@@ -62,6 +62,7 @@ from gc_assets.stages.tables import (
     Written,
     collect,
     collect_arrow,
+    frame_of,
     parallelism,
     passed,
     publish,
@@ -132,7 +133,6 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
         fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
-        _same_rows(spark, state, plan)
         execution = _Execution(spark, night, plan, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
         for phase in chosen:
             if phase == EXPIRE:
@@ -199,10 +199,13 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
         )
 
 
-def _same_rows(spark: SparkSession, state: State, plan: StoredPlan) -> None:
-    """Raises `StateError` unless the plan's rows are those whose digest went into its id."""
-    if is_little(plan.header.rows, len(plan.published.paths())):
-        total = digest(read_rows(state, DELETION_PLAN, plan.published))
+def _proven_rows(spark: SparkSession, state: State, plan: StoredPlan) -> DataFrame:
+    """Returns the plan's rows. Raises `StateError` unless they are those whose digest went into its
+    id. Few rows are read once, and what is returned is what was proven.
+    """
+    if is_of_few(spark):
+        there = read_rows(state, DELETION_PLAN, plan.published)
+        rows, total = frame_of(spark, there), digest(there)
     else:
         rows = read_table(spark, state, DELETION_PLAN, plan.published)
         total = collect(rows.agg(F.sum(row_hash(rows.schema).cast("decimal(38,0)")).alias("digest")))[0]["digest"]
@@ -212,6 +215,7 @@ def _same_rows(spark: SparkSession, state: State, plan: StoredPlan) -> None:
             f"plan {plan.header.plan_id}: its rows have the digest {found}, it was approved with {plan.header.rows_digest}; "
             f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
         )
+    return rows
 
 
 def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
@@ -298,7 +302,7 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
     live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
     in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
     keys = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
-    rows = read_table(session, night.state, DELETION_PLAN, plan.published)
+    rows = _proven_rows(session, night.state, plan)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
     needed = with_withheld(keys, rows, again, header.storage, tables, refs)
     frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)

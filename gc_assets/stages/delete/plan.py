@@ -28,7 +28,7 @@ from gc_assets.stages.books.plans import spoilt, unfinished, used_up
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
 from gc_assets.stages.delete.withheld import sick_of
 from gc_assets.stages.engine import once
-from gc_assets.stages.few_rows import fitting
+from gc_assets.stages.few_rows import fitting, is_of_few
 from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import EXPIRED_SIDE, METADATA, UNKNOWN_SIDE
@@ -199,10 +199,11 @@ def _rows(
     histories = read_paths(spark, state.files, EXPIRY_ACTIONS, paths_of(run, expiry, EXPIRY_SIDE)).select(
         F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
     )
+    edited = histories.distinct() if is_of_few(spark) else F.broadcast(histories.distinct())
     found = (
         read_table(spark, state, ORPHAN_FILES, orphans)
         .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
-        .join(histories.distinct(), "history", "left")
+        .join(edited, "history", "left")
     )
     nothing = F.lit(None).cast("string")
     fresh = found.select(

@@ -36,7 +36,7 @@ from gc_assets.stores.protocol import Lister
 # A gate names a few objects and counts the rest, up to this number.
 MAX_NAMED: Final = 1_000
 # So many suspects this process may read by itself, one after the other.
-HERE_SUSPECTS: Final = 64
+HERE_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_another boolean"
 LOST_DDL: Final = "files long, keys array<string>"

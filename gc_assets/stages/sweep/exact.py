@@ -38,10 +38,12 @@ def any_hit(spark: SparkSession, night: Night, storage_name: str, live: list[Pub
     """
     if not candidate_paths:
         return False
-    if sum(night.state.files.size(path) for path in candidate_paths) > IN_MEMORY_CANDIDATES:
+    size_bytes = sum(night.state.files.size(path) for path in candidate_paths)
+    if size_bytes > IN_MEMORY_CANDIDATES:
         return True  # too many to hold in a worker: the join tells
     equal = _Equal(night.state.files, tuple(candidate_paths))
-    return sum(row["hits"] for row in asked_of_live_keys(spark, night, storage_name, live, "key", equal, "hits long")) > 0
+    found = asked_of_live_keys(spark, night, storage_name, live, "key", equal, "hits long", size_bytes)
+    return sum(row["hits"] for row in found) > 0
 
 
 def hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:

@@ -71,11 +71,13 @@ def live_keys(spark: SparkSession, night: Night, storage_name: str, live: list[P
 
 
 def asked_of_live_keys(
-    spark: SparkSession, night: Night, storage_name: str, live: list[Published], column: str, task: Task, ddl: str
+    spark: SparkSession, night: Night, storage_name: str, live: list[Published], column: str, task: Task, ddl: str, task_bytes: int
 ) -> Sequence[Any]:
-    """Returns what a task yields for one column of `live_keys` (rows of `ddl`)."""
+    """Returns what a task yields for one column of `live_keys` (rows of `ddl`). The task reads
+    `task_bytes` of its own.
+    """
     paths = [path for table in live for path in table.paths()]
-    if not engine.is_little(sum(table.rows for table in live), len(paths)):
+    if task_bytes > engine.HERE_BYTES or not engine.is_little(sum(table.rows for table in live), len(paths)):
         return answers(live_keys(spark, night, storage_name, live).select(column), task, ddl)
     return here(task, _column_here(night.state.files, paths, storage_name, column).to_batches())
 

@@ -80,16 +80,21 @@ class Trash:
         return trash_key(plan_id, planned.key)
 
     def _one(self, planned: Planned, resumed: bool) -> Result:
+        if planned.action == "quarantine":
+            with self.tree.entry(planned.key) as source:
+                return self._quarantine(planned, source)
         with self.tree.entry(self._held_key(planned)) as held:
             if planned.action == "purge":
                 return _purge(planned, held, resumed)
             with self.tree.entry(planned.key) as source:
-                return self._quarantine(planned, source, held) if planned.action == "quarantine" else self._restore(planned, source, held)
+                return self._restore(planned, source, held)
 
-    def _quarantine(self, planned: Planned, source: Entry, held: Entry) -> Result:
-        if held.identity() is not None:
-            return self._settle(planned, source, held)
+    def _quarantine(self, planned: Planned, source: Entry) -> Result:
         here = source.identity()
+        # The trash is looked at last: an attempt that was given up may still move the object there.
+        with self.tree.entry(self._held_key(planned)) as held:
+            if held.identity() is not None:
+                return self._settle(planned, source, held)
         if here is None:
             return _absent(planned, source)
         if here != planned.etag:

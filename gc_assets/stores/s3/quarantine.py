@@ -190,15 +190,16 @@ class Trash:
         held = self._held_key(planned)
         if held is None:
             return Result(DENIED, f"{planned.key!r}: {planned.action} needs the id of the plan that quarantined it")
+        if planned.action == "quarantine":
+            here = self.bucket.head(planned.key)
+            # The trash is looked at last: an attempt that was given up may still move the object there.
+            return self._quarantined(planned, held, self.bucket.head(held), here, keeps)
         in_trash = self.bucket.head(held)
         if planned.action == "purge":
             if in_trash is None:
                 return Result(DONE) if resumed else _absent(planned)
             return Deletion(planned, ((held, in_trash.version_id),)) if _is_copy(in_trash, planned) else _another(planned, held)
-        here = self.bucket.head(planned.key)
-        if planned.action == "restore":
-            return self._restored(planned, held, in_trash, here)
-        return self._quarantined(planned, held, in_trash, here, keeps)
+        return self._restored(planned, held, in_trash, self.bucket.head(planned.key))
 
     def _quarantined(self, planned: Planned, held: str, in_trash: Head | None, here: Head | None, keeps: bool) -> Result:
         if in_trash is not None and _is_copy(in_trash, planned) and (here is None or here.identity != planned.etag):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import StoreError, UsageError
+from gc_assets.stores.local.confined import Entry
 from gc_assets.stores.local.quarantine import open_quarantine
 from tests.stores.builders import PLAN, contents, plan, trash, write
 
@@ -178,6 +179,21 @@ class TestTrash:
         replace_at_rename(monkeypatch, tmp_path / "a", b"committed just now")
         assert verdict(tmp_path, "trash", planned) == "changed"
         assert {key: content for key, (content, _) in contents(tmp_path).items()} == {"a": b"committed just now"}
+
+    def test_what_an_attempt_that_was_given_up_moves_meanwhile_is_done_and_not_absent(self, tmp_path, monkeypatch):
+        """Else nobody would know of the copy in the trash."""
+        planned, look = plan(tmp_path, write(tmp_path, "a").name), Entry.identity
+
+        def late(entry):
+            if entry.key == "a" and (tmp_path / "a").exists():
+                with monkeypatch.context() as quiet:
+                    quiet.setattr(Entry, "identity", look)
+                    assert verdict(tmp_path, "trash", planned) == "done"
+            return look(entry)
+
+        monkeypatch.setattr(Entry, "identity", late)
+        assert verdict(tmp_path, "trash", planned, resumed=[planned]) == "done"
+        assert trash(tmp_path, "a").exists()
 
     def test_a_replaced_file_goes_back_also_after_a_crash_behind_the_rename(self, tmp_path):
         write(tmp_path, "a", b"old")
