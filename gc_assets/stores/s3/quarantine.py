@@ -192,7 +192,8 @@ class Trash:
             return Result(DENIED, f"{planned.key!r}: {planned.action} needs the id of the plan that quarantined it")
         if planned.action == "quarantine":
             here = self.bucket.head(planned.key)
-            # The trash is looked at last: an attempt that was given up may still move the object there.
+            # The trash is looked at last: an attempt that was given up may still move the object
+            # there.
             return self._quarantined(planned, held, self.bucket.head(held), here, keeps)
         in_trash = self.bucket.head(held)
         if planned.action == "purge":
