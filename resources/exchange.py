@@ -42,8 +42,8 @@ class Exchange:
         self.reader = _Reader(s3, bucket, prefix)
 
     def reports(self, run: Callable[[], object], started: Started) -> Iterator[Any]:
-        """Yields what a job reports while `run` waits for its end. Where this is interrupted the job is
-        cancelled, and its end waited for. Raises `GcError` where `run` failed.
+        """Yields what a job reports while `run` waits for its end. Where this is interrupted the job
+        is cancelled, and its end waited for. Raises `GcError` where `run` failed.
         """
         heard = 0
         with ThreadPoolExecutor(1) as beside:

@@ -96,7 +96,7 @@ def test_a_run_publishes_and_is_told(databricks: Workspace, lake: Path) -> None:
     assert databricks.last.state == SUCCESS
 
     asked = databricks.last.asked
-    assert (asked["run_name"], len(asked["tasks"])) == ("gc-assets", 1)
+    assert (asked["run_name"], len(asked["tasks"]), len(asked["idempotency_token"])) == ("gc-assets", 1, 32)
     assert asked["tasks"][0]["spark_python_task"] == {"python_file": f"s3://{BUCKET}/code/job.py"}
     # What is asked of the job lies below `exchange`, and goes to nobody else; and a token goes to nobody at all.
     sent = json.dumps(asked)
