@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import boto3
 import dagster as dg
-from dagster_aws.pipes import PipesEMRServerlessClient, PipesS3ContextInjector, PipesS3MessageReader
+from dagster_aws.pipes import PipesEMRServerlessClient
 
 from gc_assets.config.jobs import EmrServerless
 from gc_assets.config.s3 import Places
-from gc_assets.core.errors import GcError
-from gc_assets.core.paths import bucket_and_key
-from gc_assets.s3.client import client_of
-
-EXCHANGE_SECONDS: Final = 5.0
-_LOOK_SECONDS: Final = 0.5
+from gc_assets.resources import exchange
 
 
 def job_run(
     settings: EmrServerless, places: Places, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]
 ) -> Iterator[Any]:
     """Yields what a job reports. Raises `GcError` where it ended badly."""
-    bucket, prefix = bucket_and_key(f"{settings.exchange.rstrip('/')}/")
-    s3 = client_of(places.s3_of(settings.exchange), "read")
-    emr = _Application(boto3.client("emr-serverless", region_name=settings.region))
-    reader = _Reader(s3, bucket, prefix)
+    exchanged = exchange.Exchange(settings.exchange, places)
+    emr = _Application(boto3.client("emr-serverless", region_name=settings.region), settings.application_id)
     client = _Client(
         client=emr,  # pyright: ignore[reportArgumentType]
-        context_injector=PipesS3ContextInjector(bucket=bucket, client=s3, key_prefix=prefix),
-        message_reader=reader,
-        poll_interval=EXCHANGE_SECONDS,
+        context_injector=exchanged.injector,
+        message_reader=exchanged.reader,
+        poll_interval=exchange.EXCHANGE_SECONDS,
     )
     params: Any = {
         "applicationId": settings.application_id,
@@ -41,29 +33,15 @@ def job_run(
         "name": "gc-assets",
         "jobDriver": {"sparkSubmit": {"entryPoint": settings.entry_point, "sparkSubmitParameters": settings.parameters}},
     }
-    heard = 0
-    # The client waits until the end. Beside it the reports are handed on as they come.
-    with ThreadPoolExecutor(1) as beside:
-        run = beside.submit(client.run, context=context, start_job_run_params=params, extras=dict(extras))
-        try:
-            while not run.done():
-                wait([run], _LOOK_SECONDS)
-                said = reader.said()
-                yield from said[heard:]
-                heard = len(said)
-        except BaseException:
-            emr.cancel()
-            raise
-    yield from reader.said()[heard:]
-    if run.exception() is not None:
-        raise GcError(emr.ending() or f"no job run of {settings.application_id} was started: {run.exception()}")
+    return exchanged.reports(partial(client.run, context=context, start_job_run_params=params, extras=dict(extras)), emr)
 
 
 class _Application:
     """What dagster-aws asks of EMR Serverless, and which job run it started."""
 
-    def __init__(self, emr: Any) -> None:
+    def __init__(self, emr: Any, application_id: str) -> None:
         self._emr = emr
+        self._application_id = application_id
         self._run: dict[str, str] | None = None
         self._is_cancelled = False
 
@@ -82,15 +60,13 @@ class _Application:
         return "see EMR Studio"
 
     def cancel(self) -> None:
-        """Cancels the job run, at once or as soon as it was started."""
         self._is_cancelled = True
         if self._run is not None:
             self._emr.cancel_job_run(**self._run)
 
-    def ending(self) -> str:
-        """Returns how the job run ended; empty where none was started."""
+    def ending(self, error: BaseException) -> str:
         if self._run is None:
-            return ""
+            return f"no job run of {self._application_id} was started: {error}"
         run = self._emr.get_job_run(**self._run)["jobRun"]
         return f"job run {run['jobRunId']} of {run['applicationId']} ended as {run['state']}: {run.get('stateDetails') or 'no details'}"
 
@@ -98,24 +74,3 @@ class _Application:
 class _Client(PipesEMRServerlessClient):
     def _read_messages(self, context: Any, session: Any, response: Any) -> None:
         """Nothing: dagster-aws reads CloudWatch here, when all is over, and warns of other readers."""
-
-
-class _Reader(PipesS3MessageReader):
-    """Reads the reports below a prefix, and shows them before the job ends."""
-
-    def __init__(self, s3: Any, bucket: str, prefix: str) -> None:
-        super().__init__(interval=EXCHANGE_SECONDS, bucket=bucket, client=s3)
-        self._prefix = prefix
-        self._handler: Any = None
-
-    def said(self) -> Sequence[Any]:
-        return () if self._handler is None else self._handler.get_custom_messages()
-
-    def read_messages(self, handler: Any) -> Any:
-        self._handler = handler
-        return super().read_messages(handler)
-
-    @contextmanager
-    def get_params(self) -> Generator[dict[str, Any]]:
-        with super().get_params() as params:
-            yield {**params, "key_prefix": f"{self._prefix}{params['key_prefix']}"}

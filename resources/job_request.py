@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import dagster as dg
+import pyspark
 from pydantic import Field
 
 import gc_assets
@@ -116,5 +117,7 @@ class JobReport(Model):
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions that Dagster and a job of it must have in common."""
-    return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__}
+    """Returns the versions that Dagster and a job of it must have in common. Of Spark that is the
+    minor version: a service has its own build of it.
+    """
+    return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__, "spark": ".".join(pyspark.__version__.split(".")[:2])}

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import dagster as dg
 import psutil
+import pyspark
 import pytest
 
 import gc_assets
@@ -24,7 +25,7 @@ from gc_assets.assets.results import materialized
 from gc_assets.assets.storage_boxes import STORAGE_BOXES
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
-from gc_assets.resources.job_request import JobRequest
+from gc_assets.resources.job_request import JobRequest, versions
 from gc_assets.resources.platform import load_platform
 from gc_assets.resources.spark_submit import ENTRY, properties
 from gc_assets.stages.books.plans import approve, plans
@@ -215,8 +216,16 @@ def test_a_job_of_another_release_refuses(lake: Path, tmp_path: Path, monkeypatc
     ours = gc_assets.__version__
     monkeypatch.setattr(gc_assets, "__version__", "0.0.9")
     refused = run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK)), [REFS])
-    assert refused.failure.startswith(f"this job has dagster {dg.__version__}, gc-assets {ours}, and Dagster, which asked for it, has")
-    assert "gc-assets 0.0.9; install the same versions on both sides" in refused.failure
+    assert refused.failure.startswith(f"this job has dagster {dg.__version__}, gc-assets {ours}, spark 4.3, and Dagster, which asked")
+    assert "gc-assets 0.0.9, spark 4.3; install the same versions on both sides" in refused.failure
+
+
+def test_a_job_of_another_minor_version_of_spark_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a service whose newest release is older than this one's pyspark."""
+    document = {"versions": versions()}
+    monkeypatch.setattr(pyspark, "__version__", "4.2.0.dev0")
+    with pytest.raises(UsageError, match=r"gc-assets [\d.]+, spark 4\.2, and Dagster, which asked for it, has .*, spark 4\.3; install"):
+        JobRequest.read(document)
 
 
 def test_a_state_that_dagster_does_not_see_is_refused(lake: Path, tmp_path: Path) -> None:
