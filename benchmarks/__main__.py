@@ -1,5 +1,6 @@
 """`python -m benchmarks iceberg|icechunk|nessie|s3 --size s|m|l [--peer]`; Nessie lakes also come as `d` (deep), `r` (refs) and `w` (wide).
-`python -m benchmarks scale --tables N --commits N --engine local[2]` takes an Iceberg lake of many tables.
+`python -m benchmarks scale --tables N --commits N --engine local[2]` takes an Iceberg lake of many tables, and with
+`--files N` one of one table.
 
 Nessie's peer is nobody's package, so its launcher has to be named: `--peer LAUNCHER`.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import click
@@ -18,7 +20,7 @@ from benchmarks.nessie_lake import peer_seconds
 from benchmarks.resident import ROOT
 from benchmarks.s3 import report
 from benchmarks.s3.run import PARTS, measure
-from benchmarks.scale import CLUSTER
+from benchmarks.scale import CLUSTER, Scaled
 from benchmarks.scale import measure as measure_scale
 from benchmarks.tables import as_objects, stages, summary
 
@@ -39,6 +41,7 @@ PACKAGED = "-"
 @click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Of s3 only this part; may be given again. Default: all.")
 @click.option("--tables", default=1_000, show_default=True, help="Of scale: how many tables.")
 @click.option("--commits", default=200, show_default=True, help="Of scale: how many commits each table has.")
+@click.option("--files", type=int, help="Of scale: instead of many tables one of so many files, of which only the metadata exists.")
 @click.option(
     "--engine",
     "engines",
@@ -57,6 +60,7 @@ def main(
     parts: tuple[str, ...],
     tables: int,
     commits: int,
+    files: int | None,
     engines: tuple[str, ...],
     cold_only: bool,
     cache: Path,
@@ -64,7 +68,8 @@ def main(
 ) -> None:
     """Builds a lake once, runs the stages of a first night and of a second one after a change of one percent, and prints what they took."""
     if kind == "scale":
-        _scale(Size(tables, commits), cache, engines, format_)
+        make = partial(Scaled.of_tables, Size(tables, commits)) if files is None else partial(Scaled.of_files, files)
+        _scale([make(cache, engine) for engine in engines], cache, format_)
         return
     launcher = Path(peer) if peer not in {None, PACKAGED} else None
     if (kind == "nessie") != (launcher is not None) and peer is not None:
@@ -95,12 +100,12 @@ def main(
             click.echo("\n".join(stages(item)))
 
 
-def _scale(size: Size, cache: Path, engines: tuple[str, ...], format_: str) -> None:
-    found = measure_scale(size, cache, engines)
+def _scale(subjects: list[Scaled], cache: Path, format_: str) -> None:
+    found = measure_scale(subjects, cache)
     if format_ == "json":
         click.echo(json.dumps({engine: as_objects(measured) for engine, measured in found.items()}, indent=1))
         return
-    click.echo(_machine("scale", f"{size.tables:,} tables of {size.commits:,} commits"))
+    click.echo(_machine("scale", subjects[0].kind))
     for engine, measured in found.items():
         click.echo(f"{engine}:\n")
         click.echo("\n".join(summary(measured)))

@@ -1,4 +1,4 @@
-"""First and second nights over many tables, on engines of different sizes.
+"""First and second nights over many tables, or over one table of very many files, on engines of different sizes.
 
 `CLUSTER` is a standalone cluster of two workers on this machine, with a Python worker and an executor of its own each.
 """
@@ -6,31 +6,40 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from benchmarks import iceberg_lake, many_tables
+from benchmarks import iceberg_lake, many_tables, one_table
 from benchmarks.comparison import Measured, Subject, nights_of
+from benchmarks.iceberg_lake import IcebergLake
 from benchmarks.many_tables import Size
 
 CLUSTER: Final = "cluster"
 
 
-class Tables(Subject):
-    """Many tables, and the engine that collects them."""
+class Scaled(Subject):
+    """A large lake, and the engine that collects it."""
 
-    def __init__(self, size: Size, cache: Path, engine: str) -> None:
-        self.kind, self.size = f"{size.tables:,} tables of {size.commits:,} commits", engine
-        self.lake = many_tables.ensure_lake(cache, size)
-        self.now = self.lake.now
-        self._shape, self._engine = size, engine
+    def __init__(self, lake: IcebergLake, kind: str, engine: str, changed: Callable[[], AbstractContextManager[datetime]]) -> None:
+        self.kind, self.size, self.lake, self.now = kind, engine, lake, lake.now
+        self._engine, self._changed = engine, changed
         self._spark: dict[str, Any] = {"master": engine}
 
+    @classmethod
+    def of_tables(cls, size: Size, cache: Path, engine: str) -> Self:
+        lake, of = many_tables.ensure_lake(cache, size), iceberg_lake.Size(size.tables, size.commits, 1)
+        return cls(lake, f"{size.tables:,} tables of {size.commits:,} commits", engine, lambda: iceberg_lake.changed(lake, of))
+
+    @classmethod
+    def of_files(cls, files: int, cache: Path, engine: str) -> Self:
+        lake = one_table.ensure_lake(cache, files)
+        return cls(lake, f"one table of {files:,} files", engine, lambda: one_table.changed(lake, files))
+
     def changed(self) -> AbstractContextManager[datetime]:
-        return iceberg_lake.changed(self.lake, iceberg_lake.Size(self._shape.tables, self._shape.commits, 1))
+        return self._changed()
 
     @contextmanager
     def running(self) -> Generator[None]:
@@ -47,6 +56,6 @@ class Tables(Subject):
         return {**self.lake.config(state), "spark": self._spark}
 
 
-def measure(size: Size, cache: Path, engines: tuple[str, ...]) -> dict[str, list[Measured]]:
+def measure(subjects: Iterable[Scaled], cache: Path) -> dict[str, list[Measured]]:
     """The nights by engine, each in a process of its own."""
-    return {engine: nights_of(Tables(size, cache, engine), cache, peer=False, warm=False) for engine in engines}
+    return {subject.size: nights_of(subject, cache, peer=False, warm=False) for subject in subjects}

@@ -9,7 +9,7 @@ from pathlib import Path
 import icechunk
 import pytest
 
-from benchmarks import iceberg_lake, icechunk_lake, many_tables
+from benchmarks import iceberg_lake, icechunk_lake, many_tables, one_table
 from benchmarks.meter import Meter
 
 
@@ -76,6 +76,22 @@ def test_of_many_tables_every_copy_reads_as_the_committed_one_does(tmp_path: Pat
             files = {Path(task.file.file_path.removeprefix("file://")) for task in tasks}
             assert len(files) == len(list(first.scan(snapshot_id=same.snapshot_id).plan_files()))
             assert all(path.is_relative_to(home) and path.exists() for path in files)
+
+
+def test_of_one_table_every_manifest_names_files_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(one_table, "PER_MANIFEST", 5)
+    lake = iceberg_lake.IcebergLake(tmp_path / "lake")
+    one_table.build(lake, 20)
+
+    def files() -> list[str]:
+        return [task.file.file_path for task in lake.catalog().load_table(one_table.NAME).scan().plan_files()]
+
+    before = contents(lake.root)
+    assert len(files()) == len(set(files())) == 20
+    with one_table.changed(lake, 20) as later:
+        assert later == iceberg_lake.NOW + timedelta(days=1)
+        assert len(files()) == len(set(files())) == 25
+    assert contents(lake.root) == before
 
 
 def test_the_one_percent_of_a_second_night_leaves_no_trace(tables: iceberg_lake.IcebergLake) -> None:

@@ -86,7 +86,8 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
         tuple(last.paths()) if last is not None and earlier is None and is_growing else (),
     )
     doing(f"{len(read.wanted):,} of {sources.num_rows:,} histories to read, {known.rows:,} commits known")
-    is_small, unread = len(read.wanted) <= HERE_SOURCES and (before is None or before.rows <= engine.BEGUN_ROWS), None
+    bearable = engine.BEGUN_ROWS if earlier is None else engine.HERE_ROWS
+    is_small, unread = len(read.wanted) <= HERE_SOURCES and (before is None or before.rows <= bearable), None
     try:
         written = _written_here(read, known, run, state) if is_small else None
         if written is None:

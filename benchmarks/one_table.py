@@ -1,0 +1,114 @@
+"""An Iceberg table of very many files, of which only the metadata exists: a small disk holds no ten million files.
+
+fastavro writes one manifest. The others are copies of it with paths of their own: Avro is not compressed there, and all numbers are of one
+length. Manifest list and metadata.json come from pyiceberg's own commit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import Table, Transaction
+
+from benchmarks.cache import FINISHED, change, is_whole
+from benchmarks.iceberg_lake import SCHEMA, SPEC, IcebergLake, _Commit, _entry
+from gc_assets.demo.iceberg_builder import clock_at
+
+NAME: Final = "shop.orders"
+PER_MANIFEST: Final = 10_000
+DAY: Final = "2025-06-01"
+PROPERTIES: Final = {"write.avro.compression-codec": "null"}
+
+
+def ensure_lake(cache: Path, files: int) -> IcebergLake:
+    """The lake of that many files below `cache`, built if it is not there whole."""
+    lake = IcebergLake(cache.resolve() / f"iceberg-one-table-of-{files}-files")
+    if not is_whole(lake.root):
+        shutil.rmtree(lake.root, ignore_errors=True)
+        build(lake, files)
+    return lake
+
+
+def build(lake: IcebergLake, files: int) -> None:
+    """One commit, a day before the lake's `now`, of manifests of `PER_MANIFEST` files."""
+    lake.warehouse.mkdir(parents=True)
+    catalog, at = lake.catalog(), lake.now - timedelta(days=1)
+    catalog.create_namespace("shop")
+    with clock_at(at):
+        catalog.create_table(NAME, SCHEMA, partition_spec=SPEC, properties=PROPERTIES)
+    _commit(lake, at, range(max(1, files // PER_MANIFEST)))
+    (lake.root / FINISHED).write_text("{}")
+
+
+@contextmanager
+def changed(lake: IcebergLake, files: int) -> Generator[datetime]:
+    """The lake a day later, with one percent more files in one commit; as before afterwards. Yields the later `now`."""
+    later, before = lake.now + timedelta(days=1), lake.catalog_file.read_bytes()
+    there, manifests = set(lake.warehouse.rglob("*")), max(1, files // PER_MANIFEST)
+    with change(lake.root):
+        try:
+            _commit(lake, later - timedelta(hours=6), range(manifests, manifests + max(1, manifests // 100)))
+            yield later
+        finally:
+            lake.catalog_file.write_bytes(before)
+            for path in set(lake.warehouse.rglob("*")) - there:
+                path.unlink()
+
+
+def _commit(lake: IcebergLake, at: datetime, numbers: range) -> None:
+    table = lake.catalog().load_table(NAME)
+    with clock_at(at), table.transaction() as transaction:
+        _Wide(transaction, table, numbers).commit()
+
+
+class _Wide(_Commit):
+    """Adds a manifest for each number."""
+
+    def __init__(self, transaction: Transaction, table: Table, numbers: range) -> None:
+        location = table.location()
+        entries = [_entry(f"{location}/data/{_directory(numbers[0])}/{index:05}-0.parquet", DAY) for index in range(PER_MANIFEST)]
+        super().__init__(transaction, table, Path(location.removeprefix("file://")) / "metadata", entries, [], [])
+        self._numbers = numbers
+
+    def _manifests(self) -> list[ManifestFile]:
+        written = self._write(self.entries, self._numbers[0])
+        path = self._metadata / written.manifest_path.rpartition("/")[2]
+        content, own = path.read_bytes(), f"/{_directory(self._numbers[0])}/".encode()
+        copies: list[ManifestFile] = []
+        for number in self._numbers[1:]:
+            name = f"{self.commit_uuid}-m{number}.avro"
+            (self._metadata / name).write_bytes(content.replace(own, f"/{_directory(number)}/".encode()))
+            copies.append(_named(written, f"{self._address}/{name}"))
+        return [written, *copies, *self._existing_manifests()]
+
+
+def _directory(number: int) -> str:
+    return f"day={DAY}/part-{number:06}"
+
+
+def _named(manifest: ManifestFile, address: str) -> ManifestFile:
+    return ManifestFile.from_args(manifest_path=address, **{name: getattr(manifest, name) for name in _FIELDS})
+
+
+_FIELDS: Final = (
+    "manifest_length",
+    "partition_spec_id",
+    "content",
+    "sequence_number",
+    "min_sequence_number",
+    "added_snapshot_id",
+    "added_files_count",
+    "existing_files_count",
+    "deleted_files_count",
+    "added_rows_count",
+    "existing_rows_count",
+    "deleted_rows_count",
+    "partitions",
+    "key_metadata",
+)
