@@ -161,7 +161,9 @@ class _Pending:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            wanted = read_parts(self.files, list(self.parents), TASKS)
+            # A hundred parents name each container: merged part by part they need not be held at once.
+            named = (_once(read_parts(self.files, [path], TASKS)) for path in self.parents)
+            wanted = pa.concat_tables([TASKS.empty_table(), *named])
             known = read_parts(self.files, list(self.known), CONTAINERS, ["container", "container_size_bytes", "etag"])
             if self.roots is not None:
                 stale = self._stale(known)
