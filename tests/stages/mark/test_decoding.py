@@ -14,8 +14,9 @@ from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import decoding
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
-from gc_assets.stages.tables import merge_written, paths_of, put
-from gc_assets.state.journal import State
+from gc_assets.stages.tables import Written, merge_written, paths_of, put
+from gc_assets.state.files import Files
+from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import CONTAINERS, MANIFEST_ENTRIES, UNREADABLE
 from gc_assets.stores.local.objects import LocalObjects
@@ -35,20 +36,34 @@ def manifests(tmp_path: Path) -> list[Path]:
     return sorted(path for path in builder.warehouse.rglob("*.avro") if not path.name.startswith("snap-"))[:3]
 
 
-def decoded(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, int]]:
-    """Entries, containers and unreadable containers that one task writes, and what it counts."""
+def written_by(containers: list[Path], tmp_path: Path) -> tuple[Files, Run, Written]:
+    """What one task writes."""
     state = State.at(str(tmp_path / "state"))
     run = state.start("sales", MANIFEST_ENTRIES.name, date(2026, 3, 14), Clock(NOW))
-    rows = [{"address": f"file://{path}", "kind": "manifest", "size_bytes": path.stat().st_size, "must_exist": True} for path in manifests]
+    rows = [
+        {
+            "address": f"file://{path}",
+            "kind": "manifest_list" if path.name.startswith("snap-") else "manifest",
+            "size_bytes": path.stat().st_size,
+            "must_exist": True,
+        }
+        for path in containers
+    ]
     tasks = put(pa.Table.from_pylist(rows, schema=TASKS), run, state.files, TASKS_SIDE)
     resolver = KeyResolver([("warehouse", f"file://{tmp_path}/warehouse/")])
     lake = IcebergLake(LakeBuilder(tmp_path).config(), LocalObjects())
     decode = Decode(lake, resolver, LocalObjects(), state.files, run, tuple(f"{run.path}/{part.name}" for part in tasks))
-    written = merge_written([row for batch in decode(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
+    reports = [row for batch in decode(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()]
+    return state.files, run, merge_written(reports)
+
+
+def decoded(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, int]]:
+    """Entries, containers and unreadable containers that one task writes, and what it counts."""
+    files, run, written = written_by(manifests, tmp_path)
     return (
-        read_parts(state.files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema),
-        read_parts(state.files, paths_of(run, written, CONTAINERS_SIDE), CONTAINERS),
-        read_parts(state.files, paths_of(run, written, UNREADABLE_SIDE), UNREADABLE),
+        read_parts(files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema),
+        read_parts(files, paths_of(run, written, CONTAINERS_SIDE), CONTAINERS),
+        read_parts(files, paths_of(run, written, UNREADABLE_SIDE), UNREADABLE),
         written.facts,
     )
 
@@ -87,3 +102,13 @@ def test_a_container_with_an_address_that_is_no_place_is_unreadable_and_the_othe
     assert [row["address"] for row in unreadable.to_pylist()] == [f"file://{bad}"]
     assert "data/nowhere.parquet" in unreadable.column("error")[0].as_py()
     assert (facts["decoded"], facts["unreadable"]) == (2, 1)
+
+
+def test_files_and_containers_lie_in_parts_of_their_own(tmp_path: Path) -> None:
+    """So that who wants the files passes over the containers, which are a hundred times more in many small commits."""
+    builder = LakeBuilder(tmp_path)
+    table = builder.table("db.t", NOW - timedelta(days=40))
+    table.append(NOW - timedelta(days=30))
+    files, run, written = written_by(sorted(builder.warehouse.rglob("*.avro")), tmp_path)
+    parts = [read_parts(files, [f"{run.path}/{part.name}"], MANIFEST_ENTRIES.schema) for part in written.parts]
+    assert [set(part.column("is_container").to_pylist()) for part in parts] == [{False}, {True}]
