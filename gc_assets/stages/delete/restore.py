@@ -168,6 +168,7 @@ class _Moved:
         return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.log.require_here()
         for batch in batches:
             for share in batch.column("id").to_pylist():
                 told = self.log.quarantined(share)
