@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import boto3
 import dagster as dg
+from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesEMRServerlessClient, PipesS3ContextInjector, PipesS3MessageReader
 
 from gc_assets.config.jobs import EmrServerless
@@ -19,6 +20,7 @@ from gc_assets.s3.client import client_of
 
 EXCHANGE_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.5
+_OVER: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"})
 
 
 def job_run(
@@ -31,7 +33,7 @@ def job_run(
     reader = _Reader(s3, bucket, prefix)
     client = _Client(
         client=emr,  # pyright: ignore[reportArgumentType]
-        context_injector=PipesS3ContextInjector(bucket=bucket, client=s3, key_prefix=prefix),
+        context_injector=_Request(bucket=bucket, client=s3, key_prefix=prefix),
         message_reader=reader,
         poll_interval=EXCHANGE_SECONDS,
     )
@@ -55,8 +57,8 @@ def job_run(
             emr.cancel()
             raise
     yield from reader.said()[heard:]
-    if run.exception() is not None:
-        raise GcError(emr.ending() or f"no job run of {settings.application_id} was started: {run.exception()}")
+    if (error := run.exception()) is not None:
+        raise GcError(emr.ending(error) or f"no job run of {settings.application_id} was started: {error}")
 
 
 class _Application:
@@ -87,12 +89,35 @@ class _Application:
         if self._run is not None:
             self._emr.cancel_job_run(**self._run)
 
-    def ending(self) -> str:
-        """Returns how the job run ended; empty where none was started."""
+    def ending(self, error: BaseException) -> str:
+        """Returns how the job run ended; empty where none was started. `error` ended the watch over
+        it. A job run that goes on is cancelled: nobody would hear of what it does.
+        """
         if self._run is None:
             return ""
-        run = self._emr.get_job_run(**self._run)["jobRun"]
-        return f"job run {run['jobRunId']} of {run['applicationId']} ended as {run['state']}: {run.get('stateDetails') or 'no details'}"
+        name = f"job run {self._run['jobRunId']} of {self._run['applicationId']}"
+        try:
+            run = self._emr.get_job_run(**self._run)["jobRun"]
+            if run["state"] in _OVER:
+                return f"{name} ended as {run['state']}: {run.get('stateDetails') or 'no details'}"
+            self.cancel()
+        except (BotoCoreError, ClientError) as still:
+            return f"{name} could not be watched any longer, and may go on ({still}): cancel it in EMR Studio, then run this again"
+        return f"{name} was {run['state']} and could not be watched any longer, so it was cancelled ({error}): run this again"
+
+
+class _Request(PipesS3ContextInjector):
+    """Puts what is asked for below a prefix, and takes it away however the job run ends. dagster-aws
+    leaves that of a job run that failed: whoever cloned it in EMR Studio would ask for it again.
+    """
+
+    @contextmanager
+    def inject_context(self, context: Any) -> Generator[Any]:
+        with super().inject_context(context) as place:
+            try:
+                yield place
+            finally:
+                self.client.delete_object(Bucket=place["bucket"], Key=place["key"])
 
 
 class _Client(PipesEMRServerlessClient):

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from gc_assets.resources.job_request import JobReport, JobRequest
+from gc_assets.resources.job_request import JobReport, JobRequest, refuse_written_secrets
 from gc_assets.resources.platform import Platform
 
 
@@ -32,10 +33,12 @@ class Jobs:
         Raises `UsageError` where no job can be started, and `GcError` where it ended badly.
         """
         config = self.platform.config
-        extras = {"request": JobRequest.of(self.platform, self.as_of, self.first, **asked).model_dump(mode="json")}
+        request = JobRequest.of(self.platform, self.as_of, self.first, **asked)
+        extras = {"request": request.model_dump(mode="json")}
         if config.spark.emr_serverless is not None and config.spark.mode == "emr_serverless":
             from gc_assets.resources.emr_serverless import job_run  # takes seconds to import
 
+            refuse_written_secrets(Path(request.path), request.text)
             said = job_run(config.spark.emr_serverless, config.places(), context, extras)
         else:
             from gc_assets.resources.spark_submit import submitted
