@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
-from gc_assets.config.spark import LOCAL, is_local
+from gc_assets.config.spark import LOCAL, is_local, place_of
 from gc_assets.core.errors import GcError
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
@@ -106,7 +106,7 @@ class SparkRuntime(dg.ConfigurableResource):
         if self._session is None:
             opened = {"session": lambda: self._classic(were_few), "connect": self._connect, "submitted": self._submitted}
             spark = opened[self.mode]()
-            where = {"session": self.master, "connect": self.remote}.get(self.mode, "") or str(spark.sparkContext.master)
+            where = {"session": self.master, "connect": place_of(self.remote)}.get(self.mode, "") or str(spark.sparkContext.master)
             if not is_local(where):
                 try:
                     refuse_unfit(spark, where)
