@@ -24,7 +24,6 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.platform import Platform, configured
 
-
 # Keys whose value is a secret, and addresses with a password. `credentials.provider` names a class.
 _SECRET_KEY: Final = re.compile(
     r"(secret|password|passphrase|token|credential|(secret|account|plan)[a-z._-]*key)$|^notify\[\d+\]\.(url$|headers\.)", re.IGNORECASE

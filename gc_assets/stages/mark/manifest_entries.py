@@ -116,9 +116,9 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
 def refuse_blind(objects: Objects, lake_name: str, failed: pa.Table) -> None:
     """Raises `LakeUnreadable` where executors did not find a container that this process does find.
 
-    `failed` are those that they could not read (columns address, absent). What is absent may be so by right, and then
-    nothing is needed of what it names. A machine that lacks a disk, or asks another S3 server, says
-    so of everything.
+    `failed` are those that they could not read (columns address, absent). What is absent may be so
+    by right, and then nothing is needed of what it names. A machine that lacks a disk, or asks
+    another S3 server, says so of everything.
     """
     absent = failed.filter(failed.column("absent")).column("address").to_pylist()
     seen = [address for address, size in zip(absent, sizes_of(objects, absent), strict=True) if size >= 0]
