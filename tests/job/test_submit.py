@@ -28,7 +28,8 @@ from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.job_request import JobRequest, refuse_written_secrets
 from gc_assets.resources.platform import Platform, load_platform
-from gc_assets.resources.spark_submit import ENTRY, properties
+from gc_assets.resources.spark import properties
+from gc_assets.resources.spark_submit import ENTRY
 from gc_assets.stages.books.plans import approve, plans
 from gc_assets.stages.night import Night
 from tests.cluster import CONF, Cluster
