@@ -342,9 +342,9 @@ class _Execution:
     def act(self, phase: str, fresh: _Fresh) -> None:
         """Executes the plan's rows of a phase: few in this process, many in executors."""
         header = self.plan.header
-        task = Act(
-            self.night.store(header.storage), self.log, self.lease, self.night.clock, header.plan_id, self.run.run_id, self.only_interrupted
-        )
+        # By the time of its quarantine a file may be purged, so no executor's clock may make that earlier.
+        clock = self.night.clock.onwards()
+        task = Act(self.night.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)
