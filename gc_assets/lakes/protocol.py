@@ -115,6 +115,9 @@ class CommitSource:
     `properties` are frozen facts of the piece that retention needs later. For Iceberg these are the
     table's properties, and `collect` = `true` | `false`: tables outside the `tables` patterns are
     read for protection only.
+
+    `digest` is that of the bytes from which a table's commits are read, where one object holds all
+    of them. While it stays as it is, so do the commits.
     """
 
     address: str
@@ -123,6 +126,7 @@ class CommitSource:
     shard: int = 0
     shards: int = 1
     properties: Mapping[str, str] = field(default_factory=dict[str, str])
+    digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,21 @@ _NUMBER_BYTES: Final = 8 * (8 + 8 + 100 * _BINARIES) / (8 + 8)
 _MOST_NUMBERS: Final = 2**23
 
 
+# A column and the one value of it that a reader wants.
+Only = tuple[str, bool]
+
+
 def fetched(
-    spark: SparkSession, files: Files, schema: pa.Schema, ddl: StructType, paths: Sequence[str], sizes: Sequence[int] | None = None
+    spark: SparkSession,
+    files: Files,
+    schema: pa.Schema,
+    ddl: StructType,
+    paths: Sequence[str],
+    sizes: Sequence[int] | None = None,
+    only: Only | None = None,
 ) -> DataFrame:
     """Returns the rows of Parquet files of known sizes. Sizes that are not given are asked for, by
-    one listing for each directory.
+    one listing for each directory. Row groups that have no row of the value `only` may be left out.
     """
     known = sizes if sizes is not None else files.sizes(paths)
     groups = grouped(paths, known)
@@ -50,12 +60,12 @@ def fetched(
     marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
     # Partitions begin at the marks. Were they cut elsewhere, each mark would still come up once.
     weighty = spark.range(0, numbers, 1, len(groups)).selectExpr("id", _WEIGHT)
-    return weighty.mapInArrow(Fetch(files, groups, marks, schema), ddl)
+    return weighty.mapInArrow(Fetch(files, groups, marks, schema, only), ddl)
 
 
-def fetched_here(files: Files, schema: pa.Schema, paths: Sequence[str]) -> pa.Table:
+def fetched_here(files: Files, schema: pa.Schema, paths: Sequence[str], only: Only | None = None) -> pa.Table:
     """Returns the same rows in the memory of this process."""
-    fetch = Fetch(files, (tuple(paths),), (0,), schema)
+    fetch = Fetch(files, (tuple(paths),), (0,), schema, only)
     numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     return pa.Table.from_batches(fetch(iter([numbers])), schema)
 
@@ -83,6 +93,7 @@ class Fetch:
     groups: tuple[tuple[str, ...], ...]
     marks: tuple[int, ...]
     schema: pa.Schema
+    only: Only | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         marks = np.array(self.marks)
@@ -97,7 +108,7 @@ class Fetch:
             where = f"{self.files.root}/{paths[number]}"
             try:
                 content = next(contents)
-                yield from decoded(content, self.schema)
+                yield from decoded(content, self.schema, self.only)
             except FileNotFoundError:
                 raise StateError(f"{where} is missing: the table is half there; run its asset again") from None
             except OSError as error:
@@ -107,11 +118,20 @@ class Fetch:
             number += 1
 
 
-def decoded(content: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a Parquet file, with the columns of a schema. A column that was added
-    after the file was written is null.
+    after the file was written is null. Row groups without the value `only` are passed over.
     """
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, schema)
-    for batch in source.iter_batches(_BATCH_ROWS, columns=[name for name in schema.names if name not in missing]):
+    groups = [number for number in range(source.num_row_groups) if only is None or _may_hold(source.metadata.row_group(number), *only)]
+    if not groups:
+        return
+    for batch in source.iter_batches(_BATCH_ROWS, groups, columns=[name for name in schema.names if name not in missing]):
         yield with_added(batch, schema)
+
+
+def _may_hold(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
+    chunks = (group.column(number) for number in range(group.num_columns))
+    told = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
+    return told is None or not told.has_min_max or told.min <= value <= told.max

@@ -29,7 +29,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
 from gc_assets.core.requests import Requests, record
-from gc_assets.stages.fetched import fetched, fetched_here
+from gc_assets.stages.fetched import Only, fetched, fetched_here
 from gc_assets.stages.few_rows import is_of_few
 from gc_assets.stages.progress import asked, made
 from gc_assets.state.facts import Facts
@@ -129,18 +129,20 @@ def read_paths(
     paths: Sequence[str],
     columns: Sequence[str] | None = None,
     sizes: Sequence[int] | None = None,
+    only: Only | None = None,
 ) -> DataFrame:
     """Reads Parquet parts by their paths relative to the state, all columns or those that are asked
     for: from an object store every column is fetched that is not left out here, unless Spark reads
     it by itself (`BY_SPARK`). Few rows are read by this process.
 
-    `sizes` are in bytes; they spare requests where they are known.
+    `sizes` are in bytes; they spare requests where they are known. A reader that filters for the
+    value `only` of a column says so, which spares rows where parts hold no such value.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
     if is_of_few(spark) or not paths:
-        return frame_of(spark, fetched_here(files, wanted, paths))
+        return frame_of(spark, fetched_here(files, wanted, paths, only))
     if not files.are_local and spark.conf.get(BY_SPARK, "false") != "true":
-        return fetched(spark, files, wanted, spark_schema(wanted), paths, sizes)
+        return fetched(spark, files, wanted, spark_schema(wanted), paths, sizes, only)
     # Spark takes only the columns from the files that are selected in the end.
     addresses = [_GLOB.sub(r"\\\g<0>", files.spark_uri(path)) for path in paths]
     read = spark.read.options(**_WHOLE).schema(spark_schema(schema)).parquet(*addresses)

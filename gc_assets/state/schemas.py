@@ -367,6 +367,7 @@ SOURCES: Final = pa.schema(
         column("shard", pa.int32(), "This share of the source."),
         column("shards", pa.int32(), "Number of shares of the source."),
         column("properties", pa.map_(STRING, STRING), "Frozen facts that retention needs."),
+        column("digest", STRING, "SHA-256 of the object that all commits of a table are read from; null elsewhere.", since="0.4"),
     ]
 )
 

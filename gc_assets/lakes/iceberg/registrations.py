@@ -22,7 +22,7 @@ class Registration:
     metadata files.
 
     `writable` is false where pyiceberg cannot commit to it. Its history is then kept, or every plan
-    would ask for what cannot be done.
+    would ask for what cannot be done. `digest` is the SHA-256 of the metadata file.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Registration:
     size_bytes: int
     matched: bool
     writable: bool = True
+    digest: str | None = None
 
     @property
     def collect(self) -> bool:
@@ -48,7 +49,7 @@ def source_of(item: Registration) -> CommitSource:
     """Returns where the table's commits are read, with the properties that retention needs."""
     properties = {key: value for key, value in item.table.properties.items() if key in {*TABLE_SETTINGS, GC_ENABLED}}
     ours = {COLLECT: "true" if item.collect else "false"} | ({} if item.writable else {WRITABLE: "false"})
-    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **ours})
+    return CommitSource(item.table.address, item.table.table_uuid, item.name, properties={**properties, **ours}, digest=item.digest)
 
 
 def graph_of(items: Iterable[Registration]) -> pa.Table:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets import __version__
 from gc_assets.core.errors import LakeUnreadable, StoreError
@@ -21,7 +24,19 @@ from gc_assets.stages import engine
 from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import Written, parallelism, publish, read_paths, read_rows, read_table, spark_schema, write_frame, write_rows
+from gc_assets.stages.tables import (
+    Written,
+    frame_of,
+    parallelism,
+    publish,
+    put,
+    read_paths,
+    read_rows,
+    read_table,
+    spark_schema,
+    write_frame,
+    write_rows,
+)
 from gc_assets.state.facts import CommitGraphFacts
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
@@ -32,6 +47,8 @@ from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64
 _PASSED_ON: Final = "_passed_on"
+# Published beside the graph: the sources that it was read from.
+READ_FROM_SIDE: Final = "_read_from"
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
@@ -43,7 +60,8 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     levels.
 
     Where a lake's commits never change, those of earlier nights are taken over, also those of refs
-    that were dropped since. After an upgrade, or where a storage moved, all are read anew.
+    that were dropped since. So are those of tables whose metadata files hold the same bytes. After
+    an upgrade, or where a storage moved, all are read anew.
 
     Commits that two sources share (a table registered twice) are one row with the union of their
     content roots. Raises `LakeUnreadable` naming a source that could not be read. A lake that is
@@ -52,63 +70,127 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     state = night.state
     refs = night.table(LAKE_REFS, lake_name)
     run = begin(night, night.group(lake_name), COMMIT_GRAPH)
-    count = sum(part.rows for part in refs.receipt.side.get(SOURCES_SIDE, ()))
+    sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
     lake, meaning = night.lake(lake_name), read_as(night, lake_name)
-    before = _last(night, lake_name)
-    last = state.open(before) if before is not None and growing(lake) is not None else None
+    is_growing, before = growing(lake) is not None, _last(night, lake_name)
+    last = state.open(before) if before is not None else None
     earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
-    known = tuple(earlier.paths()) if earlier is not None else ()
-    forgotten = tuple(last.paths()) if last is not None and earlier is None else ()
-    read = _ReadCommits(lake, night.resolver(), state.files, tuple(refs.paths(SOURCES_SIDE)), known, forgotten)
-    doing(f"{count:,} histories to read, {earlier.receipt.rows if earlier is not None else 0:,} commits known")
-    is_small, unread = count <= HERE_SOURCES and (before is None or before.rows <= engine.BEGUN_ROWS), None
+    known = _Known.of(state, sources, earlier, grows=is_growing)
+    read = _ReadCommits(
+        lake,
+        night.resolver(),
+        state.files,
+        tuple(refs.paths(SOURCES_SIDE)),
+        known.to_read(sources),
+        tuple(earlier.paths()) if earlier is not None and is_growing else (),
+        tuple(last.paths()) if last is not None and earlier is None and is_growing else (),
+    )
+    doing(f"{len(read.wanted):,} of {sources.num_rows:,} histories to read, {known.rows:,} commits known")
+    is_small, unread = len(read.wanted) <= HERE_SOURCES and (before is None or before.rows <= engine.BEGUN_ROWS), None
     try:
-        written = _written_here(read, count, run, state, earlier) if is_small else None
+        written = _written_here(read, known, run, state) if is_small else None
         if written is None:
-            written = _written_by_executors(spark, read, count, run, state, earlier)
+            written = _written_by_executors(spark, read, known, run, state)
     except (LakeUnreadable, StoreError) as error:
         if not night.kind(lake_name).is_one_table:
             raise
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
-    known_rows = earlier.receipt.rows if earlier is not None else 0
-    facts = CommitGraphFacts(commits=written.rows, known=known_rows, read_as=meaning, unread=unread)
+    written = replace(written, side={READ_FROM_SIDE: tuple(put(sources, run, state.files, READ_FROM_SIDE))})
+    facts = CommitGraphFacts(commits=written.rows, known=known.rows, read_as=meaning, unread=unread)
     return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
 
 
-def _written_here(read: _ReadCommits, sources: int, run: Run, state: State, earlier: Published | None) -> Written | None:
+@dataclass(frozen=True)
+class _Known:
+    """The graph of an earlier night, if there is one, and the uuids of the tables whose commits are
+    taken over from it. Null uuids: all commits are, and new ones join them. `rows` is how many are.
+    """
+
+    graph: Published | None
+    tables: pa.Array | None
+    rows: int
+
+    @classmethod
+    def of(cls, state: State, sources: pa.Table, earlier: Published | None, *, grows: bool) -> Self:
+        """Returns what an earlier graph, read in the same way, spares tonight."""
+        if earlier is None or grows:
+            return cls(earlier, None, earlier.receipt.rows if earlier is not None else 0)
+        tables = _unchanged(state.files, sources, earlier)
+        if not len(tables):
+            return cls(None, None, 0)
+        of_tables = read_rows(state, COMMIT_GRAPH, earlier, columns=["table_uuid"]).column("table_uuid")
+        return cls(earlier, tables, pc.sum(pc.is_in(of_tables, tables)).as_py() or 0)
+
+    def to_read(self, sources: pa.Table) -> tuple[int, ...]:
+        """Returns the numbers of the sources to read."""
+        if self.tables is None:
+            return tuple(range(sources.num_rows))
+        return tuple(np.flatnonzero(pc.invert(pc.is_in(sources.column("table_uuid"), self.tables)).to_numpy()).tolist())
+
+    def taken_over(self, state: State) -> pa.Table:
+        """Returns the commits that are taken over, in the memory of this process."""
+        if self.graph is None:
+            return COMMIT_GRAPH.schema.empty_table()
+        rows = read_rows(state, COMMIT_GRAPH, self.graph)
+        return rows if self.tables is None else rows.filter(pc.is_in(rows.column("table_uuid"), self.tables))
+
+    def frame(self, spark: SparkSession, state: State) -> DataFrame:
+        """Returns the same as a frame."""
+        rows = read_table(spark, state, COMMIT_GRAPH, self.graph)
+        if self.tables is None:
+            return rows
+        return rows.join(F.broadcast(frame_of(spark, pa.table({"table_uuid": self.tables}))), "table_uuid", "left_semi").select(*rows.columns)
+
+
+def _unchanged(files: Files, sources: pa.Table, earlier: Published) -> pa.Array:
+    """Returns the uuids of the tables that have the same sources, of the same digests and under the
+    same names, as when `earlier` was read.
+    """
+    before = read_parts(files, earlier.paths(READ_FROM_SIDE), SOURCES)
+    now_by, then_by = _by_table(sources), _by_table(before)
+    return pa.array([uuid for uuid, read_from in now_by.items() if None not in read_from and then_by.get(uuid) == read_from], pa.string())
+
+
+def _by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
+    """Returns what each table was read from. A source without a digest is null."""
+    found: dict[str, set[tuple[str, ...] | None]] = {}
+    for row in sources.select(["table_uuid", "table_name", "address", "digest"]).to_pylist():
+        if row["table_uuid"] is not None:
+            of = None if None in row.values() else tuple(row.values())
+            found.setdefault(row["table_uuid"], set()).add(of)
+    return {uuid: frozenset(of) for uuid, of in found.items()}
+
+
+def _written_here(read: _ReadCommits, known: _Known, run: Run, state: State) -> Written | None:
     """Writes the graph in this process. Returns null where it turns out to be too large for that."""
-    commits = engine.begun(read, sources)
+    commits = engine.begun(read, len(read.wanted))
     if commits is None:
         return None
-    if earlier is not None:
-        commits += read_rows(state, COMMIT_GRAPH, earlier).to_batches()
-    leveled = pa.Table.from_batches(with_generations(iter(commits)), COMMIT_GRAPH.schema)
-    return write_rows(leveled, COMMIT_GRAPH, run, state.files)
+    leveled = with_generations(iter([*commits, *known.taken_over(state).to_batches()]))
+    return write_rows(pa.Table.from_batches(leveled, COMMIT_GRAPH.schema), COMMIT_GRAPH, run, state.files)
 
 
-def _written_by_executors(
-    spark: SparkSession, read: _ReadCommits, sources: int, run: Run, state: State, earlier: Published | None
-) -> Written:
-    ddl, passed_on = spark_schema(COMMIT_GRAPH.schema), list[str]()
+def _written_by_executors(spark: SparkSession, read: _ReadCommits, known: _Known, run: Run, state: State) -> Written:
+    ddl, passed_on, count = spark_schema(COMMIT_GRAPH.schema), list[str](), len(read.wanted)
     if growing(read.lake) is None:
-        commits = spark.range(0, sources, 1, max(1, min(sources, parallelism(spark)))).mapInArrow(read, ddl)
+        commits = spark.range(0, count, 1, max(1, min(count, parallelism(spark)))).mapInArrow(read, ddl)
     else:
-        passed_on = _passed_on(read, sources, run, state.files)
+        passed_on = _passed_on(read, run, state.files)
         commits = read_paths(spark, state.files, COMMIT_GRAPH.schema, passed_on)
-    if earlier is not None:
-        commits = commits.unionByName(read_table(spark, state, COMMIT_GRAPH, earlier))
+    if known.graph is not None:
+        commits = commits.unionByName(known.frame(spark, state))
     written = write_frame(commits.repartition(1).mapInArrow(with_generations, ddl), COMMIT_GRAPH, run, state)
     for path in passed_on:
         state.files.delete(path)
     return written
 
 
-def _passed_on(read: _ReadCommits, sources: int, run: Run, files: Files) -> list[str]:
+def _passed_on(read: _ReadCommits, run: Run, files: Files) -> list[str]:
     """Reads the commits in this process, which alone can log in at their server, and leaves them in
     the state for executors.
     """
     writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, _PASSED_ON)
-    for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(sources), pa.int64())})])):
+    for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(len(read.wanted)), pa.int64())})])):
         writer.write(batch)
     return [f"{run.path}/{part.name}" for part in writer.close()]
 
@@ -136,16 +218,17 @@ def tips(graph: pa.Table) -> list[str]:
 
 @dataclass(frozen=True)
 class _ReadCommits:
-    """Takes numbers of sources and yields their commits.
+    """Takes numbers of `wanted` and yields the commits of those sources.
 
-    `known` is the graph of an earlier night that is taken over. `forgotten` is one that has to be
-    read anew.
+    `known` is the graph of an earlier night that a growing lake's new commits join. `forgotten` is
+    one that has to be read anew.
     """
 
     lake: Lake
     resolver: KeyResolver
     files: Files
     sources: tuple[str, ...]
+    wanted: tuple[int, ...]
     known: tuple[str, ...]
     forgotten: tuple[str, ...]
 
@@ -154,7 +237,8 @@ class _ReadCommits:
         known = frozenset(read_parts(self.files, list(self.known), COMMIT_GRAPH.schema, ["commit_id"]).column("commit_id").to_pylist())
         former = tips(read_parts(self.files, list(self.forgotten), COMMIT_GRAPH.schema, ["commit_id", "parents"]))
         for batch in batches:
-            for row in sources.take(batch.column("id")).to_pylist(maps_as_pydicts="strict"):
+            chosen = np.array(self.wanted, np.int64)[batch.column("id").to_numpy()]
+            for row in sources.take(pa.array(chosen)).to_pylist(maps_as_pydicts="strict"):
                 pending: list[Commit] = []
                 source = CommitSource(**row)
                 grown = growing(self.lake)
@@ -212,10 +296,11 @@ def with_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     held = list(batches)
     if not held:
         return
-    graph = merged_commits(pa.Table.from_batches(held))
-    for table_uuid in pc.unique(graph.column("table_uuid")):
-        same = pc.is_null(graph.column("table_uuid")) if not table_uuid.is_valid else pc.equal(graph.column("table_uuid"), table_uuid)
-        part = graph.filter(same).combine_chunks()
+    graph = merged_commits(pa.Table.from_batches(held)).sort_by("table_uuid").combine_chunks()
+    uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
+    starts = np.flatnonzero(np.diff(uuids, prepend=-1))
+    for start, end in pairwise([*starts.tolist(), graph.num_rows]):
+        part = graph.slice(start, end - start)
         levels = CommitGraph.build(part.column("commit_id"), part.column("parents"), part.column("committed_at")).generation
         generation = pa.array(levels, pa.int64(), mask=levels < 0)
         index = part.schema.get_field_index("generation")

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
+from gc_assets.stages.mark.edges import Inside
 from gc_assets.stages.mark.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.state.files import Files
@@ -197,29 +198,15 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
     """Returns every container below the roots once, with the strongest commit that needs it
     (columns `ROOTS`).
 
-    `edges` has the columns of `schemas.EDGES`, one row per container inside a container. A
-    container is followed again only where a stronger commit reaches it, or an equally strong one
+    `edges` has one row per container inside a container, as `read_edges` returns them. A container
+    is followed again only where a stronger commit reaches it, or an equally strong one
     for which it must exist. So the walk ends even where a metadata object names itself. Below a
     container that may be absent, everything may be absent.
     """
     found = _strongest(roots.filter(roots.column("is_container")))
-    frontier = found
+    inside, frontier = Inside(edges), found
     while frontier.num_rows:
-        position = pc.index_in(edges.column("container"), frontier.column("address"))
-        inside = pc.is_valid(position)
-        below, above = edges.filter(inside), position.filter(inside)
-        children = pa.table(
-            {
-                **{name: below.column(name) for name in ("address", "kind", "size_bytes", "storage", "key")},
-                "must_exist": pc.and_(below.column("must_exist"), frontier.column("must_exist").take(above)),
-                "is_container": pa.array(np.ones(below.num_rows, bool)),
-                "rank": frontier.column("rank").take(above),
-                "commit_id": frontier.column("commit_id").take(above),
-                "table_uuid": frontier.column("table_uuid").take(above),
-                "parent": below.column("container"),
-            }
-        ).select(ROOTS.names)
-        candidates = _strongest(children.cast(ROOTS))
+        candidates = inside.below(frontier)
         at = pc.index_in(candidates.column("address"), found.column("address"))
         known, required = found.column("rank").take(at), found.column("must_exist").take(at)
         no_less = pc.and_(pc.equal(candidates.column("rank"), known), pc.and_(candidates.column("must_exist"), pc.invert(required)))

@@ -141,7 +141,8 @@ class _Segment:
     """What one task writes: children, containers, edges, places, and what could not be read."""
 
     def __init__(self, files: Files, run: Run) -> None:
-        self._entries = PartWriter(files, run.path, MANIFEST_ENTRIES.schema)
+        # Apart, so that who wants the files passes over the containers by the statistics of parts.
+        self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)
         self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
         self._places = PartWriter(files, run.path, PLACES, PLACES_SIDE)
@@ -155,9 +156,11 @@ class _Segment:
         """
         place = pc.is_in(children.column("kind"), pa.array(PLACE_KINDS))
         entries = children.filter(pc.invert(place))
-        self._entries.write(entries)
+        inner = entries.filter(entries.column("is_container"))
+        self._entries.write(entries.filter(pc.invert(entries.column("is_container"))))
+        self._inner.write(inner)
         self._places.write(children.filter(place))
-        self._edges.write(entries.filter(entries.column("is_container")))
+        self._edges.write(inner)
         named = pc.value_counts(entries.column("container"))
         counts = dict(zip(named.field("values").to_pylist(), named.field("counts").to_pylist(), strict=True))
         rows = [
@@ -185,7 +188,7 @@ class _Segment:
 
     def close(self) -> pa.RecordBatch:
         """Returns what the driver is told of the task."""
-        writers = (self._entries, self._containers, self._edges, self._places, self._unreadable)
+        writers = (self._entries, self._inner, self._containers, self._edges, self._places, self._unreadable)
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, facts=self._facts)
 
 

@@ -24,6 +24,7 @@ from gc_assets.stages.engine import once
 from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
+from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.manifest_entries import named_length, segment_rows, segments
 from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
@@ -51,7 +52,6 @@ from gc_assets.state.schemas import (
     COMMIT_GRAPH,
     CONTAINERS,
     DELETION_LOG,
-    EDGES,
     LAKE_REFS,
     LIVE_FILES,
     MANIFEST_ENTRIES,
@@ -165,7 +165,8 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
     scratch = {side: paths_of(run, closed, side) for side in closed.side}
     lifecycle = released_by_lifecycle(night, lake_name)
-    known = sum(part.rows for parts in closed.side.values() for part in parts) + sum(segment.rows for segment in cache)
+    known = sum(part.rows for parts in closed.side.values() for part in parts)
+    known += sum(segment.rows for segment in cache) - segment_rows(cache, EDGES_SIDE)
     known += lifecycle.rows if lifecycle is not None else 0
     session = fitting(spark, known, sum(len(paths) for paths in scratch.values()) + len(state.paths(cache)))
     witnesses = read_paths(session, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
@@ -392,7 +393,7 @@ class _Close:
             unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
             listed = every_root.filter(pc.invert(unlisted))
             index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes", "etag", "digest"])
-            roots, sick_roots, edges, sick = self._rooted(listed, read_parts(files, list(self.edges), EDGES), index)
+            roots, sick_roots, edges, sick = self._rooted(listed, read_edges(files, self.edges), index)
             found = self._without_gone(closure(roots, edges))
             lengths, lost, unknown, _ = self._lengths(index, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)

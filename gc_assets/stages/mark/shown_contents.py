@@ -66,7 +66,8 @@ def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table
     contents = read_parts(roots.files, list(roots.contents), LIVE_CONTENTS.schema)
     gone = pc.is_in(contents.column("metadata_location"), lost.column("address"))
     shown = contents.filter(pc.and_not(pc.is_valid(contents.column("snapshot_id")), gone))
-    listed = pc.binary_join_element_wise(edges.column("container"), edges.column("snapshot_id"), "\x1f")
+    of_shown = edges.filter(pc.is_in(edges.column("container"), shown.column("metadata_location").combine_chunks()))
+    listed = pc.binary_join_element_wise(*(of_shown.column(name).cast(pa.string()) for name in ("container", "snapshot_id")), "\x1f")
     named = pc.binary_join_element_wise(shown.column("metadata_location"), shown.column("snapshot_id"), "\x1f")
     for row in shown.filter(pc.invert(pc.is_in(named, listed))).slice(0, 1).to_pylist():
         raise LakeUnreadable(

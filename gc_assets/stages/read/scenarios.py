@@ -29,6 +29,7 @@ from gc_assets.stages.mark.content_roots import (
     roots_under,
 )
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE
+from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.manifest_entries import segment_rows, segments
 from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, kept
 from gc_assets.stages.mark.reachable_snapshots import edits_in, expiry_logs, judged_refs
@@ -38,7 +39,7 @@ from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapsh
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, CONTAINERS, EDGES, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import COMMIT_GRAPH, CONTAINERS, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 
 # A signed number of 64 bits says under which words a file is live: bit 0 stands for the night's own,
 # bit n for the n-th scenario.
@@ -146,7 +147,7 @@ class Follow:
         files = self.roots.files
         for _ in batches:
             commits = read_parts(files, list(self.roots.graph), COMMIT_GRAPH.schema)
-            edges = read_parts(files, list(self.edges), EDGES)
+            edges = read_edges(files, self.edges)
             decoded = read_parts(files, list(self.containers), CONTAINERS, ["container"]).column("container").combine_chunks()
             sick = kept(read_parts(files, list(self.sick), SICK_ROOTS).select(ROOTS.names))
             edits = edits_in(files, self.logs)

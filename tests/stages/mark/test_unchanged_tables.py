@@ -1,0 +1,192 @@
+"""Tables whose metadata files hold the same bytes as last night are not read again, and their commits are the same as if they were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gc_assets.config.models import Config
+from gc_assets.core.clock import Clock
+from gc_assets.demo.iceberg_builder import LakeBuilder, TableBuilder
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.stages.mark.commit_graph import commit_graph
+from gc_assets.stages.mark.lake_refs import lake_refs
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import read_rows
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import COMMIT_GRAPH
+from tests.stages.lakehouse import NOW, Lakehouse
+
+LAKE = "shop"
+
+
+class House:
+    """An Iceberg lake and the graphs of its nights. None of them needs Spark: the histories are short."""
+
+    def __init__(self, root: Path, **lake: Any) -> None:
+        self.builder = LakeBuilder(root)
+        catalog = {name: value for name, value in self.builder.properties.items() if name != "warehouse"}
+        config = {"name": LAKE, "kind": "iceberg", "catalog_name": "default", "catalog": catalog, "tables": ["db.*"], **lake}
+        self._house = Lakehouse(None, root, [IcebergLakeConfig.model_validate(config)])  # type: ignore[arg-type]
+        self.now = NOW
+
+    def config(self, state: str | None = None) -> Config:
+        return replace(self._house, state=state).config
+
+    def graph(self, state: str | None = None) -> tuple[Published, Night]:
+        """The next day's graph."""
+        clock = Clock(self.now)
+        night = Night.of(self.config(state), clock, clock.today())
+        lake_refs(night, LAKE)
+        return commit_graph(None, night, LAKE), night  # type: ignore[arg-type]
+
+    def rows(self, state: str | None = None) -> list[dict[str, Any]]:
+        published, night = self.graph(state)
+        rows = read_rows(night.state, COMMIT_GRAPH, published).to_pylist(maps_as_pydicts="strict")
+        return sorted(rows, key=lambda row: (row["table_uuid"], row["commit_id"]))
+
+    def table(self, name: str, commits: int = 2) -> TableBuilder:
+        table = self.builder.table(f"db.{name}", NOW - timedelta(days=9))
+        for number in range(commits):
+            table.append(NOW - timedelta(days=8) + timedelta(hours=number))
+        return table
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    return House(tmp_path)
+
+
+def read_by(house: House) -> tuple[list[str], Published]:
+    """The tables whose commits the next night reads, and its graph."""
+    read: list[str] = []
+    commits = IcebergLake.commits
+
+    def counted(lake: IcebergLake, source: Any) -> Any:
+        read.append(source.table_name)
+        return commits(lake, source)
+
+    house.now += timedelta(days=1)
+    with patch.object(IcebergLake, "commits", counted):
+        graph, _ = house.graph()
+    return sorted(read), graph
+
+
+def test_only_the_tables_that_were_committed_to_are_read_again(house: House) -> None:
+    quiet, busy = house.table("quiet", 3), house.table("busy")
+    assert read_by(house)[0] == ["db.busy", "db.quiet"]
+    busy.append(NOW)
+    read, graph = read_by(house)
+    assert read == ["db.busy"]
+    assert graph.receipt.rows == 6
+    assert graph.receipt.facts["known"] == 3
+    assert quiet.name in {row["table_name"] for row in house.rows()}
+
+
+def test_a_night_without_a_commit_reads_no_table(house: House) -> None:
+    house.table("quiet")
+    read_by(house)
+    assert read_by(house)[0] == []
+
+
+def test_a_table_that_was_dropped_leaves_the_graph(house: House) -> None:
+    house.table("stays")
+    house.table("goes")
+    read_by(house)
+    house.builder.catalog.drop_table("db.goes")
+    read, graph = read_by(house)
+    assert (read, graph.receipt.rows) == ([], 2)
+
+
+def test_a_metadata_file_that_was_written_over_at_equal_length_is_read_again(house: House) -> None:
+    table = house.table("rewritten")
+    read_by(house)
+    path = TableBuilder.path(table.table.metadata_location)
+    content = path.read_text()
+    path.write_text(content.replace('"operation":"append"', '"operation":"delete"'))
+    assert content != path.read_text()
+    assert len(content) == len(path.read_text())
+    assert read_by(house)[0] == ["db.rewritten"]
+    assert {row["message"] for row in house.rows()} == {"delete"}
+
+
+def test_a_table_under_another_name_is_read_again(house: House) -> None:
+    house.table("old")
+    read_by(house)
+    house.builder.catalog.rename_table("db.old", "db.new")
+    assert read_by(house)[0] == ["db.new"]
+    assert {row["table_name"] for row in house.rows()} == {"db.new"}
+
+
+def test_a_table_that_is_registered_twice_is_read_whole_once_a_registration_changes(house: House) -> None:
+    table = house.table("one")
+    house.builder.catalog.register_table("db.two", table.table.metadata_location)
+    read_by(house)
+    assert read_by(house)[0] == []
+    table.append(NOW)
+    assert read_by(house)[0] == ["db.one", "db.two"]
+    house.builder.catalog.drop_table("db.two")
+    assert read_by(house)[0] == ["db.one"]
+
+
+def test_after_a_change_of_the_storages_all_tables_are_read_again(house: House) -> None:
+    house.table("one")
+    read_by(house)
+    with patch.object(House, "config", lambda self, state=None: replace(self._house, state=state, storage="elsewhere").config):
+        assert read_by(house)[0] == ["db.one"]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "tag", "create", "drop", "rename", "register", "expire", "replace", "nothing"]), st.integers(0, 3)
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(STEPS, min_size=2, max_size=5))
+def test_the_graph_of_any_night_is_the_one_that_a_new_state_reads(tmp_path_factory: pytest.TempPathFactory, nights: list[Any]) -> None:
+    house = House(tmp_path_factory.mktemp("lake"))
+    house.table("t0")
+    house.table("t1", 1)
+    for number, steps in enumerate(nights):
+        for step, pick in steps:
+            take(house, step, pick)
+        house.now += timedelta(days=1)
+        assert house.rows() == house.rows(str(house.builder.root / f"fresh-{number}"))
+
+
+def take(house: House, step: str, pick: int) -> None:
+    catalog = house.builder.catalog
+    names = sorted(".".join(name) for name in catalog.list_tables("db"))
+    table = TableBuilder(house.builder, names[pick % len(names)]) if names else None
+    at = house.now - timedelta(hours=1)
+    if step == "create" or table is None:
+        house.table(f"t{len(list(house.builder.warehouse.rglob('*')))}x{pick}", pick)
+    elif step == "append":
+        table.append(at)
+    elif step == "tag" and table.table.metadata.snapshots:
+        table.tag(at, f"v{pick}", str(table.table.metadata.snapshots[-1].snapshot_id))
+    elif step == "drop":
+        catalog.drop_table(table.name)
+    elif step == "rename":
+        catalog.rename_table(table.name, f"{table.name}r")
+    elif step == "register":
+        catalog.register_table(f"{table.name}again{len(names)}", table.table.metadata_location)
+    elif step == "expire" and len(table.table.metadata.snapshots) > 1:
+        with house.builder.at(at):
+            table.table.maintenance.expire_snapshots().by_id(table.table.metadata.snapshots[0].snapshot_id).commit()
+    elif step == "replace" and len(names) > 1:
+        path, other = (TableBuilder.path(catalog.load_table(name).metadata_location) for name in names[:2])
+        if path != other:
+            path.write_bytes(path.read_bytes().replace(b'"operation":"append"', b'"operation":"delete"'))
