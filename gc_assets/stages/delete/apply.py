@@ -342,7 +342,7 @@ class _Execution:
     def act(self, phase: str, fresh: _Fresh) -> None:
         """Executes the plan's rows of a phase: few in this process, many in executors."""
         header = self.plan.header
-        # By the time of its quarantine a file may be purged, so no executor's clock may make that earlier.
+        # A file may be purged so many days after its quarantine: no executor's clock makes it older.
         clock = self.night.clock.onwards()
         task = Act(self.night.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
