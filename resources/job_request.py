@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import dagster as dg
+import pyspark
 import yaml
 from pydantic import Field, model_validator
 
@@ -29,6 +30,8 @@ _SECRET_KEY: Final = re.compile(
     r"(secret|password|passphrase|token|credential|(secret|account|plan)[a-z._-]*key)$|^notify\[\d+\]\.(url$|headers\.)", re.IGNORECASE
 )
 _WITH_PASSWORD: Final = re.compile(r"[a-z0-9+.-]+://[^/@:]*:[^/@]+@", re.IGNORECASE)
+# What is replaced where a job runs: a variable, or a secret of Databricks.
+_REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
 
 
 class JobRequest(Model):
@@ -160,9 +163,15 @@ def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_secret(where: str, value: str) -> bool:
-    return "${" not in value and bool(value) and (_SECRET_KEY.search(where) is not None or _WITH_PASSWORD.match(value) is not None)
+    return (
+        _REFERENCE.search(value) is None
+        and bool(value)
+        and (_SECRET_KEY.search(where) is not None or _WITH_PASSWORD.match(value) is not None)
+    )
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions that Dagster and a job of it must have in common."""
-    return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__}
+    """Returns the versions that Dagster and a job of it must have in common. Of Spark that is the
+    minor version: a service has its own build of it.
+    """
+    return {"gc-assets": gc_assets.__version__, "dagster": dg.__version__, "spark": ".".join(pyspark.__version__.split(".")[:2])}

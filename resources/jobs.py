@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from gc_assets.core.errors import UsageError
 from gc_assets.resources.job_request import JobReport, JobRequest, refuse_written_secrets
 from gc_assets.resources.platform import Platform
 
@@ -33,15 +35,24 @@ class Jobs:
         Raises `UsageError` where no job can be started, and `GcError` where it ended badly.
         """
         config = self.platform.config
+        spark = config.spark
         request = JobRequest.of(self.platform, self.as_of, self.first, **asked)
-        extras = {"request": request.model_dump(mode="json")}
-        if config.spark.emr_serverless is not None and config.spark.mode == "emr_serverless":
-            from gc_assets.resources.emr_serverless import job_run  # takes seconds to import
-
+        if spark.mode != "submit":  # whose request stays on this machine
             refuse_written_secrets(Path(request.path), request.text)
-            said = job_run(config.spark.emr_serverless, config.places(), context, extras)
+        extras = {"request": request.model_dump(mode="json")}
+        # Each of them takes seconds to import.
+        if spark.emr_serverless is not None and spark.mode == "emr_serverless":
+            from gc_assets.resources.emr_serverless import job_run
+
+            said = job_run(spark.emr_serverless, config.places(), context, extras)
+        elif spark.databricks is not None and spark.mode == "databricks":
+            if find_spec("dagster_databricks") is None:
+                raise UsageError("spark.mode databricks needs libraries of its own: pip install 'gc-assets[databricks]'")
+            from gc_assets.resources import databricks
+
+            said = databricks.job_run(spark.databricks, config.places(), context, extras)
         else:
             from gc_assets.resources.spark_submit import submitted
 
-            said = submitted(config.spark, context, extras)
+            said = submitted(spark, context, extras)
         yield from (JobReport.model_validate(payload) for payload in said)

@@ -205,6 +205,9 @@ TYPED_BY = {
         "managed_spark.md",
         "aws s3 cp environment.tar.gz s3://collector/code/environment.tar.gz",
     ): "no: it wants an account of AWS; tests/job/test_emr_serverless.py uploads the script to a server of its own",
+    ("managed_spark.md", "pip freeze --exclude pyspark --exclude gc-assets >requirements.txt"): (
+        "no: it wants a workspace of Databricks, and the page says that nobody has tried it on one"
+    ),
     ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a folder of another program",
     ("nessie.md", "gc-assets doctor"): "no: it wants a Nessie server of one's own; tests/stages/test_nessie_*.py run such nights",
     ("s3.md", 'make demo ARGS="--s3"'): "test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed",

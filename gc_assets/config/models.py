@@ -20,7 +20,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
-from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, EmrServerless
+from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
 from gc_assets.config.notify import Target
 from gc_assets.config.s3 import Places, S3Config
 from gc_assets.config.spark import LOCAL, Remote
@@ -235,7 +235,7 @@ def _of_its_kind(value: Any, info: ValidationInfo) -> Any:
 class SparkConfig(Model):
     """Where Spark work runs."""
 
-    mode: Literal["session", "connect", "submit", "emr_serverless"] = "session"
+    mode: Literal["session", "connect", "submit", "emr_serverless", "databricks"] = "session"
     master: str = Field(default=LOCAL, description="For `session` and `submit`: the Spark master, `local[N]` or a cluster's.")
     remote: Remote = Field(default=LOCAL, description="For `connect`: sc://host:port, or local[N] for pyspark's reusable local server.")
     token: SecretStr | None = Field(default=None, min_length=1, description="For `connect`: the server's token, as ${NAME}.")
@@ -252,16 +252,19 @@ class SparkConfig(Model):
         default=None, min_length=1, description="For `submit`: spark-submit, by its path or its name on PATH. Default: pyspark's own."
     )
     emr_serverless: EmrServerless | None = Field(default=None, description="For `emr_serverless`: what a job run is started with.")
+    databricks: Databricks | None = Field(default=None, description="For `databricks`: what a run is started with.")
 
     @property
     def in_jobs(self) -> bool:
         """True if Dagster's steps start jobs, and no Spark in their own process."""
-        return self.mode in {"submit", "emr_serverless"}
+        return self.mode in {"submit", "emr_serverless", "databricks"}
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.mode == "emr_serverless" and self.emr_serverless is None:
             raise ValueError("mode emr_serverless needs the key emr_serverless, with application_id, execution_role_arn and others")
+        if self.mode == "databricks" and self.databricks is None:
+            raise ValueError("mode databricks needs the key databricks, with entry_point, exchange and cluster")
         if self.mode == "submit" and self.conf.get(DEPLOY_MODE, CLIENT) != CLIENT:
             raise ValueError(f"mode submit keeps the driver on this machine: take {DEPLOY_MODE} out of conf")
         return self

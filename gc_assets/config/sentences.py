@@ -41,6 +41,8 @@ _PATTERNS: Final = {
     r"^[a-z0-9][a-z0-9-]*$": "small letters, digits and hyphens",
     r"^https?://": "an address such as http://localhost:19120/api/v2",
     r"^https?://[^/@]+/?$": "an address such as https://s3.example.org, without a path and credentials",
+    r"^https://[^/@\s]+/?$": "an address such as https://dbc-0123.cloud.databricks.com, without a path and credentials",
+    r"^(/|dbfs:/|s3://[^/]+/).+$": "where the script lies, such as /Volumes/main/gc/code/job.py or s3://bucket/job.py",
     r"^arn:[a-z0-9-]+:iam::\d*:role/.+$": "a role such as arn:aws:iam::123456789012:role/collector",
     r"^s3://[^/]+/.+$": "an object's address, s3://bucket/key",
     r"^s3://[^/]+(/.*)?$": "an address such as s3://bucket/prefix",

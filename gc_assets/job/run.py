@@ -46,7 +46,8 @@ def main() -> None:
         except GcError as error:
             _report(pipes, JobReport(stopped=Stopped.by(error)))
             code = error.exit_code
-    sys.exit(code)
+    if code:  # Databricks runs this file in a Python of its own, to which any exit may be a failure
+        sys.exit(code)
 
 
 def _opened(params: PipesEnvVarParamsLoader) -> PipesContext:

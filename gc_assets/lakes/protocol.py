@@ -7,12 +7,14 @@ so lakes pickle.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
 import pyarrow as pa
+
+from gc_assets.core.errors import FormatError
 
 RefType = Literal["branch", "tag"]
 State = Literal["retained", "expired", "dangling"]
@@ -422,6 +424,15 @@ class GrowingLake(Lake, Protocol):
 
 
 @runtime_checkable
+class BatchLake(Lake, Protocol):
+    """A lake to which many small containers together cost less than one by one."""
+
+    def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
+        """Returns for each container what `decode` returns or raises."""
+        ...
+
+
+@runtime_checkable
 class WatchedLake(Lake, Protocol):
     """A lake that lists only the refs that it lets us see.
 
@@ -448,6 +459,19 @@ def undoing(lake: Lake) -> UndoingLake | None:
 def growing(lake: Lake) -> GrowingLake | None:
     """Returns the lake if its commits never change, else None."""
     return lake if isinstance(lake, GrowingLake) else None
+
+
+def decoded(lake: Lake, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
+    """Returns the children of many containers, each as `decode` says, or its error."""
+    return lake.decode_many(containers) if isinstance(lake, BatchLake) else [decoded_alone(lake.decode, *item) for item in containers]
+
+
+def decoded_alone(decode: Callable[[Container, bytes], pa.RecordBatch], container: Container, raw: bytes) -> pa.RecordBatch | FormatError:
+    """Returns what `decode` returns or raises."""
+    try:
+        return decode(container, raw)
+    except FormatError as error:
+        return error
 
 
 def watched(lake: Lake) -> WatchedLake | None:

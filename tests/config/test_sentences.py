@@ -16,6 +16,7 @@ from gc_assets.lakes.kinds import config_models
 STORAGE = {"name": "warehouse", "location": "file:///data/warehouse/"}
 LAKE = {"name": "sales", "kind": "iceberg", "catalog": {"type": "rest"}}
 EMR = {"application_id": "00f1", "execution_role_arn": "arn:aws:iam::123456789012:role/gc", "entry_point": "s3://code/job.py"}
+DATABRICKS = {"entry_point": "/Volumes/a/b/job.py", "exchange": "s3://code/exchange", "cluster": {"spark_version": "20.0.x-scala2.13"}}
 NESSIE = {"name": "shop", "kind": "nessie", "uri": "http://localhost:19120/api/v2"}
 
 
@@ -75,6 +76,15 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
         ({"lake": LAKE | {"tables": "*"}}, "lakes[0].tables: write a list, such as [a, b] (found '*')"),
         ({"first_night": "soon"}, "first_night: write a date such as 2026-11-21 (found 'soon')"),
         ({"spark": []}, "spark: write a mapping of keys"),
+        ({"spark": {"mode": "databricks"}}, "spark: mode databricks needs the key databricks, with entry_point, exchange and cluster"),
+        (
+            {"spark": {"databricks": DATABRICKS | {"token": "${TOKEN}"}}},
+            "spark.databricks.token: no such key; there are host, entry_point, exchange, cluster, libraries",
+        ),
+        (
+            {"spark": {"databricks": DATABRICKS | {"host": "http://dbc-0123.cloud.databricks.com"}}},
+            "spark.databricks.host: write an address such as https://",
+        ),
         ({"spark": {"mode": "emr_serverless"}}, "spark: mode emr_serverless needs the key emr_serverless, with application_id,"),
         (
             {"spark": {"mode": "submit", "conf": {"spark.submit.deployMode": "cluster"}}},

@@ -24,8 +24,9 @@ from moto.emrserverless import models
 from moto.server import ThreadedMotoServer
 
 from gc_assets.core.paths import bucket_and_key
-from gc_assets.resources import emr_serverless
+from gc_assets.resources import exchange
 from gc_assets.resources.java import ensure_java_home
+from gc_assets.s3 import client
 
 REGION = "eu-west-1"
 ROLE = "arn:aws:iam::123456789012:role/gc"
@@ -81,31 +82,41 @@ class Serverless:
 
 
 @contextmanager
-def serverless(folder: Path) -> Iterator[Serverless]:
+def aws(bucket: str) -> Iterator[Any]:
+    """S3 with one bucket, and what else moto answers for, to this process and those that it starts. Jobs are heard of each second."""
     ensure_java_home()
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
-    over = threading.Event()
     try:
         with pytest.MonkeyPatch.context() as patch:
             host, port = server.get_host_and_port()
+            client._client.cache_clear()  # those of another server, in the same process
             for name, value in {**_USER, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
                 patch.setenv(name, value)
-            patch.setattr(models, "JOB_STATUS", "SUBMITTED")  # moto's own runs have ended when they begin
-            patch.setattr(emr_serverless, "EXCHANGE_SECONDS", 1.0)
+            patch.setattr(exchange, "EXCHANGE_SECONDS", 1.0)
             patch.setattr(utils, "WAIT_FOR_LOGS_AFTER_EXECUTION_INTERVAL", 1)  # seconds for the last words of a job that has none
-            emr, s3 = boto3.client("emr-serverless"), boto3.client("s3")
-            s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": REGION})
-            application = emr.create_application(name="gc", releaseLabel="emr-7.9.0", type="SPARK")["applicationId"]
-            made = Serverless(folder, emr, s3, application)
-            carrier = threading.Thread(target=made.carry_out, args=(over,))
-            carrier.start()
-            try:
-                yield made
-            finally:
-                over.set()
-                carrier.join()
-                for process in made.seen.values():
-                    process.kill()
+            s3 = boto3.client("s3")
+            s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
+            yield s3
     finally:
+        client._client.cache_clear()
         server.stop()
+
+
+@contextmanager
+def serverless(folder: Path) -> Iterator[Serverless]:
+    over = threading.Event()
+    with aws(BUCKET) as s3, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "JOB_STATUS", "SUBMITTED")  # moto's own runs have ended when they begin
+        emr = boto3.client("emr-serverless")
+        application = emr.create_application(name="gc", releaseLabel="emr-7.9.0", type="SPARK")["applicationId"]
+        made = Serverless(folder, emr, s3, application)
+        carrier = threading.Thread(target=made.carry_out, args=(over,))
+        carrier.start()
+        try:
+            yield made
+        finally:
+            over.set()
+            carrier.join()
+            for process in made.seen.values():
+                process.kill()

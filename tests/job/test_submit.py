@@ -17,6 +17,7 @@ from typing import Any
 
 import dagster as dg
 import psutil
+import pyspark
 import pytest
 
 import gc_assets
@@ -26,7 +27,7 @@ from gc_assets.assets.results import materialized
 from gc_assets.assets.storage_boxes import STORAGE_BOXES
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
-from gc_assets.resources.job_request import JobRequest, refuse_written_secrets
+from gc_assets.resources.job_request import JobRequest, refuse_written_secrets, versions
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.resources.spark import properties
 from gc_assets.resources.spark_submit import ENTRY
@@ -220,8 +221,16 @@ def test_a_job_of_another_release_refuses(lake: Path, tmp_path: Path, monkeypatc
     ours = gc_assets.__version__
     monkeypatch.setattr(gc_assets, "__version__", "0.0.9")
     refused = run(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK)), [REFS])
-    assert refused.failure.startswith(f"this job has dagster {dg.__version__}, gc-assets {ours}, and Dagster, which asked for it, has")
-    assert "gc-assets 0.0.9; install the same versions on both sides" in refused.failure
+    assert refused.failure.startswith(f"this job has dagster {dg.__version__}, gc-assets {ours}, spark 4.3, and Dagster, which asked")
+    assert "gc-assets 0.0.9, spark 4.3; install the same versions on both sides" in refused.failure
+
+
+def test_a_job_of_another_minor_version_of_spark_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a service whose newest release is older than this one's pyspark."""
+    document = {"versions": versions()}
+    monkeypatch.setattr(pyspark, "__version__", "4.2.0.dev0")
+    with pytest.raises(UsageError, match=r"gc-assets [\d.]+, spark 4\.2, and Dagster, which asked for it, has .*, spark 4\.3; install"):
+        JobRequest.read(document)
 
 
 class OfAnotherMachine(Platform):
@@ -286,6 +295,10 @@ def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
         ({"lakes": [{"catalog": {"s3.secret-access-key": "hunter2"}}]}, "lakes[0].catalog.s3.secret-access-key"),
         ({"lakes": [{"catalog": {"uri": "postgresql://ana:hunter2@db/catalog"}}]}, "lakes[0].catalog.uri"),
         ({"spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": "hunter2"}}}, "spark.conf.spark.hadoop.fs.s3a.secret.key"),
+        (
+            {"spark": {"databricks": {"cluster": {"spark_env_vars": {"A_TOKEN": "hunter2"}}}}},
+            "spark.databricks.cluster.spark_env_vars.A_TOKEN",
+        ),
         ({"plan_key": "hunter2hunter2hunter2"}, "plan_key"),
         ({"notify": [{"kind": "slack", "url": "https://hooks.slack.com/services/hunter2"}]}, "notify[0].url"),
     ],
@@ -299,7 +312,9 @@ def test_a_secret_that_stands_in_the_file_goes_nowhere(written: dict[str, Any], 
 
 def test_names_of_secrets_and_what_only_sounds_like_one_go_along() -> None:
     conf = {"spark.hadoop.fs.s3a.aws.credentials.provider": "com.amazonaws.auth.Profile", "token-refresh-enabled": "true"}
-    document = {"spark": {"token": "${GC_TOKEN}", "conf": conf}, "lakes": [{"uri": "http://nessie:19120/api/v2", "access_key_id": "AKIA"}]}
+    cluster = {"spark_env_vars": {"LAKEFS_SECRET": "{{secrets/gc/lakefs}}"}}  # which Databricks replaces
+    spark = {"token": "${GC_TOKEN}", "conf": conf, "databricks": {"cluster": cluster}}
+    document = {"spark": spark, "lakes": [{"uri": "http://nessie:19120/api/v2", "access_key_id": "AKIA"}]}
     refuse_written_secrets(Path("lakes.yaml"), json.dumps(document))
 
 

@@ -34,6 +34,7 @@ from gc_assets.lakes.protocol import (
     Kind,
     Lake,
     Retention,
+    decoded,
     expiring,
     undoing,
 )
@@ -184,6 +185,17 @@ class LakeContract:
                 else:
                     assert found.schema == rows.schema
                     assert not sample.checksums or found.equals(rows)
+
+    def test_containers_that_are_read_together_are_read_as_each_by_itself(self, sample: Sample) -> None:
+        read = Read.of(sample)
+        items = [(container, raw) for container, raw, _ in read.containers.values()] * 9
+        expected = [rows for _, _, rows in read.containers.values()] * 9
+        assert decoded(read.lake, items) == expected
+        container, raw = items[-1]
+        *others, error = decoded(read.lake, [*items[:-1], (container, raw[:-1])])
+        assert others == expected[:-1]
+        assert isinstance(error, FormatError)
+        assert container.address in str(error)
 
     def test_what_commits_name_is_claimed_and_what_lies_beside_is_not(self, sample: Sample) -> None:
         read = Read.of(sample)

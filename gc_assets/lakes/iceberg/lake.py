@@ -127,6 +127,9 @@ class IcebergLake:
         """Returns the children of a manifest list or manifest. Raises `FormatError` naming it."""
         return manifests.decode(container, raw)
 
+    def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
+        return manifests.decode_many(containers)
+
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Returns what the tables' own settings, with the configuration's overrides, keep at
         `as_of`.
@@ -175,12 +178,12 @@ class IcebergLake:
             raw = self._objects.read(address)
             table = parse_metadata(address, raw)
             _require_addresses(table)
-            return table, raw
         except FileNotFoundError:
             problem = f"its metadata {address} does not exist; restore it, or drop the table from the catalog"
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {problem}") from None
         except (OSError, FormatError, StoreError) as error:
             raise LakeUnreadable(f"lake {self.name}: table {name} could not be read: {error}") from error
+        return table, raw
 
 
 def _require_addresses(table: TableMetadata) -> None:

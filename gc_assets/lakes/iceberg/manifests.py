@@ -6,12 +6,17 @@ Lists", versions 1 to 3.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.iceberg.avro import Column, read_columns
-from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
+from gc_assets.lakes.iceberg.avro import Column, read_columns, read_together
+from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind, decoded_alone
 
 # Position is the format's code: `status` and `content` are these indices.
 _STATUS = pa.array(["existing", "added", "deleted"])
@@ -38,6 +43,12 @@ _MANIFEST_COLUMNS = (
 )
 
 
+# So many files cost less together than each by itself, and so many bytes pay for DataFusion's import
+# too, a third of a second.
+TOGETHER_FROM = 8
+IMPORT_FROM_BYTES = 2**20
+
+
 def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     """Returns the children that a manifest list or manifest names, in the file's order.
 
@@ -45,8 +56,7 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
     promises, where it does not decode, and where an entry has no address or a code that the format
     does not know.
     """
-    decoders = {Kind.MANIFEST_LIST: (_LIST_COLUMNS, _manifests), Kind.MANIFEST: (_MANIFEST_COLUMNS, _files)}
-    if container.kind not in decoders:
+    if container.kind not in _DECODERS:
         raise FormatError(f"{container.address}: kind {container.kind!r} is no Iceberg container; manifest_list and manifest are")
     if container.size_bytes is not None and len(raw) != container.size_bytes:
         raise FormatError(
@@ -54,7 +64,7 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         )
     if not raw:
         raise FormatError(f"{_named(container)}: the file is empty; restore it, or expire the snapshots that need it")
-    columns, rows_of = decoders[container.kind]
+    columns, rows_of = _DECODERS[container.kind]
     try:
         table = read_columns(raw, columns, container.expected_entries)
     except Exception as error:
@@ -65,39 +75,88 @@ def decode(container: Container, raw: bytes) -> pa.RecordBatch:
         raise FormatError(
             f"{_named(container)}: read {table.num_rows:,} entries, its manifest list promises {container.expected_entries:,}; restore it"
         )
-    if table["address"].null_count or pc.any(pc.equal(table["address"], "")).as_py():
-        raise FormatError(f"{_named(container)}: an entry has no path; it is damaged or not a {container.kind.replace('_', ' ')}")
-    return rows_of(container, table)
+    return rows_of(_named(container), table, pa.scalar(container.snapshot_id, pa.string()))
 
 
-def _manifests(container: Container, table: pa.Table) -> pa.RecordBatch:
-    _known(container, table, "content", _MANIFEST_CONTENTS)
+def decode_many(items: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
+    """Returns for each container what `decode` returns or raises.
+
+    Those without a fault are read together. Where one of them has a fault, each is read by itself,
+    so that the error names it.
+    """
+    found: dict[int, pa.RecordBatch] = {}
+    for kind in _DECODERS:
+        numbers = [number for number, (container, raw) in enumerate(items) if container.kind == kind and _has_its_length(container, raw)]
+        of_kind = [items[number] for number in numbers]
+        if _pays_together(of_kind):
+            found |= zip(numbers, _decoded_together(of_kind, kind), strict=False)
+    return [found[number] if number in found else decoded_alone(decode, *item) for number, item in enumerate(items)]
+
+
+def _pays_together(items: Sequence[tuple[Container, bytes]]) -> bool:
+    is_imported = "datafusion" in sys.modules
+    return len(items) >= TOGETHER_FROM and (is_imported or sum(len(raw) for _, raw in items) >= IMPORT_FROM_BYTES)
+
+
+def _has_its_length(container: Container, raw: bytes) -> bool:
+    return bool(raw) and container.size_bytes in {None, len(raw)}
+
+
+def _decoded_together(items: Sequence[tuple[Container, bytes]], kind: str) -> list[pa.RecordBatch]:
+    """Returns the children of all containers of a kind, or nothing where one of them has a fault."""
+    columns, rows_of = _DECODERS[kind]
+    found: dict[int, pa.RecordBatch] = {}
+    try:
+        for read in read_together([raw for _, raw in items], columns):
+            containers = [items[number][0] for number in read.numbers]
+            expected = [item.expected_entries for item in containers]
+            if any(wanted not in {None, count} for wanted, count in zip(expected, read.counts, strict=True)):
+                return []
+            own = pa.array([item.snapshot_id for item in containers], pa.string())
+            rows = rows_of(f"{len(containers):,} containers", read.table, own.take(pa.array(np.repeat(np.arange(len(own)), read.counts))))
+            ends = np.cumsum(read.counts)
+            found |= {
+                number: rows.slice(end - count, count) for number, count, end in zip(read.numbers, read.counts, ends.tolist(), strict=True)
+            }
+    except Exception:  # noqa: BLE001 - each is read by itself then, and its own error is told
+        return []
+    return [found[number] for number in range(len(items))]
+
+
+def _manifests(name: str, table: pa.Table, own_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:  # noqa: ARG001 - as `_files`
+    _require_addresses(name, table, Kind.MANIFEST_LIST)
+    _known(name, table, "content", _MANIFEST_CONTENTS)
     counts = pc.add(pc.add(table["added"], table["existing"]), table["deleted"])  # null where one is: v1 may leave them out
     return _entries(table, pa.scalar(Kind.MANIFEST), is_container=True, expected=counts, snapshot=table["snapshot_id"])
 
 
-def _files(container: Container, table: pa.Table) -> pa.RecordBatch:
-    content = _known(container, table, "content", 3)
-    status = _known(container, table, "status", len(_STATUS), nullable=False)
+def _files(name: str, table: pa.Table, own_snapshot: pa.Scalar | pa.Array) -> pa.RecordBatch:
+    """`own_snapshot` is the one that entries without a snapshot inherit from their manifest."""
+    _require_addresses(name, table, Kind.MANIFEST)
+    content = _known(name, table, "content", 3)
+    status = _known(name, table, "status", len(_STATUS), nullable=False)
     puffin = pc.equal(pc.utf8_upper(pc.fill_null(table["file_format"], "")), "PUFFIN")
     if pc.any(pc.and_(puffin, pc.not_equal(content, 1))).as_py():
-        raise FormatError(f"{_named(container)}: an entry in Puffin format is not a position delete; such a file is unknown")
+        raise FormatError(f"{name}: an entry in Puffin format is not a position delete; such a file is unknown")
     kind = pc.take(_CONTENT, pc.if_else(puffin, 3, content))
-    snapshot = table["snapshot_id"].cast(pa.string())
-    if container.snapshot_id is not None:
-        snapshot = pc.fill_null(snapshot, container.snapshot_id)
+    snapshot = pc.coalesce(table["snapshot_id"].cast(pa.string()), own_snapshot)
     return _entries(table, kind, is_container=False, snapshot=snapshot, status=pc.take(_STATUS, status))
 
 
-def _known(container: Container, table: pa.Table, name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
+def _require_addresses(name: str, table: pa.Table, kind: str) -> None:
+    if table["address"].null_count or pc.any(pc.equal(table["address"], "")).as_py():
+        raise FormatError(f"{name}: an entry has no path; it is damaged or not a {kind.replace('_', ' ')}")
+
+
+def _known(name: str, table: pa.Table, column_name: str, codes: int, *, nullable: bool = True) -> pa.ChunkedArray:
     """Returns the column of codes 0 to `codes - 1`. Null reads as 0 where the format lets a writer
     leave the field out.
     """
-    column: pa.ChunkedArray = pc.fill_null(table[name], 0 if nullable else -1)
+    column: pa.ChunkedArray = pc.fill_null(table[column_name], 0 if nullable else -1)
     unknown = pc.filter(column, pc.or_(pc.less(column, 0), pc.greater_equal(column, codes)))
     if len(unknown):
         found = "none" if unknown[0].as_py() == -1 else unknown[0].as_py()
-        raise FormatError(f"{_named(container)}: an entry has {name} {found}, 0 to {codes - 1} are known; gc-assets must learn it first")
+        raise FormatError(f"{name}: an entry has {column_name} {found}, 0 to {codes - 1} are known; gc-assets must learn it first")
     return column
 
 
@@ -123,6 +182,10 @@ def _entries(
     }
     flat = [column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column for column in columns.values()]
     return pa.RecordBatch.from_arrays(flat, schema=ENTRY_SCHEMA)
+
+
+_DECODERS: Final = {Kind.MANIFEST_LIST: (_LIST_COLUMNS, _manifests), Kind.MANIFEST: (_MANIFEST_COLUMNS, _files)}
+KINDS: Final = frozenset(_DECODERS)
 
 
 def _named(container: Container) -> str:

@@ -9,14 +9,14 @@ in Iceberg lakes.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.errors import LakeUnreadable
+from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.commits import CONCURRENT_REQUESTS, read_commits
@@ -24,7 +24,7 @@ from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.metadata_rows import table_rows, view_rows
 from gc_assets.lakes.nessie.models import Reference
 from gc_assets.lakes.nessie.retention import TOTAL_COMMITS, retain
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Kind, Ref, RefType, Retention
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Kind, Ref, RefType, Retention, decoded_alone
 
 # Keys of the one source's properties.
 _HEADS = "heads"
@@ -105,6 +105,11 @@ class NessieLake:
         if container.kind == Kind.VIEW_METADATA:
             return view_rows(container, raw)
         return manifests.decode(container, raw)
+
+    def decode_many(self, containers: Sequence[tuple[Container, bytes]]) -> list[pa.RecordBatch | FormatError]:
+        of_iceberg = [number for number, (container, _) in enumerate(containers) if container.kind in manifests.KINDS]
+        found = dict(zip(of_iceberg, manifests.decode_many([containers[number] for number in of_iceberg]), strict=True))
+        return [found[number] if number in found else decoded_alone(self.decode, *item) for number, item in enumerate(containers)]
 
     def retain(self, refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: datetime) -> Retention:
         """Returns what the configured cut-offs keep at `as_of`, and the contents that are live by

@@ -139,7 +139,8 @@ class _Known:
         rows = read_table(spark, state, COMMIT_GRAPH, self.graph)
         if self.tables is None:
             return rows
-        return rows.join(F.broadcast(frame_of(spark, pa.table({"table_uuid": self.tables}))), "table_uuid", "left_semi").select(*rows.columns)
+        chosen = frame_of(spark, pa.table({"table_uuid": self.tables}))
+        return rows.join(F.broadcast(chosen), "table_uuid", "left_semi").select(*rows.columns)
 
 
 def _unchanged(files: Files, sources: pa.Table, earlier: Published) -> pa.Array:

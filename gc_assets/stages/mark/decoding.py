@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +17,7 @@ import xxhash
 from gc_assets.core.errors import FormatError
 from gc_assets.core.objects import Objects
 from gc_assets.core.paths import KeyResolver
-from gc_assets.lakes.protocol import PLACE_KINDS, Container, Lake
+from gc_assets.lakes.protocol import PLACE_KINDS, Container, Lake, decoded
 from gc_assets.stages.tables import report_parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
@@ -33,7 +33,14 @@ TASKS_SIDE = "_tasks"
 CONCURRENT_READS = 16
 # Children are resolved and written this many at a time, from as many containers as it takes.
 BATCH_ENTRIES = 65_536
+# Small containers are decoded together, as many as hold this. A larger one is decoded by itself.
+CHUNK_BYTES = 4 * 2**20
 TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
+
+
+# The bytes of an object and its identity, or why there are none; and the container that was asked for.
+_Found = tuple[bytes, str] | OSError
+_Read = tuple[dict[str, Any], _Found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +85,39 @@ class Decode:
             for batch in batches:
                 tasks = read_parts(self.files, [self.tasks[number] for number in batch.column("id").to_pylist()], TASKS)
                 held, rows = list[_Decoded](), 0
-                for task, found in _ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS):
-                    try:
-                        decoded = self._decoded(task, found)
-                    except FormatError as error:
-                        segment.failed(task, error, absent=isinstance(found, FileNotFoundError))
-                        continue
-                    held.append(decoded)
-                    rows += decoded.rows.num_rows
-                    if rows >= BATCH_ENTRIES:
-                        self._keep(held, segment)
-                        held, rows = [], 0
+                for some in _chunks(_ahead(pool, self._read, tasks.to_pylist(), CONCURRENT_READS)):
+                    for task, found, decoded in self._decoded(some):
+                        if isinstance(decoded, FormatError):
+                            segment.failed(task, decoded, absent=isinstance(found, FileNotFoundError))
+                            continue
+                        held.append(decoded)
+                        rows += decoded.rows.num_rows
+                        if rows >= BATCH_ENTRIES:
+                            self._keep(held, segment)
+                            held, rows = [], 0
                 self._keep(held, segment)
         yield segment.close()
 
-    def _read(self, task: dict[str, Any]) -> tuple[bytes, str] | OSError:
+    def _read(self, task: dict[str, Any]) -> _Found:
         try:
             return self.objects.read_identified(task["address"])
         except OSError as error:
             return error
 
-    def _decoded(self, task: dict[str, Any], found: tuple[bytes, str] | OSError) -> _Decoded:
-        if isinstance(found, OSError):
-            raise FormatError(f"{task['kind']} {task['address']} cannot be read: {found}") from found
-        raw, etag = found
-        container = Container(task["address"], task["kind"], task["size_bytes"], task["expected_entries"], task["snapshot_id"])
-        digest = xxhash.xxh64_intdigest(raw, seed=len(task["address"])) + xxhash.xxh64_intdigest(task["address"].encode())
-        return _Decoded(task, len(raw), etag, content_digest(raw), digest, self.lake.decode(container, raw))
+    def _decoded(self, some: list[_Read]) -> Iterator[tuple[dict[str, Any], _Found, _Decoded | FormatError]]:
+        """Yields what was read of each container, and its children or why they cannot be told."""
+        there = [(_container(task), found[0]) for task, found in some if not isinstance(found, OSError)]
+        children = iter(decoded(self.lake, there))
+        for task, found in some:
+            if isinstance(found, OSError):
+                yield task, found, FormatError(f"{task['kind']} {task['address']} cannot be read: {found}")
+                continue
+            (raw, etag), rows = found, next(children)
+            if isinstance(rows, FormatError):
+                yield task, found, rows
+                continue
+            digest = xxhash.xxh64_intdigest(raw, seed=len(task["address"])) + xxhash.xxh64_intdigest(task["address"].encode())
+            yield task, found, _Decoded(task, len(raw), etag, content_digest(raw), digest, rows)
 
     def _keep(self, held: list[_Decoded], segment: _Segment) -> None:
         """Writes the children of many containers at once, because a call costs more than a few rows
@@ -192,7 +205,24 @@ class _Segment:
         return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, facts=self._facts)
 
 
-def _ahead(pool: ThreadPoolExecutor, read: Any, tasks: list[dict[str, Any]], depth: int) -> Iterator[tuple[dict[str, Any], Any]]:
+def _container(task: dict[str, Any]) -> Container:
+    return Container(task["address"], task["kind"], task["size_bytes"], task["expected_entries"], task["snapshot_id"])
+
+
+def _chunks(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
+    """Yields containers that are decoded together."""
+    some, size_bytes = list[_Read](), 0
+    for task, found in reads:
+        some.append((task, found))
+        size_bytes += 0 if isinstance(found, OSError) else len(found[0])
+        if size_bytes >= CHUNK_BYTES:
+            yield some
+            some, size_bytes = [], 0
+    if some:
+        yield some
+
+
+def _ahead(pool: ThreadPoolExecutor, read: Callable[[dict[str, Any]], _Found], tasks: list[dict[str, Any]], depth: int) -> Iterator[_Read]:
     """Yields tasks with what was read for them, in order.
 
     At most `depth` reads are in flight or held.

@@ -9,8 +9,8 @@ import fastavro
 import pytest
 
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.iceberg import avro
-from gc_assets.lakes.iceberg.manifests import decode
+from gc_assets.lakes.iceberg import avro, manifests
+from gc_assets.lakes.iceberg.manifests import decode, decode_many
 from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
 
 WILD = Path(__file__).parents[3] / ".." / "shared" / "fixtures" / "iceberg-wild"
@@ -48,6 +48,10 @@ LISTED = {
         *({"name": f"{kind}_files_count", "type": ["null", "int"]} for kind in ("added", "existing", "deleted")),
     ],
 }
+# As pyiceberg and Java write statistics of a column: a map from its number to a count, here of ten columns.
+COUNTED = {"type": "array", "logicalType": "map", "items": {"type": "record", "name": "k_v", "fields": []}}
+COUNTED["items"]["fields"] = [{"name": "key", "type": "int"}, {"name": "value", "type": "long"}]
+TEN_COLUMNS = [{"key": number, "value": 100_000 + number} for number in range(10)]
 real = avro._with_fastavro
 LARGE = 2_000  # entries: well above the size from which DataFusion decodes
 
@@ -289,3 +293,89 @@ def test_a_manifest_that_inflates_without_end_is_refused() -> None:
     bomb = avro_file(ENTRY, records, "deflate")
     with pytest.raises(FormatError, match="more than 67,108,864 bytes"):
         decode(container(bomb), bomb)
+
+
+def with_statistics(count: int) -> bytes:
+    """A manifest whose entries have counts of ten columns."""
+    entry = json.loads(json.dumps(ENTRY))
+    entry["fields"][2]["type"]["fields"].append({"name": "value_counts", "type": COUNTED})
+    file = {"content": 0, "file_format": "PARQUET", "partition": {}, "file_size_in_bytes": 100, "value_counts": TEN_COLUMNS}
+    records = [{"status": 1, "snapshot_id": 7, "data_file": {**file, "file_path": f"file:///{index}.parquet"}} for index in range(count)]
+    return avro_file(entry, records)
+
+
+def with_wrong_count_of_columns(raw: bytes) -> bytes:
+    """The number of a map's items, ten, is written as the long 20. A wrong bit makes it -11: then its length in bytes should follow."""
+    at = raw.rindex(b"\x14\x00\xc0\x9a\x0c")
+    return raw[:at] + b"\x15" + raw[at + 1 :]
+
+
+def test_a_block_over_which_datafusion_comes_to_no_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "DATAFUSION_SECONDS", 1.0)
+    raw = with_wrong_count_of_columns(with_statistics(LARGE))
+    with pytest.raises(FormatError, match="do not decode as Avro"):
+        decode(container(raw), raw)
+
+
+def many(*raws: bytes, **stated: Any) -> list[tuple[Container, bytes]]:
+    return [(Container(f"file:///lake/metadata/m{number}.avro", Kind.MANIFEST, len(raw), **stated), raw) for number, raw in enumerate(raws)]
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many files each call reads together; small ones are, too."""
+    monkeypatch.setattr(manifests, "IMPORT_FROM_BYTES", 0)
+    calls: list[int] = []
+    read = manifests.read_together
+    monkeypatch.setattr(manifests, "read_together", lambda raws, columns: calls.append(len(raws)) or read(raws, columns))
+    return calls
+
+
+@pytest.mark.skipif(not WILD_AVRO, reason="the clone has no ../shared/fixtures/iceberg-wild")
+def test_files_of_many_writers_decode_together_as_each_does_by_itself(together: list[int]) -> None:
+    items = []
+    for path in WILD_AVRO:
+        if "big_query" not in str(path):
+            kind = Kind.MANIFEST_LIST if "list" in path.name or path.name.startswith("snap-") else Kind.MANIFEST
+            raw = path.read_bytes()
+            items += [(Container(f"{path}#{copy}", kind, len(raw), snapshot_id=str(copy)), raw) for copy in range(manifests.TOGETHER_FROM)]
+    assert decode_many(items) == [decode(*item) for item in items]
+    assert len(together) == 2
+
+
+def test_each_of_many_manifests_lends_its_own_snapshot(together: list[int]) -> None:
+    raws = [manifest({"snapshot_id": None}, {}) for _ in range(9)]
+    items = [(Container("a", Kind.MANIFEST, len(raw), 2, str(number)), raw) for number, raw in enumerate(raws)]
+    assert [rows["snapshot_id"].to_pylist() for rows in decode_many(items)] == [[str(number), "7"] for number in range(9)]
+    assert together == [9]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda raw: b"",
+        lambda raw: raw[:-5],
+        lambda raw: raw[:-1] + b"?",
+        lambda raw: b"garbage",
+        lambda raw: bytes(len(raw)),
+        lambda raw: manifest(count=2),
+        lambda raw: manifest({"content": 3}, {}, {}),
+        lambda raw: manifest({"file_path": ""}, {}, {}),
+        with_wrong_count_of_columns,
+    ],
+)
+def test_one_that_is_damaged_is_named_and_the_others_are_read(damage: Any, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "DATAFUSION_SECONDS", 1.0)
+    whole = [with_statistics(3) for _ in range(20)]
+    raws = [*whole[:11], damage(whole[11]), *whole[12:]]
+    found = decode_many(many(*raws, expected_entries=3))
+    assert isinstance(found[11], FormatError)
+    assert "m11.avro" in str(found[11])
+    expected = decode(*many(whole[0])[0])
+    assert [rows for number, rows in enumerate(found) if number != 11] == [expected] * 19
+    assert together
+
+
+def test_few_manifests_do_not_start_datafusion(together: list[int]) -> None:
+    assert len(decode_many(many(*[manifest()] * (manifests.TOGETHER_FROM - 1)))) == manifests.TOGETHER_FROM - 1
+    assert together == []
