@@ -11,10 +11,12 @@ from urllib.parse import quote
 
 import grpc
 import pyspark
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
+from gc_assets.config.spark import place_of
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.executors import package
 
@@ -30,22 +32,26 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
     Raises `UsageError` where the server opens none for this token, or is of another minor version
     of Spark, and `GcError` where nobody answers.
     """
-    url = _address(remote, token)
-    _refuse_silent(url, remote)
+    url, place = _address(remote, token), place_of(remote)
+    _refuse_silent(url, place)
+    if SparkContext._active_spark_context is not None:  # pyright: ignore[reportPrivateUsage]  (pyspark asks so itself)
+        raise UsageError(f"this process has a Spark of its own, beside which it opens no session at {place}: stop it first")
+    others = SparkSession.getActiveSession()
     builder = SparkSession.builder.remote(url).appName("gc-assets")
     for key, value in conf.items():
         if key.startswith(_OF_A_SESSION):
             builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        # `getOrCreate` would return a session that is there, whatever server it is on and whoever's.
+        spark = builder.create()
         version = spark.version
     except PySparkException as error:
-        _forget()
-        raise UsageError(f"the Spark Connect server at {remote} opens no session. Is `spark.token` its token? It says: {error}") from error
+        _forget(others)
+        raise UsageError(f"the Spark Connect server at {place} opens no session. Is `spark.token` its token? It says: {error}") from error
     if _minor(version) != _minor(pyspark.__version__):
-        _forget()
+        spark.stop()
         raise UsageError(
-            f"the Spark Connect server at {remote} runs Spark {version}, and this process has pyspark {pyspark.__version__}: both must be "
+            f"the Spark Connect server at {place} runs Spark {version}, and this process has pyspark {pyspark.__version__}: both must be "
             f"of one minor version. Name a server that runs Spark {_minor(pyspark.__version__)} by `spark.remote` (docs/clusters.md)"
         )
     spark.addArtifacts(str(package()), pyfile=True)
@@ -54,10 +60,12 @@ def open_service(remote: str, token: str | None, conf: Mapping[str, str]) -> Spa
     return spark
 
 
-def _forget() -> None:
-    """Lets the next call open a session anew: pyspark keeps one that the server refused."""
+def _forget(others: SparkSession | None) -> None:
+    """Stops a session that the server refused, which pyspark keeps as the active one unless `others`
+    was that already.
+    """
     refused = SparkSession.getActiveSession()
-    if refused is not None:
+    if refused is not None and refused is not others:
         with suppress(PySparkException):
             refused.stop()
 
@@ -70,14 +78,14 @@ def _address(remote: str, token: str | None) -> str:
     return f"{place}{';' if ';' in place else '/;'}token={quote(token, safe='')}"
 
 
-def _refuse_silent(url: str, remote: str) -> None:
+def _refuse_silent(url: str, place: str) -> None:
     # pyspark itself would ask for ten minutes.
     channel = DefaultChannelBuilder(url).toChannel()
     try:
         grpc.channel_ready_future(channel).result(timeout=ANSWERS_WITHIN_SECONDS)
     except grpc.FutureTimeoutError:
         raise GcError(
-            f"no Spark Connect server answers at {remote} within {ANSWERS_WITHIN_SECONDS:.0f} s. Does it run? Has one side TLS and the "
+            f"no Spark Connect server answers at {place} within {ANSWERS_WITHIN_SECONDS:.0f} s. Does it run? Has one side TLS and the "
             "other not, or a certificate that is not trusted here? With a token TLS is spoken to every host but localhost "
             "(docs/clusters.md)"
         ) from None

@@ -128,16 +128,18 @@ class Runs:
     def ending(self, error: BaseException) -> str:
         if self._run_id is None:
             return f"no run was started by {self._host}: {error}"
+        name = f"run {self._run_id} of {self._host}"
         try:
             run = self._seen(self._run_id)
-        except OSError as unknown:
-            return f"run {self._run_id} may still go on: {self._host} does not say in which state it is ({unknown}); {self._look()}"
-        state = run.state or RunState()
-        if state.life_cycle_state not in _ENDED:
-            return f"run {self._run_id} still goes on, and was not waited for: {error}; {self._look()}"
-        ended = state.result_state or state.life_cycle_state
-        message = state.state_message or "no message"
-        return f"run {self._run_id} of {self._host} ended as {ended.value}: {message}{self._output(run)}; {self._look()}"
+            state = run.state or RunState()
+            if state.life_cycle_state in _ENDED:
+                ended = state.result_state or state.life_cycle_state
+                return f"{name} ended as {ended.value}: {state.state_message or 'no message'}{self._output(run)}; {self._look()}"
+            self.cancel()
+        except OSError as still:
+            return f"{name} could not be watched any longer, and may go on ({still}): cancel it there, then run this again; {self._look()}"
+        seen = state.life_cycle_state.value if state.life_cycle_state else "in a state unknown here"
+        return f"{name} was {seen} and could not be watched any longer, so it was cancelled ({error}): run this again; {self._look()}"
 
     def _look(self) -> str:
         return f"look at {self._page or self._host}"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import boto3
 import dagster as dg
+from botocore.exceptions import BotoCoreError, ClientError
 from dagster_aws.pipes import PipesEMRServerlessClient
 
 from gc_assets.config.jobs import EmrServerless
 from gc_assets.config.s3 import Places
 from gc_assets.resources import exchange
+
+_OVER: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"})
 
 
 def job_run(
@@ -67,8 +70,15 @@ class _Application:
     def ending(self, error: BaseException) -> str:
         if self._run is None:
             return f"no job run of {self._application_id} was started: {error}"
-        run = self._emr.get_job_run(**self._run)["jobRun"]
-        return f"job run {run['jobRunId']} of {run['applicationId']} ended as {run['state']}: {run.get('stateDetails') or 'no details'}"
+        name = f"job run {self._run['jobRunId']} of {self._run['applicationId']}"
+        try:
+            run = self._emr.get_job_run(**self._run)["jobRun"]
+            if run["state"] in _OVER:
+                return f"{name} ended as {run['state']}: {run.get('stateDetails') or 'no details'}"
+            self.cancel()
+        except (BotoCoreError, ClientError) as still:
+            return f"{name} could not be watched any longer, and may go on ({still}): cancel it in EMR Studio, then run this again"
+        return f"{name} was {run['state']} and could not be watched any longer, so it was cancelled ({error}): run this again"
 
 
 class _Client(PipesEMRServerlessClient):

@@ -28,7 +28,9 @@ class Started(Protocol):
         ...
 
     def ending(self, error: BaseException) -> str:
-        """Returns the sentence for a job by which the client failed with an error."""
+        """Returns the sentence for a job by which the client failed with an error. A job that goes on
+        is cancelled: nobody would hear of what it does.
+        """
         ...
 
 
@@ -38,7 +40,7 @@ class Exchange:
     def __init__(self, place: str, places: Places) -> None:
         bucket, prefix = bucket_and_key(f"{place.rstrip('/')}/")
         s3 = client_of(places.s3_of(place), "read")
-        self.injector = PipesS3ContextInjector(bucket=bucket, client=s3, key_prefix=prefix)
+        self.injector = _Request(bucket=bucket, client=s3, key_prefix=prefix)
         self.reader = _Reader(s3, bucket, prefix)
 
     def reports(self, run: Callable[[], object], started: Started) -> Iterator[Any]:
@@ -60,6 +62,21 @@ class Exchange:
         yield from self.reader.said()[heard:]
         if (error := waiting.exception()) is not None:
             raise GcError(started.ending(error))
+
+
+class _Request(PipesS3ContextInjector):
+    """Puts what is asked for below a prefix, and takes it away however the job ends. dagster-aws
+    leaves that of a job that failed: whoever repeated it on the page of the service would ask for it
+    again.
+    """
+
+    @contextmanager
+    def inject_context(self, context: Any) -> Generator[Any]:
+        with super().inject_context(context) as place:
+            try:
+                yield place
+            finally:
+                self.client.delete_object(Bucket=place["bucket"], Key=place["key"])
 
 
 class _Reader(PipesS3MessageReader):

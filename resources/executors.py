@@ -73,7 +73,7 @@ def refuse_unfit(spark: SparkSession, where: str) -> None:
 
 
 def _refuse_speculation(spark: SparkSession, where: str) -> None:
-    if spark.conf.get(SPECULATION, "false") == "true":
+    if (spark.conf.get(SPECULATION, "false") or "").strip().lower() == "true":  # Spark reads True and TRUE too
         raise UsageError(
             f"{where} has {SPECULATION} on: two attempts of a task would act on the same files at a time. Switch it off there, or in "
             "`spark.conf`"

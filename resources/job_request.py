@@ -7,21 +7,31 @@ the job's own machine, so no secret goes along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import dagster as dg
 import pyspark
-from pydantic import Field
+import yaml
+from pydantic import Field, model_validator
 
 import gc_assets
 from gc_assets.config.values import Model
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.platform import Platform, configured
+
+# Keys whose value is a secret, and addresses with a password. `credentials.provider` names a class.
+_SECRET_KEY: Final = re.compile(
+    r"(secret|password|passphrase|token|credential|(secret|account|plan)[a-z._-]*key)$|^notify\[\d+\]\.(url$|headers\.)", re.IGNORECASE
+)
+_WITH_PASSWORD: Final = re.compile(r"[a-z0-9+.-]+://[^/@:]*:[^/@]+@", re.IGNORECASE)
+# What is replaced where a job runs: a variable, or a secret of Databricks.
+_REFERENCE: Final = re.compile(r"\$\{|\{\{secrets/[^{}]+\}\}")
 
 
 class JobRequest(Model):
@@ -30,6 +40,7 @@ class JobRequest(Model):
     versions: dict[str, str]
     path: str
     text: str
+    state: str
     policy_digest: str
     modes: dict[str, Literal["plan", "apply"]]
     now: datetime | None
@@ -40,6 +51,12 @@ class JobRequest(Model):
     assets: tuple[tuple[str, ...], ...] = ()
     job: str | None = None
     ops: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if bool(self.assets) == (self.job is not None):
+            raise ValueError("a request names assets or a job, and not both: without either a job would make every asset there is")
+        return self
 
     @classmethod
     def of(cls, platform: Platform, as_of: datetime | None, first: date, **asked: Any) -> Self:
@@ -53,6 +70,7 @@ class JobRequest(Model):
             versions=versions(),
             path=str(path),
             text=text,
+            state=platform.config.state,
             policy_digest=platform.config.policy_digest(),
             modes={storage.name: storage.mode for storage in platform.config.storages},
             now=platform.clock.fixed,
@@ -84,6 +102,11 @@ class JobRequest(Model):
                 f"{self.path} asks for another policy where the job runs than where Dagster runs: either the file was changed since "
                 "Dagster loaded it, and the code location is to be reloaded, or a variable that it names has another value here"
             )
+        if config.state != self.state:
+            raise UsageError(
+                f"{self.path} names the state {config.state} where the job runs, and {self.state} where Dagster runs: reload the code "
+                "location if the file was changed, or give the variable that `state` names the same value on both sides"
+            )
         storages = tuple(storage.model_copy(update={"mode": self.modes[storage.name]}) for storage in config.storages)
         platform = Platform(config, Clock(self.now), self.unsafe, Path(self.path))
         return replace(platform, config=config.model_copy(update={"storages": storages}))
@@ -114,6 +137,37 @@ class JobReport(Model):
     metadata: str | None = None
     stopped: Stopped | None = None
     done: bool = False
+
+
+def refuse_written_secrets(path: Path, text: str) -> None:
+    """Raises `UsageError` for a secret that stands in the text of a configuration by its value. The
+    text goes along with a request, to where others may read it.
+    """
+    found = [where for where, value in _texts(yaml.safe_load(text), "") if _is_secret(where, value)]
+    if found:
+        raise UsageError(
+            f"{path}: {', '.join(found)}: a secret stands there by its value, and a job's request holds the whole file. Write ${{NAME}}, "
+            "and give Dagster and the job's machine that variable (docs/managed_spark.md)"
+        )
+
+
+def _texts(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{where}[{index}]")
+    elif isinstance(value, str):
+        yield where, value
+
+
+def _is_secret(where: str, value: str) -> bool:
+    return (
+        _REFERENCE.search(value) is None
+        and bool(value)
+        and (_SECRET_KEY.search(where) is not None or _WITH_PASSWORD.match(value) is not None)
+    )
 
 
 def versions() -> dict[str, str]:

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from gc_assets.core.errors import UsageError
-from gc_assets.resources.job_request import JobReport, JobRequest
+from gc_assets.resources.job_request import JobReport, JobRequest, refuse_written_secrets
 from gc_assets.resources.platform import Platform
 
 
@@ -34,8 +35,11 @@ class Jobs:
         Raises `UsageError` where no job can be started, and `GcError` where it ended badly.
         """
         config = self.platform.config
-        extras = {"request": JobRequest.of(self.platform, self.as_of, self.first, **asked).model_dump(mode="json")}
         spark = config.spark
+        request = JobRequest.of(self.platform, self.as_of, self.first, **asked)
+        if spark.mode != "submit":  # whose request stays on this machine
+            refuse_written_secrets(Path(request.path), request.text)
+        extras = {"request": request.model_dump(mode="json")}
         # Each of them takes seconds to import.
         if spark.emr_serverless is not None and spark.mode == "emr_serverless":
             from gc_assets.resources.emr_serverless import job_run

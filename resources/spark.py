@@ -6,19 +6,24 @@ Connect server; or the application that spark-submit started this process for. S
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, Literal
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import SparkConfig
-from gc_assets.config.spark import LOCAL, is_local
+from gc_assets.config.spark import LOCAL, is_local, place_of
 from gc_assets.core.errors import GcError
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
@@ -67,6 +72,10 @@ LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress":
 # Which Python runs the tasks, as executors find it.
 _WORKERS_PYTHON: Final = "spark.sql.execution.pyspark.python"
 _EXECUTORS_PATH: Final = "spark.executorEnv.PYTHONPATH"
+# Keys that Spark itself shows nobody (`spark.redaction.regex`).
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}
 
 
 class SparkRuntime(dg.ConfigurableResource):
@@ -106,7 +115,7 @@ class SparkRuntime(dg.ConfigurableResource):
         if self._session is None:
             opened = {"session": lambda: self._classic(were_few), "connect": self._connect, "submitted": self._submitted}
             spark = opened[self.mode]()
-            where = {"session": self.master, "connect": self.remote}.get(self.mode, "") or str(spark.sparkContext.master)
+            where = {"session": self.master, "connect": place_of(self.remote)}.get(self.mode, "") or str(spark.sparkContext.master)
             if not is_local(where):
                 try:
                     refuse_unfit(spark, where)
@@ -127,7 +136,7 @@ class SparkRuntime(dg.ConfigurableResource):
         if is_local(self.master):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             options = QUICK if were_few() else DRIVER_CONF[JVM_OPTIONS]
-            return LazyPySparkResource(spark_config=self.application(options)).spark_session
+            return _started(self.application(options))
         return self._sending(self.application())
 
     def _submitted(self) -> SparkSession:
@@ -140,7 +149,7 @@ class SparkRuntime(dg.ConfigurableResource):
         # Executors fetch the package into the directory in which their Python starts.
         path = {_EXECUTORS_PATH: os.pathsep.join(filter(None, (sent.name, self.conf.get(_EXECUTORS_PATH))))}
         try:
-            spark: SparkSession = LazyPySparkResource(spark_config={**settings, **self._theirs(), **path}).spark_session
+            spark = _started({**settings, **self._theirs(), **path})
         except (PySparkException, Py4JError) as error:
             said = str(error).partition("\n: ")[2].partition("\n")[0] or error  # without Java's stack
             raise GcError(f"{self.master} starts no application. Is it there, and reached from here? It says: {said}") from error
@@ -171,3 +180,35 @@ class SparkRuntime(dg.ConfigurableResource):
         if self.class_archive:
             settings[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {jvm_options(home)}".strip()
         return settings
+
+
+def _started(settings: Mapping[str, str]) -> SparkSession:
+    """Returns the classic session of this process. Where pyspark starts the JVM for it, it writes the
+    settings on a command line that every user of this machine can read, so secrets go by a file.
+    """
+    secrets = {key: value for key, value in settings.items() if _SECRET.search(key)}
+    is_started = SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ  # pyright: ignore[reportPrivateUsage]
+    if not secrets or is_started:
+        return LazyPySparkResource(spark_config=dict(settings)).spark_session
+    shown = {key: value for key, value in settings.items() if key not in secrets}
+    with tempfile.TemporaryDirectory(prefix="gc-assets-conf-") as place:
+        file = Path(place) / "spark.conf"
+        file.write_text(properties(secrets), encoding="utf-8")
+        before = os.environ.get(_SUBMIT_ARGUMENTS)
+        words = f"--load-spark-defaults --properties-file {shlex.quote(str(file))} {before or 'pyspark-shell'}"
+        os.environ[_SUBMIT_ARGUMENTS] = words
+        try:
+            return LazyPySparkResource(spark_config=shown).spark_session
+        finally:
+            os.environ.pop(_SUBMIT_ARGUMENTS)
+            os.environ.update({_SUBMIT_ARGUMENTS: before} if before is not None else {})
+
+
+def properties(settings: Mapping[str, str]) -> str:
+    """Returns settings as a file of Java's properties."""
+    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
+
+
+def _escaped(text: str) -> str:
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped

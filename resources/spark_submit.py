@@ -25,13 +25,12 @@ from gc_assets.config.jobs import CLIENT
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import is_local
 from gc_assets.core.errors import GcError, UsageError
-from gc_assets.resources.spark import SparkRuntime
+from gc_assets.resources.spark import SparkRuntime, properties
 
 ENTRY: Final = Path(gc_assets.__file__).parent / "job" / "__main__.py"
 _LOOK_SECONDS: Final = 0.5
 _END_SECONDS: Final = 20.0
 _LAST_CHARACTERS: Final = 2_000
-_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f", "=": "\\=", ":": "\\:", "#": "\\#", "!": "\\!"}
 
 
 def submitted(config: SparkConfig, context: dg.AssetExecutionContext | dg.OpExecutionContext, extras: Mapping[str, Any]) -> Iterator[Any]:
@@ -100,13 +99,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def properties(settings: Mapping[str, str]) -> str:
-    """Returns settings as a file of Java's properties."""
-    return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items())
-
-
-def _escaped(text: str) -> str:
-    escaped = "".join(_ESCAPES.get(character, character) for character in text)
-    return f"\\{escaped}" if escaped.startswith(" ") else escaped

@@ -15,7 +15,7 @@ import dagster as dg
 from gc_assets.assets.box import SPARK_POOL
 from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import plain_failures
-from gc_assets.core.errors import GcError, StateError
+from gc_assets.core.errors import GcError, StateError, UsageError
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.resources.job_request import Stopped
 from gc_assets.resources.jobs import Jobs
@@ -48,6 +48,9 @@ def _step(name: str, assets: Sequence[dg.AssetsDefinition], pool: str, jobs: Job
     )
     def run(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         keys = sorted(tuple(key.path) for key in context.selected_asset_keys)
+        if not keys:
+            checks = ", ".join(sorted(f"{key.name} of {key.asset_key.to_user_string()}" for key in context.selected_asset_check_keys))
+            raise UsageError(f"no table is asked for, and checks judge a table while its job makes it ({checks}): select the tables too")
         asked = {"run_date": context.partition_key, "assets": keys, "ops": _asked_of(name, context.run)}
         left, failed = set(context.selected_asset_keys), list[str]()
         with plain_failures(retry_io=False), closing(_said(context, jobs, asked)) as told:

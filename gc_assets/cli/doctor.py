@@ -67,7 +67,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
 def _spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
     from gc_assets.cli.context import spark_of
-    from gc_assets.config.spark import is_local
+    from gc_assets.config.spark import is_local, place_of
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     config = platform.config.spark
@@ -82,7 +82,7 @@ def _spark(platform: Platform, *, verbose: bool) -> Iterator[Finding]:
         except GcError as error:
             yield Finding("spark", "executors", FAIL, str(error), "No night can run before.")
         else:
-            yield Finding("spark", "executors", OK, f"those of {where} run Spark {spark.version} and this release of gc-assets")
+            yield Finding("spark", "executors", OK, f"those of {place_of(where)} run Spark {spark.version} and this release of gc-assets")
             spark.stop()
     elif config.mode == "connect":
         from gc_assets.resources.connect_server import look

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator
 
@@ -30,15 +30,33 @@ def _reachable(remote: str) -> str:
         return remote
     place, *parameters = remote.split(";")
     found = urlsplit(place)
-    if not remote.startswith(_CONNECT) or not found.hostname or found.path not in {"", "/"} or (parameters and not found.path):
+    if "@" in place:
+        raise ValueError("no user and password here: a secret has no place in an address, and `spark.token` is what the server asks for")
+    is_place = remote.startswith(_CONNECT) and found.hostname and _has_port(found) and found.path in {"", "/"}
+    if not is_place or (parameters and not found.path):
         raise ValueError("write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or local[N]")
     for parameter in filter(None, parameters):
-        name, equals, _ = parameter.partition("=")
+        name, equals, value = parameter.partition("=")
         if name in _ELSEWHERE:
             raise ValueError(f"no {name} here: {_ELSEWHERE[name]}")
         if not equals:
             raise ValueError(f"parameter {name!r} has no value; write {name}=VALUE")
+        if "=" in value:
+            raise ValueError(f"parameter {name!r} has a value with `=` in it; write %3D for it")
     return remote
+
+
+def place_of(remote: str) -> str:
+    """Returns an address without its parameters, which may be somebody's login at a proxy."""
+    return remote.partition(";")[0]
+
+
+def _has_port(place: SplitResult) -> bool:
+    """Says whether a port is a number, or none is named."""
+    try:
+        return place.port != 0
+    except ValueError:
+        return False
 
 
 Remote = Annotated[str, AfterValidator(_reachable)]

@@ -7,7 +7,7 @@ their parameters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from time import time_ns
 from typing import Final
@@ -20,10 +20,11 @@ MAX_SKEW: Final = timedelta(minutes=5)
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Tells the time, in UTC. With `fixed` it is a rehearsal's clock, and every plan and report
-    says so.
+    says so. It tells no time before `not_before`.
     """
 
     fixed: datetime | None = None
+    not_before: datetime | None = None
 
     def __post_init__(self) -> None:
         if self.fixed is not None and self.fixed.tzinfo is None:
@@ -34,7 +35,16 @@ class Clock:
         return self.fixed is not None
 
     def now(self) -> datetime:
-        return self.fixed.astimezone(UTC) if self.fixed is not None else datetime.now(UTC)
+        if self.fixed is not None:
+            return self.fixed.astimezone(UTC)
+        now = datetime.now(UTC)
+        return now if self.not_before is None else max(now, self.not_before)
+
+    def onwards(self) -> Clock:
+        """Returns a clock that tells no time before this moment, wherever it is read. The clock of
+        another machine may be days behind, and what it notes would look that much older.
+        """
+        return replace(self, not_before=self.now())
 
     def order(self) -> int:
         """Returns a number that grows from call to call, even with a fixed time. It orders what one

@@ -69,7 +69,7 @@ def _run(pipes: PipesContext) -> int:
         run_config={"ops": request.ops, "loggers": {LOGGER: {"config": {}}}},
         instance=dg.DagsterInstance.ephemeral(),
         partition_key=request.run_date,
-        asset_selection=[dg.AssetKey(list(key)) for key in request.assets] or None,
+        asset_selection=[dg.AssetKey(list(key)) for key in request.assets] if request.job is None else None,
         raise_on_error=False,
     )
     if not result.success:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -65,6 +66,19 @@ class WriteAheadLog:
     directory: str
     plan_id: str
     shares: int
+
+    def require_here(self) -> None:
+        """Raises `StateError` where this process does not see the log: on a machine that has another
+        disk at the state's path, what is moved there would stand in no book.
+        """
+        path = f"{self.directory}/log.json"
+        try:
+            _require_of(path, parsed_json(self.files.read(path)), self.plan_id)
+        except FileNotFoundError:
+            raise StateError(
+                f"{self.files.root}/{path} is not to be seen on {socket.gethostname()}, where files of plan {self.plan_id} are to be acted "
+                "on: nothing was touched there. `state` must be one place for all machines, such as s3://bucket/prefix (docs/clusters.md)"
+            ) from None
 
     def history(self, share: int) -> ShareRecord:
         """Returns the record of a share. Raises `StateError` naming a file that cannot be
@@ -162,9 +176,13 @@ def open_log(files: Files, directory: str, plan_id: str, planned: int) -> WriteA
         files.replace(path, json.dumps(header).encode())
     except ValueError as error:
         raise StateError(f"{path} in the state is no header of a log: {error}") from error
+    _require_of(path, header, plan_id)
+    return WriteAheadLog(files, directory, plan_id, header["shares"])
+
+
+def _require_of(path: str, header: dict[str, Any], plan_id: str) -> None:
     if header.get("plan_id") != plan_id or not isinstance(header.get("shares"), int):
         raise StateError(f"{path} in the state: expected the log of plan {plan_id}, found {header}")
-    return WriteAheadLog(files, directory, plan_id, header["shares"])
 
 
 def _batches(names: Iterable[str]) -> frozenset[str]:

@@ -52,6 +52,9 @@ def said(tmp_path: Path, *, storage: Any = None, lake: Any = None, **top: Any) -
             "spark.remote: write sc://host:port, with parameters as in sc://host:15002/;use_ssl=true, or",
         ),
         ({"spark": {"remote": "sc://h/;use_ssl"}}, "spark.remote: parameter 'use_ssl' has no value; write use_ssl=VALUE"),
+        ({"spark": {"remote": "sc://h:port"}}, "spark.remote: write sc://host:port, with parameters"),
+        ({"spark": {"remote": "sc://h/;x-key=a=b"}}, "spark.remote: parameter 'x-key' has a value with `=` in it; write %3D for it"),
+        ({"spark": {"remote": "sc://ana:pw@h"}}, "spark.remote: no user and password here: a secret has no place in an address"),
         ({"spark": {"remote": "sc://h/;session_id=7"}}, "spark.remote: no session_id here: each run has a session of its own"),
         ({"storage": {"approvals_needed": 3}}, "storages[0].approvals_needed: write 1 or 2 (found 3)"),
         (

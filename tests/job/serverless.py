@@ -26,6 +26,7 @@ from moto.server import ThreadedMotoServer
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.resources import exchange
 from gc_assets.resources.java import ensure_java_home
+from gc_assets.s3 import client
 
 REGION = "eu-west-1"
 ROLE = "arn:aws:iam::123456789012:role/gc"
@@ -89,6 +90,7 @@ def aws(bucket: str) -> Iterator[Any]:
     try:
         with pytest.MonkeyPatch.context() as patch:
             host, port = server.get_host_and_port()
+            client._client.cache_clear()  # those of another server, in the same process
             for name, value in {**_USER, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
                 patch.setenv(name, value)
             patch.setattr(exchange, "EXCHANGE_SECONDS", 1.0)
@@ -97,6 +99,7 @@ def aws(bucket: str) -> Iterator[Any]:
             s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": REGION})
             yield s3
     finally:
+        client._client.cache_clear()
         server.stop()
 
 

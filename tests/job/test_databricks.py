@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from dagster_pipes import decode_param
 from databricks.sdk import WorkspaceClient
 from databricks.sdk.config import Config
 from databricks.sdk.service.jobs import RunLifeCycleState
@@ -64,9 +65,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory, databricks: Workspace) -> Pat
     return sales(tmp_path_factory.mktemp("lake"), {}, mode="databricks", databricks=settings())
 
 
-def night(lake: Path, tmp_path: Path, meanwhile: Any = lambda _: None) -> Ran:
+def night(lake: Path, tmp_path: Path, meanwhile: Any = lambda _: None, **others: Any) -> Ran:
     """A night with a state of its own, of one table."""
-    return run(with_spark(lake, tmp_path / "lakes.yaml", mode="databricks", databricks=settings()), TABLES[:1], meanwhile)
+    return run(with_spark(lake, tmp_path / "lakes.yaml", mode="databricks", databricks=settings(**others)), TABLES[:1], meanwhile)
+
+
+def keys_below(there: Workspace, prefix: str) -> list[str]:
+    return [item["Key"] for item in there.s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix).get("Contents", [])]
 
 
 @pytest.fixture
@@ -104,8 +109,7 @@ def test_a_run_publishes_and_is_told(databricks: Workspace, lake: Path) -> None:
     assert "{{secrets/gc/lakefs}}" in databricks.last.environment.values()
     assert str(lake) not in sent
     assert [place for place in (sent, *told.lines) if TOKEN in place] == []
-    found = databricks.s3.list_objects_v2(Bucket=BUCKET)["Contents"]
-    assert {item["Key"].split("/")[0] for item in found} == {"code", "exchange"}
+    assert {key.split("/")[0] for key in keys_below(databricks, "")} == {"code", "exchange"}
 
 
 def test_a_run_that_fails_ends_its_step_and_is_named(staying: Workspace, lake: Path, tmp_path: Path) -> None:
@@ -118,6 +122,36 @@ def test_a_run_that_fails_ends_its_step_and_is_named(staying: Workspace, lake: P
     ) in failure
 
 
+def test_a_run_that_fails_leaves_no_request_that_could_be_asked_again(staying: Workspace, lake: Path, tmp_path: Path) -> None:
+    staying.state = FAILED
+    night(lake, tmp_path, exchange=f"s3://{BUCKET}/failing")
+    assert decode_param(staying.last.environment["DAGSTER_PIPES_CONTEXT"])["key"].startswith("failing/")
+    assert keys_below(staying, "failing/") == []
+
+
+def test_a_run_that_nobody_can_watch_is_cancelled(staying: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a plan would be carried out whose step had failed on the page."""
+
+    def silent(*_: Any) -> Any:
+        raise OSError("no answer")
+
+    monkeypatch.setattr(Runs, "get_run", silent)
+    failure = night(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
+    ran = staying.last
+    assert f"run {ran.run_id} of {staying.host} was RUNNING and could not be watched any longer, so it was cancelled (no answer)" in failure
+    assert ran.is_cancelled
+    assert keys_below(staying, "unwatched/") == []
+
+
+def test_a_secret_that_stands_in_the_file_goes_to_no_bucket_and_no_workspace(staying: Workspace, lake: Path, tmp_path: Path) -> None:
+    before = len(staying.runs)
+    cluster = {"spark_version": "20.0.x-scala2.13", "spark_env_vars": {"LAKEFS_SECRET": "hunter2"}}
+    refused = night(lake, tmp_path, exchange=f"s3://{BUCKET}/refused", cluster=cluster)
+    assert "spark.databricks.cluster.spark_env_vars.LAKEFS_SECRET: a secret stands there by its value" in refused.failure
+    assert "hunter2" not in refused.failure
+    assert (len(staying.runs), keys_below(staying, "refused/")) == (before, [])
+
+
 def test_a_run_whose_state_nobody_says_does_not_count_as_ended(
     staying: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,9 +162,9 @@ def test_a_run_whose_state_nobody_says_does_not_count_as_ended(
 
     failure = night(lake, tmp_path, deny).failure
     ran = staying.last
-    assert f"run {ran.run_id} may still go on: {staying.host} does not say in which state it is" in failure
-    assert "The token may not view this run." in failure
-    assert f"); look at {staying.page(ran.run_id)}" in failure
+    sentence = f"run {ran.run_id} of {staying.host} could not be watched any longer, and may go on (The token may not view this run."
+    assert sentence in failure
+    assert f"cancel it there, then run this again; look at {staying.page(ran.run_id)}" in failure
     assert [word for word in ("ended", TOKEN) if word in failure] == []
 
 
@@ -160,12 +194,19 @@ def test_every_bad_end_is_told_in_the_words_of_its_state(staying: Workspace, sta
     assert told.endswith(f"; look at {staying.page(ran)}")
 
 
-@pytest.mark.parametrize("state", [PENDING, RUNNING, {"life_cycle_state": "OF_A_LATER_API"}])
-def test_a_run_that_has_not_ended_is_never_said_to_have(staying: Workspace, state: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "state, seen",
+    [(PENDING, "PENDING"), (RUNNING, "RUNNING"), ({"life_cycle_state": "OF_A_LATER_API"}, "in a state unknown here")],
+)
+def test_a_run_that_has_not_ended_is_cancelled_and_never_said_to_have(staying: Workspace, state: Mapping[str, Any], seen: str) -> None:
     staying.state = state
     told = start(runs_of(staying)).ending(ValueError("the client gave up"))
-    ran = staying.last.run_id
-    assert told == f"run {ran} still goes on, and was not waited for: the client gave up; look at {staying.page(ran)}"
+    ran = staying.last
+    assert told == (
+        f"run {ran.run_id} of {staying.host} was {seen} and could not be watched any longer, so it was cancelled (the client gave up): "
+        f"run this again; look at {staying.page(ran.run_id)}"
+    )
+    assert ran.is_cancelled
 
 
 def test_a_workspace_that_fails_for_a_while_is_asked_again(staying: Workspace) -> None:
@@ -185,7 +226,7 @@ def test_an_answer_that_got_lost_starts_no_second_run(staying: Workspace) -> Non
     before, staying.broken = len(staying.runs), 1
     runs = start(runs_of(staying))
     assert (staying.broken, len(staying.runs)) == (0, before + 1)
-    assert f"run {staying.last.run_id} still goes on" in runs.ending(ValueError())
+    assert runs.ending(ValueError()).startswith(f"run {staying.last.run_id} of {staying.host} was RUNNING")
 
 
 def test_a_workspace_that_refuses_is_named(staying: Workspace) -> None:

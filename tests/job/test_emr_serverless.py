@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
+from gc_assets.resources.emr_serverless import _Application
 from gc_assets.resources.spark_submit import ENTRY
 from tests.job.nights import run, sales, with_spark
 from tests.job.serverless import BUCKET, ROLE, Serverless, serverless
@@ -60,6 +62,34 @@ def test_a_job_run_that_fails_is_named_with_its_state(emr: Serverless, lake: Pat
     asked = settings(emr, entry_point=f"s3://{BUCKET}/code/job.py", parameters="--master no-such-master")
     failed = run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=asked), TABLES[:1])
     assert f"job run {emr.runs[-1].id} of {emr.application_id} ended as FAILED: the driver failed" in failed.failure
+
+
+def test_a_job_run_that_fails_leaves_no_request_that_could_be_asked_again(emr: Serverless, lake: Path, tmp_path: Path) -> None:
+    asked = settings(emr, exchange=f"s3://{BUCKET}/failing", parameters="--master no-such-master")
+    run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=asked), TABLES[:1])
+    left = emr.s3.list_objects_v2(Bucket=BUCKET, Prefix="failing/").get("Contents", [])
+    assert [item["Key"] for item in left] == []
+
+
+def test_a_job_run_that_nobody_can_watch_is_cancelled(emr: Serverless, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a plan would be carried out whose step had failed on the page."""
+
+    def throttled(*_: Any, **__: Any) -> Any:
+        raise ClientError({"Error": {"Code": "ThrottlingException", "Message": "slow down"}}, "GetJobRun")
+
+    monkeypatch.setattr(_Application, "get_job_run", throttled)
+    failed = run(with_spark(lake, tmp_path / "lakes.yaml", mode="emr_serverless", emr_serverless=settings(emr)), TABLES[:1])
+    assert f"job run {emr.runs[-1].id} of {emr.application_id} was " in failed.failure
+    assert "could not be watched any longer, so it was cancelled" in failed.failure
+    assert emr.runs[-1].state in {"CANCELLING", "CANCELLED"}
+
+
+def test_a_secret_that_stands_in_the_file_is_not_put_into_the_bucket(emr: Serverless, lake: Path, tmp_path: Path) -> None:
+    before = len(emr.runs)
+    spark = {"mode": "emr_serverless", "emr_serverless": settings(emr), "token": "hunter2"}
+    refused = run(with_spark(lake, tmp_path / "lakes.yaml", **spark), TABLES[:1])
+    assert "spark.token: a secret stands there by its value" in refused.failure
+    assert len(emr.runs) == before
 
 
 def test_a_run_that_is_cancelled_cancels_its_job_run(emr: Serverless, lake: Path, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import psutil
@@ -25,15 +27,18 @@ from gc_assets.assets.results import materialized
 from gc_assets.assets.storage_boxes import STORAGE_BOXES
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
-from gc_assets.resources.job_request import JobRequest, versions
-from gc_assets.resources.platform import load_platform
-from gc_assets.resources.spark_submit import ENTRY, properties
+from gc_assets.resources.job_request import JobRequest, refuse_written_secrets, versions
+from gc_assets.resources.platform import Platform, load_platform
+from gc_assets.resources.spark import properties
+from gc_assets.resources.spark_submit import ENTRY
 from gc_assets.stages.books.plans import approve, plans
+from gc_assets.stages.night import Night
 from tests.cluster import CONF, Cluster
-from tests.job.nights import LOG, NOW, Ran, night_of, run, sales, with_spark
+from tests.job.nights import LOG, NOW, TODAY, Ran, night_of, run, sales, with_spark
 
 KEY = "Zm9yIG5vYm9keSdzIGV5ZXM"
 REFS = "sales/lake_refs"
+ASKED = {"assets": [REFS.split("/")]}
 
 
 @contextmanager
@@ -228,12 +233,18 @@ def test_a_job_of_another_minor_version_of_spark_refuses(monkeypatch: pytest.Mon
         JobRequest.read(document)
 
 
+class OfAnotherMachine(Platform):
+    """Sees a disk of its own at the path of the state."""
+
+    def night(self, run_date: date, as_of: datetime | None = None) -> Night:
+        night = super().night(run_date, as_of)
+        return replace(night, config=night.config.model_copy(update={"state": f"{night.config.state}-of-another-machine"}))
+
+
 def test_a_state_that_dagster_does_not_see_is_refused(lake: Path, tmp_path: Path) -> None:
     """As on two machines that have a directory of the same name each."""
-    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK))
-    at = load_platform(os.environ, str(path))
-    elsewhere = replace(at, config=at.config.model_copy(update={"state": str(tmp_path / "of-another-machine")}))
-    refused = night_of(elsewhere, [REFS])
+    at = load_platform(os.environ, str(with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, JOB_WITHOUT_SPARK))))
+    refused = night_of(OfAnotherMachine(at.config, at.clock, at.unsafe, at.path), [REFS])
     assert refused.failure.startswith(f"a job published {REFS} of ")
     assert "`state` must be one place for Dagster and for its jobs" in refused.failure
 
@@ -244,9 +255,67 @@ def test_a_file_that_was_changed_since_dagster_read_it_is_refused(lake: Path, tm
     document = json.loads(path.read_text())
     document["storages"][0]["quarantine_days"] = 30
     path.write_text(json.dumps(document))
-    request = JobRequest.of(at, None, NOW.date())
+    request = JobRequest.of(at, None, NOW.date(), **ASKED)
     with pytest.raises(UsageError, match="asks for another policy where the job runs"):
         request.platform(os.environ)
+
+
+def test_a_job_that_would_keep_its_books_elsewhere_refuses(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it restored, for example, would be looked for in a state that never heard of the plan."""
+    monkeypatch.setenv("GC_TEST_STATE", str(tmp_path / "of-dagster"))
+    path = with_spark(lake, tmp_path / "lakes.yaml", state="${GC_TEST_STATE}", mode="submit")
+    request = JobRequest.of(load_platform(os.environ, str(path)), None, NOW.date(), **ASKED)
+    there = tmp_path / "of-the-job"
+    with pytest.raises(UsageError, match=f"names the state {there} where the job runs, and {tmp_path}/of-dagster where Dagster runs"):
+        request.platform({**os.environ, "GC_TEST_STATE": str(there)})
+
+
+def test_a_request_for_nothing_is_none(lake: Path) -> None:
+    """A job that names no asset would make all of them, what deletes among them."""
+    with pytest.raises(ValueError, match="a request names assets or a job"):
+        JobRequest.of(load_platform(os.environ, str(lake)), None, NOW.date(), assets=[])
+
+
+def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
+    path = with_spark(lake, tmp_path / "lakes.yaml", **stand_in(tmp_path, f"touch {tmp_path}/started; exit 1"))
+    check = dg.AssetCheckKey(dg.AssetKey(REFS.split("/")), "receipt")
+    checks = dg.define_asset_job("checks", dg.AssetSelection.checks(check))
+    definitions = dg.Definitions.merge(build_definitions(load_platform(os.environ, str(path))), dg.Definitions(jobs=[checks]))
+    job = definitions.resolve_job_def("checks")
+    of_today = {"dagster/partition": TODAY}
+    result = job.execute_in_process(tags=of_today, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
+    assert f"no table is asked for, and checks judge a table while its job makes it (receipt of {REFS})" in Ran(result, []).failure
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    "written, where",
+    [
+        ({"spark": {"token": "hunter2"}}, "spark.token"),
+        ({"lakes": [{"catalog": {"s3.secret-access-key": "hunter2"}}]}, "lakes[0].catalog.s3.secret-access-key"),
+        ({"lakes": [{"catalog": {"uri": "postgresql://ana:hunter2@db/catalog"}}]}, "lakes[0].catalog.uri"),
+        ({"spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": "hunter2"}}}, "spark.conf.spark.hadoop.fs.s3a.secret.key"),
+        (
+            {"spark": {"databricks": {"cluster": {"spark_env_vars": {"A_TOKEN": "hunter2"}}}}},
+            "spark.databricks.cluster.spark_env_vars.A_TOKEN",
+        ),
+        ({"plan_key": "hunter2hunter2hunter2"}, "plan_key"),
+        ({"notify": [{"kind": "slack", "url": "https://hooks.slack.com/services/hunter2"}]}, "notify[0].url"),
+    ],
+)
+def test_a_secret_that_stands_in_the_file_goes_nowhere(written: dict[str, Any], where: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        refuse_written_secrets(Path("lakes.yaml"), json.dumps(written))
+    assert str(refused.value).startswith(f"lakes.yaml: {where}: a secret stands there by its value")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_names_of_secrets_and_what_only_sounds_like_one_go_along() -> None:
+    conf = {"spark.hadoop.fs.s3a.aws.credentials.provider": "com.amazonaws.auth.Profile", "token-refresh-enabled": "true"}
+    cluster = {"spark_env_vars": {"LAKEFS_SECRET": "{{secrets/gc/lakefs}}"}}  # which Databricks replaces
+    spark = {"token": "${GC_TOKEN}", "conf": conf, "databricks": {"cluster": cluster}}
+    document = {"spark": spark, "lakes": [{"uri": "http://nessie:19120/api/v2", "access_key_id": "AKIA"}]}
+    refuse_written_secrets(Path("lakes.yaml"), json.dumps(document))
 
 
 def test_a_job_runs_by_what_dagster_was_asked(lake: Path) -> None:
@@ -254,7 +323,7 @@ def test_a_job_runs_by_what_dagster_was_asked(lake: Path) -> None:
     at = load_platform(os.environ | {"GC_ASSETS_UNSAFE_NOW": "2026-11-20T03:00:00+00:00"}, str(lake))
     storages = tuple(storage.model_copy(update={"mode": "plan"}) for storage in at.config.storages)
     asked = replace(at, config=at.config.model_copy(update={"storages": storages}))
-    document = json.loads(json.dumps(JobRequest.of(asked, None, NOW.date()).model_dump(mode="json")))
+    document = json.loads(json.dumps(JobRequest.of(asked, None, NOW.date(), **ASKED).model_dump(mode="json")))
     there = JobRequest.read(document).platform(os.environ)
     assert (there.clock, there.unsafe, there.config.storages, there.config.own_files()) == (
         asked.clock,

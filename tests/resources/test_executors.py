@@ -6,8 +6,13 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from gc_assets import __version__
+from gc_assets.core.errors import UsageError
 from gc_assets.resources import executors
 
 MODULES = ("gc_assets.stages.daemon", "gc_assets.stages.executors", "gc_assets.resources.spark", "gc_assets.lakes.kinds")
@@ -26,3 +31,11 @@ def test_whoever_packs_the_same_release_makes_the_same_bytes() -> None:
     executors.package.cache_clear()
     executors._place.cache_clear()
     assert hashlib.sha256(executors.package().read_bytes()).digest() == first
+
+
+@pytest.mark.parametrize("spelled", ["true", "True", " TRUE"])
+def test_speculation_is_refused_however_it_is_spelled(spelled: str) -> None:
+    """Spark reads all of these as true."""
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: spelled))
+    with pytest.raises(UsageError, match=r"spark\.speculation on"):
+        executors.refuse_unfit(spark, "spark://cluster")

@@ -83,7 +83,12 @@ def alone(service: Service, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def test_doctor_says_that_the_server_is_fit(service: Service, alone: dict[str, Any]) -> None:
     (found,) = alone["doctor"]
     assert (found["check"], found["verdict"]) == ("executors", "ok")
-    assert found["found"] == f"those of {service.remote} run Spark {pyspark.__version__} and this release of gc-assets"
+    assert found["found"] == f"those of {service.remote.partition(';')[0]} run Spark {pyspark.__version__} and this release of gc-assets"
+
+
+def test_each_of_two_platforms_in_one_process_has_a_session_of_its_own(alone: dict[str, Any]) -> None:
+    """Else the second would work on the first one's server, by its token."""
+    assert alone["sessions"] == 2
 
 
 @pytest.mark.parametrize(
@@ -100,6 +105,7 @@ def test_doctor_says_that_the_server_is_fit(service: Service, alone: dict[str, A
 def test_a_server_that_cannot_be_used_is_refused_with_a_sentence(alone: dict[str, Any], fault: str, words: str) -> None:
     assert words in alone[fault]
     assert TOKEN not in alone[fault]
+    assert "hunter2" not in alone[fault]
 
 
 def beside(remote: str, folder: str, name: str, archive: str | None = None) -> dict[str, Any]:
@@ -145,7 +151,11 @@ def alone_there(remote: str, folder: str) -> dict[str, Any]:
         except GcError as error:
             told[fault] = str(error)
 
-    ask("nobody there", f"sc://localhost:{free_port()}")
+    ask("nobody there", f"sc://localhost:{free_port()}/;x-proxy-key=hunter2")
+    both = [SparkRuntime(mode="connect", remote=remote, token=TOKEN).session() for _ in range(2)]
+    told["sessions"] = len({spark._session_id for spark in both})  # type: ignore[attr-defined]
+    for spark in both:
+        spark.stop()
     ask("without TLS", remote.partition(";")[0])
     ask("wrong token", remote, "another token")
     ours, pyspark.__version__ = pyspark.__version__, "4.2.1"

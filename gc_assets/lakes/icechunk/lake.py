@@ -7,6 +7,7 @@ never by following parents one request at a time.
 
 from __future__ import annotations
 
+import socket
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,12 +76,18 @@ class IcechunkLake:
 
         A name that is no object id is no snapshot: nothing can refer to it. A damaged snapshot is a
         commit that says so in its summary, because only `retain` can tell whether anything needs
-        it. Raises `LakeUnreadable` where the store does not answer, and for a snapshot under
-        another one's name.
+        it. Raises `LakeUnreadable` where the store does not answer or shows no snapshot at all, and
+        for a snapshot under another one's name.
         """
+        listed = self._snapshot_objects()
+        if not listed:  # a machine without the repository's disk would take all history for gone
+            raise LakeUnreadable(
+                f"lake {self.name}: {self._repository}/snapshots/ holds no snapshot on {socket.gethostname()}, and refs were read of the "
+                "repository: every machine must reach the same place (docs/clusters.md); otherwise restore the snapshots"
+            )
         own = [
             item
-            for item in self._snapshot_objects()
+            for item in listed
             if is_object_id(name := item[0].rpartition("/")[2]) and zlib.crc32(name.encode()) % source.shards == source.shard
         ]
         handful = 1 + len(own) // (_READERS * _HANDFULS_A_READER)

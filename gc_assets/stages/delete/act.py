@@ -136,7 +136,7 @@ class Act:
     earlier run settled stays on record.
 
     Within a batch of rows the ranks are kept in order. Across batches the caller sorts them. Runs
-    in executors, or here.
+    in executors, or here. Raises `StateError` where the log is not to be seen.
     """
 
     store: Store
@@ -148,6 +148,7 @@ class Act:
     only_interrupted: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.log.require_here()
         for batch in batches:
             told = list(self._spared(batch))
             spared, refused = {key: why for key, why, _ in told}, {key for key, _, is_refused in told if is_refused}

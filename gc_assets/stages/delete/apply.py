@@ -342,9 +342,9 @@ class _Execution:
     def act(self, phase: str, fresh: _Fresh) -> None:
         """Executes the plan's rows of a phase: few in this process, many in executors."""
         header = self.plan.header
-        task = Act(
-            self.night.store(header.storage), self.log, self.lease, self.night.clock, header.plan_id, self.run.run_id, self.only_interrupted
-        )
+        # A file may be purged so many days after its quarantine: no executor's clock makes it older.
+        clock = self.night.clock.onwards()
+        task = Act(self.night.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)

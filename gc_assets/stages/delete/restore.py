@@ -77,7 +77,7 @@ def restore(
         copies = Copies(plan_id, prefix, key, rehearsal=True if night.clock.is_rehearsal else None)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
         doing("putting files back")
-        act = Act(store, log, lease, night.clock, restore_id, run.run_id)
+        act = Act(store, log, lease, night.clock.onwards(), restore_id, run.run_id)
         told = [Reading.of(state, storage_name, copies), *moved]
         with counting("files on record", log.rows_on_record, _files_of(headers.get(plan_id) if plan_id is not None else None)):
             written = _act_here(act, copies, told, run, state)
@@ -168,6 +168,7 @@ class _Moved:
         return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        self.log.require_here()
         for batch in batches:
             for share in batch.column("id").to_pylist():
                 told = self.log.quarantined(share)

@@ -27,9 +27,10 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets import __version__
-from gc_assets.core.errors import StoreError
+from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.objects import Objects
 from gc_assets.stages.engine import once, spread
+from gc_assets.stages.few_rows import is_local
 from gc_assets.stages.mark.content_roots import RELEASED, RootTables, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONCURRENT_READS, CONTAINERS_SIDE, EDGES_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
 from gc_assets.stages.night import Night
@@ -97,6 +98,9 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
         doing(f"level {len(levels) + 1}: {containers:,} containers to decode in {len(tasks):,} tasks")
         decode = Decode(night.lake(lake_name), night.resolver(), night.objects(), state.files, run, tuple(tasks))
         level = merge_written(spread(spark, decode, len(tasks), asked.facts["size_bytes"]))
+        if not is_local(spark):
+            failed = read_parts(state.files, paths_of(run, level, UNREADABLE_SIDE), UNREADABLE, ["address", "absent"])
+            refuse_blind(night.objects(), lake_name, failed)
         levels.append(level)
         for side in (CONTAINERS_SIDE, EDGES_SIDE):
             metadata += sum(part.rows for part in level.side.get(side) or ())
@@ -107,6 +111,22 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     counted |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": decoded_as(night, lake_name)}
     facts = ManifestEntriesFacts.model_validate(counted)
     return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
+
+
+def refuse_blind(objects: Objects, lake_name: str, failed: pa.Table) -> None:
+    """Raises `LakeUnreadable` where executors did not find a container that this process does find.
+
+    `failed` are those that they could not read (columns address, absent). What is absent may be so
+    by right, and then nothing is needed of what it names. A machine that lacks a disk, or asks
+    another S3 server, says so of everything.
+    """
+    absent = failed.filter(failed.column("absent")).column("address").to_pylist()
+    seen = [address for address, size in zip(absent, sizes_of(objects, absent), strict=True) if size >= 0]
+    if seen:
+        raise LakeUnreadable(
+            f"lake {lake_name}: executors do not find {len(seen):,} metadata objects that are there, such as {seen[0]}: every machine must "
+            "mount the same disks, and ask the same S3 server (docs/clusters.md)"
+        )
 
 
 def _rewritten(night: Night) -> Iterator[str]:

@@ -8,6 +8,7 @@ Symbolic links are never followed. Knows nothing of Spark.
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import zlib
 from collections import deque
@@ -85,6 +86,9 @@ class LocalListingTask:
     Directories whose keys are in `carried` are passed over: an earlier listing knows what they
     hold. Only directories last modified before `settled_ns` may be carried by a later listing: a
     directory changed just now may change again within the same tick of the file system's clock.
+
+    `root_inode` is that of the root where the work was planned. A machine that has another directory
+    there, such as the empty one that a disk is mounted on, would list nothing and find no fault.
     """
 
     root: str
@@ -92,6 +96,7 @@ class LocalListingTask:
     parallelism: int
     carried: frozenset[str] = frozenset()
     settled_ns: int = 0
+    root_inode: int | None = None
 
     def run(self, budget: int) -> Iterator[Listed]:
         """Lists as `ListingTask.run` says. One directory is listed or split whatever the budget, so
@@ -101,6 +106,12 @@ class LocalListingTask:
         `unreadable`.
         """
         rows = _Rows(self.carried)
+        if (found := _inode(self.root)) != self.root_inode:
+            seen = "no directory" if found is None else "another directory than where the run began"
+            where = f"{self.root or '/'} on {socket.gethostname()}"
+            rows.problem(b"", "unreadable", f"{seen} at {where}: every machine must mount the storage there (docs/clusters.md)")
+            yield rows.take()
+            return
         pending = list(self.units)
         leftover: list[Unit] = []
         met = 0
@@ -167,6 +178,13 @@ def _modified_ns(path: str) -> int | None:
     return status.st_mtime_ns if stat.S_ISDIR(status.st_mode) else None
 
 
+def _inode(root: str) -> int | None:
+    try:
+        return Path(root or "/").stat().st_ino
+    except OSError:
+        return None
+
+
 def plan_listing(
     location: str, parallelism: int, carried: frozenset[str] = frozenset(), settled_before: datetime | None = None
 ) -> Sequence[ListingTask]:
@@ -203,7 +221,7 @@ def plan_listing(
         queue.extend(unit for unit in below if unit.key not in carried)
     wanted = 4 * parallelism if queue else -(-seen // ENTRIES_PER_TASK)
     settled_ns = (settled_before - EPOCH) // timedelta(microseconds=1) * 1_000 if settled_before is not None else 0
-    whole = LocalListingTask(root, (), parallelism, carried, settled_ns)
+    whole = LocalListingTask(root, (), parallelism, carried, settled_ns, _inode(root))
     return whole.dealt([*settled, *queue], min(wanted, 4 * parallelism))
 
 

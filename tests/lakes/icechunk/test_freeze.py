@@ -329,3 +329,12 @@ def test_a_lake_pickles_and_is_a_lake(built: RepositoryBuilder):
     lake = pickle.loads(pickle.dumps(lake_at(built.path)))  # noqa: S301 - our own bytes
     assert isinstance(lake, Lake)
     assert len(lake.freeze(AS_OF).refs) == 3
+
+
+def test_a_machine_that_sees_no_snapshot_stops_the_run(built: RepositoryBuilder):
+    """As an executor without the disk. Its shard of the snapshots would look collected, and what their commits need would be garbage."""
+    lake = lake_at(built.path)
+    refs = lake.freeze(AS_OF)
+    shutil.move(built.path / "snapshots", built.path / "elsewhere")
+    with pytest.raises(LakeUnreadable, match=r"snapshots/ holds no snapshot on .*: every machine must reach the same place"):
+        commits_of(lake, refs)

@@ -18,9 +18,11 @@ import pytest
 import zarr
 
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
 from gc_assets.core.phases import Action
 from gc_assets.lakes.protocol import LEAF_RANK, RANKS, Kind
 from gc_assets.stages.delete.act import Act
+from gc_assets.stages.delete.restore import _Moved
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import planned_rows
 from gc_assets.stores.local.objects import etag_of
@@ -129,6 +131,21 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     assert (root / "repo/chunks/a").exists()
     assert held.exists()
     assert dict(log.quarantined(0)) == dict.fromkeys(planned_rows(rows))
+
+
+def test_a_machine_that_does_not_see_the_log_moves_nothing(tmp_path: Path) -> None:
+    """As an executor whose `/state` is its own disk: what it moved would stand in no book, and nobody could put it back."""
+    root = tmp_path / "storage"
+    write(root, "repo/chunks/a")
+    store = open_store(f"file://{root}/")
+    lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
+    there = replace(log, files=Files(str(tmp_path / "state of another machine")))
+    rows = rows_of(root, ["repo/chunks/a"], "quarantine")
+    with pytest.raises(StateError, match=r"is not to be seen on .*: nothing was touched there\. `state` must be one place"):
+        list(Act(store, there, lease, CLOCK, PLAN)(iter([rows])))
+    assert (root / "repo/chunks/a").exists()
+    with pytest.raises(StateError, match="is not to be seen on"):
+        list(_Moved(there, "trash", NOW, lease.token, rehearsal=False, rows=1)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
 
 
 @dataclass(frozen=True)

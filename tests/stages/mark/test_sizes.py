@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.requests import counted
-from gc_assets.stages.mark.manifest_entries import KEYS_PER_LOOK, LISTED_TOGETHER, sizes_of
+from gc_assets.stages.mark.manifest_entries import KEYS_PER_LOOK, LISTED_TOGETHER, refuse_blind, sizes_of
 from gc_assets.stores.local.objects import LocalObjects
 from tests.stores.s3_bench import in_a_bucket
 
@@ -85,3 +87,12 @@ def test_in_a_bucket_one_request_tells_the_sizes_of_all_that_lie_together(many: 
             assert sizes_of(bench.store.objects, addresses) == list(range(many))
         expected = {"LIST": 1} if many == LISTED_TOGETHER else {"HEAD": many}
         assert tally.sent.counts == expected
+
+
+def test_a_container_that_only_executors_do_not_find_stops_the_mark(tmp_path: Path) -> None:
+    """A machine without the disk finds nothing. What is absent by right needs nothing of what it names, so that would not be missed."""
+    there, gone = written(tmp_path / "snapshots", ["A"])[0], f"file://{tmp_path}/snapshots/B"
+    rows = [{"address": address, "absent": True} for address in (there, gone)]
+    with pytest.raises(LakeUnreadable, match=f"executors do not find 1 metadata objects that are there, such as {there}: every machine"):
+        refuse_blind(LocalObjects(), "weather", pa.Table.from_pylist(rows))
+    refuse_blind(LocalObjects(), "weather", pa.Table.from_pylist(rows[1:]))

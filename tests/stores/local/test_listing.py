@@ -282,6 +282,18 @@ def test_a_root_that_vanishes_after_planning_makes_the_inventory_incomplete(tmp_
     assert [p.is_incomplete for task in tasks for step in task.run(10) for p in step.problems] == [True]
 
 
+def test_a_machine_with_another_directory_at_the_root_makes_the_inventory_incomplete(tmp_path):
+    """As where the disk is not mounted: what stands there is empty, and without a fault."""
+    write(tmp_path, "storage/t/metadata/v1.metadata.json")
+    tasks = plan_listing(str(tmp_path / "storage"), 2)
+    (tmp_path / "storage").rename(tmp_path / "disk")
+    (tmp_path / "storage").mkdir()
+    steps = [step for task in tasks for step in task.run(10)]
+    (problem, *_) = [problem for step in steps for problem in step.problems]
+    assert problem.is_incomplete
+    assert "another directory than where the run began" in problem.detail
+
+
 def test_a_name_of_255_bytes_is_the_longest_there_is(tmp_path):
     write(tmp_path, "n" * 255)
     with pytest.raises(OSError, match="name too long"):

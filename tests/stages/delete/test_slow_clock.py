@@ -1,0 +1,52 @@
+"""A machine whose clock is days behind acts on files: nothing looks as if it had been in quarantine for days."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.core import clock as core_clock
+from gc_assets.core.clock import Clock
+from gc_assets.stages.delete import apply
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+
+class Behind(datetime):
+    """The time of a machine that nobody set."""
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        return datetime.now(tz) - timedelta(days=10)
+
+
+def test_what_travels_tells_no_time_before_it_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = datetime.now(UTC)
+    there: Clock = pickle.loads(pickle.dumps(Clock().onwards()))  # noqa: S301  (our own)
+    assert there.now() >= left
+    monkeypatch.setattr(core_clock, "datetime", Behind)
+    assert Clock().now() < left - timedelta(days=9)
+    assert there.now() >= left
+
+
+@pytest.mark.spark
+def test_files_are_acted_on_by_a_clock_that_cannot_go_back(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    house.lakes = [lake.config("sales")]
+    table.leftovers(days_ago(20), 1)
+    clocks, act = list[Clock](), apply.Act
+
+    def spied(store: Any, log: Any, lease: Any, clock: Clock, *others: Any) -> Any:
+        clocks.append(clock)
+        return act(store, log, lease, clock, *others)
+
+    monkeypatch.setattr(apply, "Act", spied)
+    house.carry_out(house.plan())
+    assert [clock.not_before for clock in clocks] == [house.clock.now()]
