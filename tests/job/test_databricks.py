@@ -144,7 +144,7 @@ def test_a_run_that_nobody_can_watch_is_cancelled(staying: Workspace, lake: Path
 
 
 def test_a_secret_that_stands_in_the_file_goes_to_no_bucket_and_no_workspace(staying: Workspace, lake: Path, tmp_path: Path) -> None:
-    before = len(staying.runs)
+    before, staying.state = len(staying.runs), FAILED
     cluster = {"spark_version": "20.0.x-scala2.13", "spark_env_vars": {"LAKEFS_SECRET": "hunter2"}}
     refused = night(lake, tmp_path, exchange=f"s3://{BUCKET}/refused", cluster=cluster)
     assert "spark.databricks.cluster.spark_env_vars.LAKEFS_SECRET: a secret stands there by its value" in refused.failure
