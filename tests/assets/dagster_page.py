@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from playwright.sync_api import Browser, FloatRect, Page
+from playwright.sync_api import Browser, FloatRect, Locator, Page, TimeoutError
 
 from tests.browser import overhang
 
 SECONDS = 1_000
+LOST_CLICKS = 3
 ENDED = re.compile("^(Success|Failure|Canceled)$")
 
 
@@ -29,7 +31,7 @@ class DagsterPage:
 
     def __post_init__(self) -> None:
         self.page: Page = self.browser.new_page()
-        self.page.set_default_timeout(30 * SECONDS)
+        self.page.set_default_timeout(90 * SECONDS)
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.sized(1280, 900)
@@ -86,12 +88,19 @@ class DagsterPage:
         button = self.page.get_by_role("button", name="Launch Run")
         button.click(trial=True)  # waits until the page has checked the config
         self.picture(f"launch-{job}")
-        button.click()
-        self.page.wait_for_url("**/runs/*")
+        self._leave_by(button)
         ended = self.page.get_by_text(ENDED).first
         ended.wait_for(timeout=120 * SECONDS)
         self.picture(f"run-{job}")
         return ended.inner_text()
+
+    def _leave_by(self, button: Locator) -> None:
+        """Clicks until the page of a run opens: a click on a button that is drawn anew at that moment is lost."""
+        for _ in range(LOST_CLICKS):
+            button.click()
+            with suppress(TimeoutError):
+                return self.page.wait_for_url("**/runs/*", timeout=20 * SECONDS)
+        raise AssertionError(f"after {LOST_CLICKS} clicks no run began; the page is {self.page.url}")
 
     def picture(self, name: str, part: FloatRect | None = None) -> None:
         """Keeps what the window shows now, or a part of it, and notes it where the page is wider than the window."""

@@ -118,6 +118,17 @@ def test_a_metadata_file_that_was_written_over_at_equal_length_is_read_again(hou
     assert {row["message"] for row in house.rows()} == {"delete"}
 
 
+def test_what_was_frozen_today_is_known_though_its_file_was_damaged_since(house: House) -> None:
+    """The mark before an execution freezes again, and does not read it."""
+    table = house.table("one")
+    first = house.rows()
+    path = TableBuilder.path(table.table.metadata_location)
+    path.write_bytes(path.read_bytes()[:100])
+    assert house.rows() == first
+    house.now += timedelta(days=1)
+    assert house.rows() == []
+
+
 def test_a_table_under_another_name_is_read_again(house: House) -> None:
     house.table("old")
     read_by(house)
