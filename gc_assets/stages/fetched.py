@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -52,7 +53,7 @@ def fetched(
     only: Only | None = None,
 ) -> DataFrame:
     """Returns the rows of Parquet files of known sizes. Sizes that are not given are asked for, by
-    one listing for each directory. Row groups that have no row of the value `only` may be left out.
+    one listing for each directory. Rows of another value than `only` are left out.
     """
     known = sizes if sizes is not None else files.sizes(paths)
     groups = grouped(paths, known)
@@ -120,7 +121,8 @@ class Fetch:
 
 def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a Parquet file, with the columns of a schema. A column that was added
-    after the file was written is null. Row groups without the value `only` are passed over.
+    after the file was written is null. Row groups without the value `only` are passed over, and
+    rows of another value are left out.
     """
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, schema)
@@ -128,7 +130,8 @@ def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iter
     if not groups:
         return
     for batch in source.iter_batches(_BATCH_ROWS, groups, columns=[name for name in schema.names if name not in missing]):
-        yield with_added(batch, schema)
+        rows = with_added(batch, schema)
+        yield rows if only is None else rows.filter(pc.fill_null(pc.equal(rows.column(only[0]), only[1]), True))
 
 
 def _may_hold(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:

@@ -136,7 +136,7 @@ def read_paths(
     it by itself (`BY_SPARK`). Few rows are read by this process.
 
     `sizes` are in bytes; they spare requests where they are known. A reader that filters for the
-    value `only` of a column says so, which spares rows where parts hold no such value.
+    value `only` of a column says so, which spares the other rows where Spark does not read.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
     if is_of_few(spark) or not paths:

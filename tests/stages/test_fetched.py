@@ -37,8 +37,8 @@ def test_a_reader_that_wants_one_value_passes_over_what_holds_only_the_other(fil
     assert fetched_here(files, SCHEMA, paths).column("key").to_pylist() == ["a", "b", "c"]
 
 
-def test_a_group_of_rows_that_holds_both_values_is_read(files: Files) -> None:
-    assert read(files, [part(files, ("a", False), ("b", True))], value=False) == ["a", "b"]
+def test_of_a_group_of_rows_that_holds_both_values_the_other_rows_are_left_out(files: Files) -> None:
+    assert read(files, [part(files, ("a", False), ("b", True))], value=False) == ["a"]
 
 
 def test_a_group_of_rows_that_holds_nulls_is_read_where_it_may_hold_the_value(files: Files) -> None:
@@ -47,7 +47,7 @@ def test_a_group_of_rows_that_holds_nulls_is_read_where_it_may_hold_the_value(fi
 
 
 def test_a_file_without_statistics_is_read(files: Files, tmp_path: Path) -> None:
-    rows = pa.Table.from_pylist([{"key": "a", "is_container": True}], schema=SCHEMA)
+    rows = pa.Table.from_pylist([{"key": "a", "is_container": False}, {"key": "b", "is_container": True}], schema=SCHEMA)
     (tmp_path / "run").mkdir()
     pq.write_table(rows, tmp_path / "run" / "part-0.parquet", write_statistics=False)
     assert read(files, ["run/part-0.parquet"], value=False) == ["a"]

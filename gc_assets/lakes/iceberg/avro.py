@@ -31,6 +31,8 @@ DATAFUSION_FROM_BYTES = 16 * 1024
 # It decodes ten times as much, so only what never ends takes longer.
 DATAFUSION_SECONDS = 20.0
 DATAFUSION_BYTES_PER_SECOND = 5 * 2**20
+# Files that inflate to more than this are not held at the same time.
+TOGETHER_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,12 @@ def read_together(raws: Sequence[bytes], columns: Sequence[Column]) -> Iterator[
     Then nobody knows which one it was, and each has to be read by itself.
     """
     alike: dict[tuple[bytes, bytes], list[tuple[int, bytes, Header]]] = {}
+    size_bytes = 0
     for number, packed in enumerate(raws):
         raw, header = _unpacked(packed, read_header(packed))
+        size_bytes += len(raw)
+        if size_bytes > TOGETHER_BYTES:
+            raise ValueError(f"{len(raws):,} files inflate to more than {TOGETHER_BYTES:,} bytes together")
         schema = header.metadata[b"avro.schema"], header.metadata.get(b"avro.codec", b"null")
         alike.setdefault(schema, []).append((number, raw, header))
     for files in alike.values():

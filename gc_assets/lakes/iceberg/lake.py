@@ -8,6 +8,7 @@ refer to is protected. Only claims and policy pass them by.
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -107,9 +108,15 @@ class IcebergLake:
 
     def commits(self, source: CommitSource) -> Iterator[Commit]:
         """Yields one commit per listed snapshot, in the order of the metadata. Raises
-        `LakeUnreadable` naming the table.
+        `LakeUnreadable` naming the table, also where its metadata is not what was frozen.
         """
-        table, _ = self._metadata(source.table_name or "?", source.address)
+        table, raw = self._metadata(source.table_name or "?", source.address)
+        if source.digest not in {None, hashlib.sha256(raw).hexdigest()}:
+            raise LakeUnreadable(
+                f"lake {self.name}: the metadata {source.address} of table {source.table_name} is another file on {socket.gethostname()} "
+                "than its refs were read from: every machine must reach the same place, and nobody may write over the file; "
+                "the next freeze reads it anew"
+            )
         for snapshot in table.snapshots:
             manifest_list = ContentRoot(snapshot.manifest_list, Kind.MANIFEST_LIST, is_container=True)
             yield Commit(

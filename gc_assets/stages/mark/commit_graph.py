@@ -12,11 +12,12 @@ from typing import Any, Final, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets import __version__
-from gc_assets.core.errors import LakeUnreadable, StoreError
+from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
@@ -52,6 +53,8 @@ READ_FROM_SIDE: Final = "_read_from"
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
+# Tables that together begin within so many commits are numbered together: each round goes over all.
+SHARE_COMMITS = 100_000
 
 
 @logged(COMMIT_GRAPH)
@@ -73,7 +76,7 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
     lake, meaning = night.lake(lake_name), read_as(night, lake_name)
     is_growing, before = growing(lake) is not None, _last(night, lake_name)
-    last = state.open(before) if before is not None else None
+    last = _opened(state, before, grows=is_growing) if before is not None else None
     earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
     known = _Known.of(state, sources, earlier, grows=is_growing)
     read = _ReadCommits(
@@ -113,14 +116,17 @@ class _Known:
 
     @classmethod
     def of(cls, state: State, sources: pa.Table, earlier: Published | None, *, grows: bool) -> Self:
-        """Returns what an earlier graph, read in the same way, spares tonight."""
+        """Returns what an earlier graph, read in the same way, spares tonight. Of a lake that does not
+        grow that is nothing where the graph holds other bytes than were written: all can be read anew.
+        """
         if earlier is None or grows:
             return cls(earlier, None, earlier.receipt.rows if earlier is not None else 0)
-        tables = _unchanged(state.files, sources, earlier)
-        if not len(tables):
+        try:
+            tables = _unchanged(state.files, sources, earlier)
+            rows = _commits_of(state.files, earlier, tables) if len(tables) else None
+        except (StateError, OSError, pa.ArrowException):
             return cls(None, None, 0)
-        of_tables = read_rows(state, COMMIT_GRAPH, earlier, columns=["table_uuid"]).column("table_uuid")
-        return cls(earlier, tables, pc.sum(pc.is_in(of_tables, tables)).as_py() or 0)
+        return cls(None, None, 0) if rows is None else cls(earlier, tables, rows)
 
     def to_read(self, sources: pa.Table) -> tuple[int, ...]:
         """Returns the numbers of the sources to read."""
@@ -151,6 +157,17 @@ def _unchanged(files: Files, sources: pa.Table, earlier: Published) -> pa.Array:
     before = read_parts(files, earlier.paths(READ_FROM_SIDE), SOURCES)
     now_by, then_by = _by_table(sources), _by_table(before)
     return pa.array([uuid for uuid, read_from in now_by.items() if None not in read_from and then_by.get(uuid) == read_from], pa.string())
+
+
+def _commits_of(files: Files, graph: Published, tables: pa.Array) -> int | None:
+    """Returns how many commits of these tables a graph has, null where it is damaged."""
+    rows = 0
+    for part, content in zip(graph.receipt.files, files.contents(graph.paths()), strict=True):
+        if hashlib.sha256(content).hexdigest() != part.sha256:
+            return None
+        uuids = pq.read_table(pa.BufferReader(content), columns=["table_uuid"]).column("table_uuid")
+        rows += pc.sum(pc.is_in(uuids, tables)).as_py() or 0
+    return rows
 
 
 def _by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]:
@@ -210,6 +227,21 @@ def read_as(night: Night, lake_name: str) -> str:
 def _last(night: Night, lake_name: str) -> PastRun | None:
     """Returns the graph that was published last, however it was read."""
     return max(night.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
+
+
+def _opened(state: State, run: PastRun, *, grows: bool) -> Published | None:
+    """Returns a graph, or null where it is damaged and can be read anew.
+
+    Raises `StateError` for that of a growing lake: nothing else knows the commits of dropped refs.
+    """
+    try:
+        graph = state.open(run)
+        graph.facts(CommitGraphFacts)
+    except StateError:
+        if grows:
+            raise
+        return None
+    return graph
 
 
 def tips(graph: pa.Table) -> list[str]:
@@ -298,15 +330,28 @@ def with_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
     held = list(batches)
     if not held:
         return
-    graph = merged_commits(pa.Table.from_batches(held)).sort_by("table_uuid").combine_chunks()
-    uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
-    starts = np.flatnonzero(np.diff(uuids, prepend=-1))
-    for start, end in pairwise([*starts.tolist(), graph.num_rows]):
-        part = graph.slice(start, end - start)
+    for part in _by_uuid(merged_commits(pa.Table.from_batches(held))):
         levels = CommitGraph.build(part.column("commit_id"), part.column("parents"), part.column("committed_at")).generation
         generation = pa.array(levels, pa.int64(), mask=levels < 0)
         index = part.schema.get_field_index("generation")
         yield from part.set_column(index, part.schema.field(index), generation).to_batches(max_chunksize=BATCH_COMMITS)
+
+
+def _by_uuid(graph: pa.Table) -> Iterator[pa.Table]:
+    """Yields the commits of each table. Some tables are copied at a time, so the graph is not held
+    twice, and no column grows beyond the 2 GiB of text that one Arrow array holds.
+    """
+    uuids = pc.fill_null(graph.column("table_uuid"), "").combine_chunks().dictionary_encode().indices.to_numpy()
+    rows_of = np.bincount(uuids)
+    share_of = (np.cumsum(rows_of) - rows_of) // SHARE_COMMITS
+    for share in np.unique(share_of):
+        mask = share_of[uuids] == share
+        own = uuids[mask]
+        order = np.argsort(own, kind="stable")
+        some = graph.filter(pa.array(mask)).combine_chunks().take(pa.array(order))
+        starts = np.flatnonzero(np.diff(own[order], prepend=-1))
+        for start, end in pairwise([*starts.tolist(), some.num_rows]):
+            yield some.slice(start, end - start)
 
 
 def merged_commits(rows: pa.Table) -> pa.Table:

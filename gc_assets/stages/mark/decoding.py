@@ -213,11 +213,12 @@ def _chunks(reads: Iterator[_Read]) -> Iterator[list[_Read]]:
     """Yields containers that are decoded together."""
     some, size_bytes = list[_Read](), 0
     for task, found in reads:
-        some.append((task, found))
-        size_bytes += 0 if isinstance(found, OSError) else len(found[0])
-        if size_bytes >= CHUNK_BYTES:
+        length = 0 if isinstance(found, OSError) else len(found[0])
+        if some and size_bytes + length > CHUNK_BYTES:
             yield some
             some, size_bytes = [], 0
+        some.append((task, found))
+        size_bytes += length
     if some:
         yield some
 

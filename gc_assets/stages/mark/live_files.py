@@ -283,7 +283,8 @@ def entries_of(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
     # The addresses of all entries are as much to read as all other columns together.
     external = any(segment.headline(Segment).external for segment in cache)
     columns = [name for name in MANIFEST_ENTRIES.schema.names if external or name != "address"]
-    rows = read_paths(spark, night.state.files, MANIFEST_ENTRIES.schema, night.state.paths(cache), columns)
+    paths = night.state.paths(cache)
+    rows = read_paths(spark, night.state.files, MANIFEST_ENTRIES.schema, paths, columns, only=("is_container", False))
     return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
 
 

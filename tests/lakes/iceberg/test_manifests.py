@@ -376,6 +376,18 @@ def test_one_that_is_damaged_is_named_and_the_others_are_read(damage: Any, toget
     assert together
 
 
+def test_manifests_that_inflate_to_much_together_are_read_one_by_one(together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro, "TOGETHER_BYTES", 9 * 500_000)
+    raws = [avro_file(ENTRY, list(fastavro.reader(io.BytesIO(manifest({"file_path": "a" * 500_000})))), "deflate") for _ in range(9)]
+    inflated: list[bytes] = []
+    unpacked = avro._with_datafusion
+    monkeypatch.setattr(avro, "_with_datafusion", lambda raw, *rest: inflated.append(raw) or unpacked(raw, *rest))
+    items = many(*raws)
+    assert decode_many(items) == [decode(*item) for item in items]
+    assert together == [9]
+    assert inflated == []
+
+
 def test_few_manifests_do_not_start_datafusion(together: list[int]) -> None:
     assert len(decode_many(many(*[manifest()] * (manifests.TOGETHER_FROM - 1)))) == manifests.TOGETHER_FROM - 1
     assert together == []

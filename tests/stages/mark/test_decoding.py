@@ -111,4 +111,16 @@ def test_files_and_containers_lie_in_parts_of_their_own(tmp_path: Path) -> None:
     table.append(NOW - timedelta(days=30))
     files, run, written = written_by(sorted(builder.warehouse.rglob("*.avro")), tmp_path)
     parts = [read_parts(files, [f"{run.path}/{part.name}"], MANIFEST_ENTRIES.schema) for part in written.parts]
-    assert sorted([set(part.column("is_container").to_pylist()) for part in parts], key=str) == [{False}, {True}]
+    assert sorted(part.column("is_container").unique().to_pylist() for part in parts) == [[False], [True]]
+
+
+@pytest.mark.parametrize(
+    "together",
+    [[], [[9]], [[1, 2, 3]], [[1, 2, 3], [1]], [[1], [9], [1, 1]], [[9], [9]]],
+)
+def test_small_containers_are_decoded_together_and_a_large_one_by_itself(
+    monkeypatch: pytest.MonkeyPatch, together: list[list[int]]
+) -> None:
+    monkeypatch.setattr(decoding, "CHUNK_BYTES", 6)
+    reads = iter([({}, (bytes(length), "etag")) for some in together for length in some])
+    assert [[len(found[0]) for _, found in some] for some in decoding._chunks(reads)] == together  # type: ignore[index]

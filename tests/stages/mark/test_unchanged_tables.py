@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
+from gc_assets.core.errors import LakeUnreadable
 from gc_assets.demo.iceberg_builder import LakeBuilder, TableBuilder
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
+from gc_assets.stages.mark import commit_graph as commit_graphs
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.stages.night import Night
@@ -153,6 +156,66 @@ def test_after_a_change_of_the_storages_all_tables_are_read_again(house: House) 
     read_by(house)
     with patch.object(House, "config", lambda self, state=None: replace(self._house, state=state, storage="elsewhere").config):
         assert read_by(house)[0] == ["db.one"]
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:60] + b"?" + content[61:], lambda content: b""])
+@pytest.mark.parametrize("what", ["", "_read_from"])
+def test_a_damaged_graph_of_the_last_night_is_read_again_and_stops_nothing(house: House, damage: Any, what: str) -> None:
+    house.table("one")
+    _, graph = read_by(house)
+    expected = house.rows()
+    house.now += timedelta(days=1)
+    _, graph = read_by(house)
+    for path in graph.paths(what or None):
+        file = house.builder.root / "state" / path
+        file.write_bytes(damage(file.read_bytes()))
+    assert read_by(house)[0] == ["db.one"]
+    assert house.rows() == expected
+
+
+def test_a_graph_of_the_last_night_that_lost_a_part_stops_nothing(house: House) -> None:
+    house.table("one")
+    _, graph = read_by(house)
+    (house.builder.root / "state" / graph.paths()[0]).unlink()
+    assert read_by(house)[0] == ["db.one"]
+
+
+def test_a_metadata_file_that_is_another_than_the_refs_were_read_from_stops_the_night(house: House) -> None:
+    """Its commits would be taken over on every night on which the frozen file is back."""
+    table = house.table("swapped")
+    path = TableBuilder.path(table.table.metadata_location)
+    frozen = path.read_bytes()
+    commits = IcebergLake.commits
+
+    def swapped(lake: IcebergLake, source: Any) -> Any:
+        path.write_bytes(frozen.replace(b'"operation":"append"', b'"operation":"delete"'))
+        yield from commits(lake, source)
+
+    with patch.object(IcebergLake, "commits", swapped), pytest.raises(LakeUnreadable, match=r"of table db\.swapped is another file on"):
+        house.graph()
+    path.write_bytes(frozen)
+    house.now += timedelta(days=1)
+    assert {row["message"] for row in house.rows()} == {"append"}
+
+
+@pytest.mark.parametrize("at_a_time", [1, 3, 4, 100])
+def test_tables_are_numbered_each_by_itself_however_many_are_numbered_at_a_time(monkeypatch: pytest.MonkeyPatch, at_a_time: int) -> None:
+    """So that the whole graph, which may hold more text than one Arrow array can, is never one array."""
+    monkeypatch.setattr(commit_graphs, "SHARE_COMMITS", at_a_time)
+    names = [*"abcabcacaa", None, "a", None]
+    seen = dict.fromkeys(names, 0)
+    rows = []
+    for name in names:
+        number = seen[name]
+        parents = [str(number - 1)] if number else []
+        rows.append({"table_uuid": name, "commit_id": str(number), "parents": parents, "content_roots": [], "summary": []})
+        seen[name] += 1
+    batches = [pa.RecordBatch.from_pylist(rows[start : start + 4], schema=COMMIT_GRAPH.schema) for start in range(0, len(rows), 4)]
+    found = [row for batch in commit_graphs.with_generations(iter(batches)) for row in batch.to_pylist()]
+    assert sorted((row["table_uuid"] or "", row["generation"]) for row in found) == sorted(
+        (name or "", number) for name, count in seen.items() for number in range(count)
+    )
+    assert all(row["generation"] == int(row["commit_id"]) for row in found)
 
 
 STEPS = st.lists(
