@@ -257,9 +257,12 @@ def take(house: House, step: str, pick: int) -> None:
         catalog.rename_table(table.name, f"{table.name}r")
     elif step == "register":
         catalog.register_table(f"{table.name}again{len(names)}", table.table.metadata_location)
-    elif step == "expire" and len(table.table.metadata.snapshots) > 1:
-        with house.builder.at(at):
-            table.table.maintenance.expire_snapshots().by_id(table.table.metadata.snapshots[0].snapshot_id).commit()
+    elif step == "expire":
+        metadata = table.table.metadata
+        held = {ref.snapshot_id for ref in metadata.refs.values()}
+        for snapshot in [item for item in metadata.snapshots if item.snapshot_id not in held][:1]:
+            with house.builder.at(at):
+                table.table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
     elif step == "replace" and len(names) > 1:
         path, other = (TableBuilder.path(catalog.load_table(name).metadata_location) for name in names[:2])
         if path != other:
