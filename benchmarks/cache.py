@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,14 @@ FINISHED, CHANGING = "finished.json", "changing"
 
 def is_whole(root: Path) -> bool:
     return (root / FINISHED).exists() and not (root / CHANGING).exists()
+
+
+def is_to_build(root: Path) -> bool:
+    """Whether there is no whole lake. What there is of one is then gone."""
+    if is_whole(root):
+        return False
+    shutil.rmtree(root, ignore_errors=True)
+    return True
 
 
 @contextmanager

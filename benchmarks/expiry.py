@@ -20,7 +20,7 @@ import click
 import icechunk
 import zarr
 
-from benchmarks.cache import FINISHED, is_whole
+from benchmarks.cache import FINISHED, is_to_build
 from benchmarks.resident import ROOT, Resident
 
 KEPT_SNAPSHOTS: Final = 100
@@ -33,8 +33,7 @@ _OPENED = re.compile(r'openat\([^,]*, "(?P<path>[^"]*)", O_(?P<access>RDONLY|RDW
 def ensure_history(cache: Path, snapshots: int) -> Path:
     """A repository below `cache` whose `main` has that many snapshots, written by the library; beside it the cut-off."""
     root = cache.resolve() / f"icechunk-history-{snapshots}"
-    if not is_whole(root):
-        shutil.rmtree(root, ignore_errors=True)
+    if is_to_build(root):
         root.mkdir(parents=True)
         icechunk.set_logs_filter("error")
         repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(root / "repository")))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from benchmarks.cache import FINISHED, change, is_whole
+from benchmarks.cache import FINISHED, change, is_to_build
 from gc_assets.demo.iceberg_builder import clock_at
 
 NOW: Final = datetime(2025, 6, 30, 3, tzinfo=UTC)
@@ -119,8 +118,7 @@ class IcebergLake:
 def ensure_lake(cache: Path, name: str) -> IcebergLake:
     """The lake of that size below `cache`, built if it is not there whole."""
     lake = IcebergLake(cache.resolve() / f"iceberg-{name}")
-    if not is_whole(lake.root):
-        shutil.rmtree(lake.root, ignore_errors=True)
+    if is_to_build(lake.root):
         build(lake, SIZES[name])
     return lake
 

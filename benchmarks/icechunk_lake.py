@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import icechunk
 import numpy as np
 import zarr
 
-from benchmarks.cache import FINISHED, change, is_whole
+from benchmarks.cache import FINISHED, change, is_to_build
 
 CHUNK_ELEMENTS: Final = 64
 LEFTOVERS_SHARE: Final = 0.01
@@ -73,8 +72,7 @@ class IcechunkLake:
 def ensure_lake(cache: Path, name: str) -> IcechunkLake:
     """The lake of that size below `cache`, built if it is not there whole."""
     lake = IcechunkLake(cache.resolve() / f"icechunk-{name}")
-    if not is_whole(lake.root):
-        shutil.rmtree(lake.root, ignore_errors=True)
+    if is_to_build(lake.root):
         build(lake, SIZES[name])
     return lake
 

@@ -7,7 +7,6 @@ its own. Avro is not compressed there, and all names are of one length, so that 
 from __future__ import annotations
 
 import os
-import shutil
 import uuid
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +15,7 @@ from typing import Final
 
 from pyiceberg.table import Table
 
-from benchmarks.cache import FINISHED, is_whole
+from benchmarks.cache import FINISHED, is_to_build
 from benchmarks.iceberg_lake import SCHEMA, SPEC, IcebergLake, TableWriter, write_data_file
 from gc_assets.demo.iceberg_builder import clock_at
 
@@ -43,8 +42,7 @@ class Size:
 def ensure_lake(cache: Path, size: Size) -> IcebergLake:
     """The lake of that size below `cache`, built if it is not there whole."""
     lake = IcebergLake(cache.resolve() / f"iceberg-{size.tables}-tables-{size.commits}-commits")
-    if not is_whole(lake.root):
-        shutil.rmtree(lake.root, ignore_errors=True)
+    if is_to_build(lake.root):
         build(lake, size)
     return lake
 

@@ -6,7 +6,6 @@ lakes; every metadata file lists one snapshot, as Nessie's Iceberg REST keeps th
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cache import FINISHED, change, is_whole
+from benchmarks.cache import FINISHED, change, is_to_build
 from benchmarks.iceberg_lake import NOW, SCHEMA, SPEC, TableWriter
 from benchmarks.peer_nessie import PHASES, START_SECONDS
 from gc_assets.demo.iceberg_builder import clock_at
@@ -83,8 +82,7 @@ class NessieLake:
 def ensure_lake(cache: Path, name: str) -> NessieLake:
     """The lake of that size below `cache`, built if it is not there whole."""
     lake = NessieLake(cache.resolve() / f"nessie-{name}")
-    if not is_whole(lake.root):
-        shutil.rmtree(lake.root, ignore_errors=True)
+    if is_to_build(lake.root):
         lake.root.mkdir(parents=True)
         with lake.running():
             build(lake, SIZES[name])

@@ -6,7 +6,6 @@ length. Manifest list and metadata.json come from pyiceberg's own commit.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -16,7 +15,7 @@ from typing import Final
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table, Transaction
 
-from benchmarks.cache import FINISHED, change, is_whole
+from benchmarks.cache import FINISHED, change, is_to_build
 from benchmarks.iceberg_lake import SCHEMA, SPEC, IcebergLake, _Commit, _entry
 from gc_assets.demo.iceberg_builder import clock_at
 
@@ -29,8 +28,7 @@ PROPERTIES: Final = {"write.avro.compression-codec": "null"}
 def ensure_lake(cache: Path, files: int) -> IcebergLake:
     """The lake of that many files below `cache`, built if it is not there whole."""
     lake = IcebergLake(cache.resolve() / f"iceberg-one-table-of-{files}-files")
-    if not is_whole(lake.root):
-        shutil.rmtree(lake.root, ignore_errors=True)
+    if is_to_build(lake.root):
         build(lake, files)
     return lake
 

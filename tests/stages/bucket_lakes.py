@@ -36,6 +36,12 @@ def file_io(server: S3Server) -> dict[str, str]:
     return {"s3.endpoint": server.endpoint, "s3.region": REGION, **keys}
 
 
+def catalog_of(house: BucketHouse) -> dict[str, str]:
+    """pyiceberg's properties for a catalog on the disk whose warehouse is `iceberg` in the house's bucket."""
+    place = f"{house.bench.store.location}iceberg"
+    return {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": place, **file_io(shared("ceph"))}
+
+
 class BucketLake(Protocol):
     """A lake in a bucket. `garbage` are keys that are to go, `kept` keys that must stay."""
 
@@ -53,8 +59,7 @@ class Iceberg:
 
     def __init__(self, house: BucketHouse) -> None:
         self.house = house
-        place = f"{house.bench.store.location}iceberg"
-        properties = {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": place, **file_io(shared("ceph"))}
+        properties = catalog_of(house)
         self.catalog = SqlCatalog("default", **properties)
         self.catalog.create_namespace("db")
         orders = self.catalog.create_table("db.orders", ROWS)

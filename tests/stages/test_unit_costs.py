@@ -20,9 +20,8 @@ from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.journal import Published
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import served
-from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
-from tests.stages.bucket_lakes import ROWS, file_io
+from tests.stages.bucket_lakes import ROWS, catalog_of
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse
 from tests.stores.s3_bench import in_a_bucket
 
@@ -35,8 +34,7 @@ class Tables:
 
     def __init__(self, house: BucketHouse) -> None:
         self.house = house
-        place = f"{house.bench.store.location}iceberg"
-        properties = {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": place, **file_io(shared("ceph"))}
+        properties = catalog_of(house)
         self.catalog = SqlCatalog("default", **properties)
         self.catalog.create_namespace("db")
         for number in range(TABLES):

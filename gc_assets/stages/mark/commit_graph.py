@@ -48,7 +48,7 @@ from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64
 _PASSED_ON: Final = "_passed_on"
-# Published beside the graph: the sources that it was read from.
+# Published beside a graph whose sources have digests: what it was read from.
 READ_FROM_SIDE: Final = "_read_from"
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
@@ -76,7 +76,8 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
     lake, meaning = night.lake(lake_name), read_as(night, lake_name)
     is_growing, before = growing(lake) is not None, _last(night, lake_name)
-    last = _opened(state, before, grows=is_growing) if before is not None else None
+    has_digests = sources.column("digest").null_count < sources.num_rows
+    last = _opened(state, before, grows=is_growing) if before is not None and (is_growing or has_digests) else None
     earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
     known = _Known.of(state, sources, earlier, grows=is_growing)
     read = _ReadCommits(
@@ -99,7 +100,8 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
         if not night.kind(lake_name).is_one_table:
             raise
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
-    written = replace(written, side={READ_FROM_SIDE: tuple(put(sources, run, state.files, READ_FROM_SIDE))})
+    if has_digests:
+        written = replace(written, side={READ_FROM_SIDE: tuple(put(sources, run, state.files, READ_FROM_SIDE))})
     facts = CommitGraphFacts(commits=written.rows, known=known.rows, read_as=meaning, unread=unread)
     return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
 
