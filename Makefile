@@ -21,25 +21,22 @@ demo: env .dagster_home/dagster.yaml ## build sample lakes, run one night on the
 	@[ -z "$(filter --s3,$(ARGS))" ] || $(BIN)/python -m tests.s3.servers versity || true
 	@$(BIN)/gc-assets demo $(ARGS)
 
-# Here a skipped test is a failed one: what the tests need is fetched before they start. They run in two processes with a Spark session
-# each, of about the same length: the stages, the command line and jobs, and all others with the nights on the Nessie server, which they
-# start anyway. Pytest's 2 is an interrupt.
-STAGES := tests/stages tests/cli tests/job --ignore-glob='tests/stages/test_nessie_*'
-OTHERS := tests --ignore=tests/cli --ignore=tests/job --ignore-glob='tests/stages/[!t]*' --ignore-glob='tests/stages/test_[!n]*'
+# Here a skipped test is a failed one: what the tests need is fetched before they start. Three processes take the files of tests in turn,
+# each with a Spark session and servers of its own: on two cores one of them usually waits for a server. Pytest's 2 is an interrupt.
 test: export GC_ASSETS_TEST_NESSIE := required
 test: export GC_ASSETS_TEST_S3 := $(or $(filter none all,$(S3)),required)
 test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
-test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium)
+test: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
+# Hundreds of processes import this package: each would compile it anew.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium, DEPTH=all: more examples)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@[ $$GC_ASSETS_TEST_BROWSER = none ] || { $(BIN)/python -m tests.browser; $(BIN)/python -m tests.postgres; }
 	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
 	@mkdir -p build
-	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; \
-	  $(BIN)/python -m pytest $(OTHERS) >build/other-tests.txt 2>&1 & beside=$$!; \
-	  trap "kill $$lint $$beside 2>/dev/null || true" EXIT; \
-	  failed=0; $(BIN)/python -m pytest $(STAGES) || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
+	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \
+	  failed=0; $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder || failed=$$?; [ $$failed -ne 2 ] || exit 2; \
 	  wait $$lint || failed=$$?; echo "Lint and types:"; cat build/lint.txt; \
-	  wait $$beside || failed=$$?; echo "All other tests:"; cat build/other-tests.txt; \
 	  [ $$GC_ASSETS_TEST_BROWSER != none ] || echo "BROWSER=none: no page was looked at in a browser."; \
 	  [ $$GC_ASSETS_TEST_S3 != none ] || echo "S3=none: no test that needs an S3 server was run."; exit $$failed
 
@@ -75,7 +72,7 @@ programs: env ## play random programs over a store that lies, and random histori
 	@$(BIN)/python -m tests.programs $(ARGS)
 
 bench: ARGS ?= iceberg --size s
-bench: env ## the benchmarks (ARGS="icechunk --size m --peer")
+bench: env ## the benchmarks (ARGS="all --quick", ARGS="icechunk --size m --peer")
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 # Java is looked for every time: it is not part of the environment, and may have gone since.

@@ -34,6 +34,20 @@ class Measured:
     requests: dict[str, int] = field(default_factory=dict[str, int])
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Which passes are made beside our first night, cold, and our second one.
+
+    `peer` asks the peer too, as often as us. Without `peer_warm` it is asked cold only, and without
+    `cold_second` our second night is done warm only.
+    """
+
+    peer: bool = False
+    warm: bool = True
+    peer_warm: bool = True
+    cold_second: bool = True
+
+
 class Subject:
     """A lake of one kind and size, and how its peer is asked about it."""
 
@@ -87,19 +101,19 @@ class Subject:
         }
 
 
-def compare(kind: str, size: str, cache: Path, *, peer: bool, warm: bool = True, launcher: Path | None = None) -> list[Measured]:
-    """First and second night, cold, and with `warm` once more in a session that has done a night before. `launcher` is nessie-gc's.
+def compare(kind: str, size: str, cache: Path, passes: Passes, launcher: Path | None = None) -> list[Measured]:
+    """First and second night, cold, and where asked for once more in a session that has done a night before. `launcher` is nessie-gc's.
 
     Raises `RuntimeError` where the peer finds another number of unreferenced files than we do: then one of us is wrong. Ours may be
     smaller by what the live filter keeps by mistake until another night's seed, about one dead file in a million.
     """
-    return nights_of(Subject(kind, size, cache, launcher), cache, peer=peer, warm=warm)
+    return nights_of(Subject(kind, size, cache, launcher), cache, passes)
 
 
-def nights_of(subject: Subject, cache: Path, *, peer: bool, warm: bool) -> list[Measured]:
+def nights_of(subject: Subject, cache: Path, passes: Passes) -> list[Measured]:
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="run-") as directory, subject.running():
-        found = _nights(subject, Path(directory), peer=peer, warm=warm)
+        found = _nights(subject, Path(directory), passes)
     for night in {item.night for item in found}:
         mine = [item for item in found if item.night == night]
         counts = {f"{item.who} {'cold' if item.cold else 'warm'}": item.answer["unreferenced"] for item in mine}
@@ -113,7 +127,7 @@ def nights_of(subject: Subject, cache: Path, *, peer: bool, warm: bool) -> list[
     return found
 
 
-def _nights(subject: Subject, directory: Path, *, peer: bool, warm: bool) -> list[Measured]:
+def _nights(subject: Subject, directory: Path, passes: Passes) -> list[Measured]:
     found: list[Measured] = []
 
     def ours(resident: Resident, state: str, night: str, now: datetime, *, cold: bool) -> None:
@@ -127,13 +141,13 @@ def _nights(subject: Subject, directory: Path, *, peer: bool, warm: bool) -> lis
         found.append(_measured("peer", night, cold, answer, subject.requests()))
 
     def peers(night: str, now: datetime) -> None:
-        if peer:
+        if passes.peer:
             with Resident(subject.peer_command(), directory / "peer.log") as resident:
                 theirs(resident, night, now, cold=True)
-                if warm:
+                if passes.warm and passes.peer_warm:
                     theirs(resident, night, now, cold=False)
 
-    with Resident(OURS, directory / "warm.log") if warm else nullcontext() as session:
+    with Resident(OURS, directory / "warm.log") if passes.warm else nullcontext() as session:
         if session is None:
             with Resident(OURS, directory / "first.log") as once:
                 ours(once, "cold", "first", subject.now, cold=True)
@@ -144,8 +158,9 @@ def _nights(subject: Subject, directory: Path, *, peer: bool, warm: bool) -> lis
         with subject.changed() as later:
             if session is not None:
                 ours(session, "warm", "second", later, cold=False)
-            with Resident(OURS, directory / "second.log") as once:
-                ours(once, "cold", "second", later, cold=True)
+            if passes.cold_second:
+                with Resident(OURS, directory / "second.log") as once:
+                    ours(once, "cold", "second", later, cold=True)
             peers("second", later)
     return found
 

@@ -81,6 +81,11 @@ class Size:
     commits: int
     files_per_commit: int
 
+    @property
+    def leftovers(self) -> int:
+        """What crashed writers left behind in each table."""
+        return max(1, int(self.commits * self.files_per_commit * LEFTOVERS_SHARE))
+
 
 SIZES: Final = {"s": Size(2, 20, 45), "m": Size(50, 10, 90), "l": Size(4, 25, 6_900)}
 
@@ -128,7 +133,6 @@ def build(lake: IcebergLake, size: Size) -> None:
     lake.warehouse.mkdir(parents=True)
     catalog = lake.catalog()
     catalog.create_namespace("shop")
-    leftovers = max(1, int(size.commits * size.files_per_commit * LEFTOVERS_SHARE))
     for index in range(size.tables):
         name, born = f"shop.orders_{index:02}", lake.now - timedelta(days=size.commits + 1)
         with clock_at(born):
@@ -138,7 +142,7 @@ def build(lake: IcebergLake, size: Size) -> None:
             at = lake.now - timedelta(days=size.commits - commit)
             writer.commit(at, size.files_per_commit, rewrite=commit % REWRITE_EVERY == REWRITE_EVERY - 1)
         abandoned = lake.now - timedelta(days=5)
-        for path in writer.data_paths(f"{abandoned:%Y-%m-%d}", leftovers):
+        for path in writer.data_paths(f"{abandoned:%Y-%m-%d}", size.leftovers):
             write_data_file(path, abandoned)
     (lake.root / FINISHED).write_text("{}")
 

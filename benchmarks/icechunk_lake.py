@@ -80,7 +80,8 @@ def ensure_lake(cache: Path, name: str) -> IcechunkLake:
 def build(lake: IcechunkLake, size: Size) -> None:
     """A straight history on `main`, and chunks of a session that never committed."""
     lake.root.mkdir(parents=True)
-    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(lake.repository)), config=_config())
+    config = _config()  # before the storage, which warns otherwise
+    repository = icechunk.Repository.create(icechunk.local_filesystem_storage(str(lake.repository)), config=config)
     session = repository.writable_session("main")
     array = zarr.group(session.store).create_array(
         "temperature", shape=(size.chunks * CHUNK_ELEMENTS,), chunks=(CHUNK_ELEMENTS,), dtype="f4", compressors=None, fill_value=0

@@ -6,6 +6,7 @@ shared as in lakeFS. Only metadata is on the disk; the server is the tests' smal
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -108,10 +109,14 @@ def nights(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tup
 @click.option("--entries", default=1_000_000, show_default=True)
 @click.option("--commits", default=200, show_default=True)
 @click.option("--cores", default=1, show_default=True, help="Spark's local[N].")
-def main(entries: int, commits: int, cores: int) -> None:
+@click.option("--format", "format_", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def main(entries: int, commits: int, cores: int, format_: str) -> None:
     """Prints what each stage of two nights took, and the entries decoded for a second of a core."""
     with tempfile.TemporaryDirectory(prefix="lakefs-bench-") as folder:
         for night, stage, seconds, facts in nights(Path(folder), entries, commits, cores):
+            if format_ == "json":
+                click.echo(json.dumps({"night": night, "stage": stage, "seconds": seconds, **facts}))
+                continue
             rate = (
                 f"  {facts['decoded']:,} containers, {facts['entries']:,} entries, {facts['entries'] / seconds / cores:,.0f}/s a core"
                 if facts

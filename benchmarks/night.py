@@ -27,6 +27,7 @@ from gc_assets.stages.mark.manifest_entries import manifest_entries
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
 from gc_assets.stages.night import Night
+from gc_assets.stages.progress import jobs_of
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
@@ -54,10 +55,10 @@ class Nights:
                 spark = self._runtime.session(partial(were_few, config))
             stages.append({"stage": "session", "rows": 0, "jobs": 0, **asdict(usage)})
             for name, stage in stages_of(spark, night):
-                jobs = _jobs(spark)
+                jobs = jobs_of(spark) or 0
                 with self._meter.measure() as usage:
                     published = stage()
-                stages.append({"stage": name, "rows": published.receipt.rows, "jobs": _jobs(spark) - jobs, **asdict(usage)})
+                stages.append({"stage": name, "rows": published.receipt.rows, "jobs": (jobs_of(spark) or 0) - jobs, **asdict(usage)})
         found = published.receipt.facts
         header = header_of(published)
         return {
@@ -87,11 +88,6 @@ def stages_of(spark: SparkSession, night: Night) -> list[tuple[str, Stage]]:
         ("orphan_files", lambda: orphan_files(spark, night, storage)),
         ("deletion_plan", lambda: deletion_plan(spark, night, storage)),
     ]
-
-
-def _jobs(spark: SparkSession) -> int:
-    """Jobs the scheduler has seen so far; only a session of this process can tell."""
-    return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Self
@@ -34,20 +35,31 @@ class Resident:
             )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The program's answer. `since_start` is the wall time in seconds from the start of the process to this answer."""
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        """The program's answer. `since_start` is the wall time in seconds from the start of the process to this answer.
+
+        Raises `RuntimeError` with the program's last words where it ends instead.
+        """
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{' '.join(self._process.args)} ended with code {self._process.wait()}; its messages are in {self._log}")
+            code = self._process.wait()
+            said = self._log.read_text(errors="replace").strip()[-2000:]
+            raise RuntimeError(f"{' '.join(self._process.args)} ended with code {code}: {said}")
         return {**json.loads(line), "since_start": perf_counter() - self._started}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
 
 
 def answer(respond: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
 from benchmarks import iceberg_lake, many_tables, one_table
-from benchmarks.comparison import Measured, Subject, nights_of
+from benchmarks.comparison import Measured, Passes, Subject, nights_of
 from benchmarks.iceberg_lake import IcebergLake
 from benchmarks.many_tables import Size
 
@@ -21,7 +22,9 @@ CLUSTER: Final = "cluster"
 
 
 class Scaled(Subject):
-    """A large lake, and the engine that collects it."""
+    """A large lake, and the engine that collects it. `full_every` is that of its configuration."""
+
+    full_every: int | None = None
 
     def __init__(self, lake: IcebergLake, kind: str, engine: str, changed: Callable[[], AbstractContextManager[datetime]]) -> None:
         self.kind, self.size, self.lake, self.now = kind, engine, lake, lake.now
@@ -52,10 +55,17 @@ class Scaled(Subject):
             self._spark = {"master": cluster.master, "conf": CONF}
             yield
 
+    def computing(self) -> Self:
+        """The same lake and engine, and no night carries live files over."""
+        other = copy(self)
+        other.size, other.full_every = f"{self.size}, all computed", 0
+        return other
+
     def config(self, state: Path) -> dict[str, Any]:
-        return {**self.lake.config(state), "spark": self._spark}
+        carrying = {} if self.full_every is None else {"full_every": self.full_every}
+        return {**self.lake.config(state), "spark": self._spark, **carrying}
 
 
 def measure(subjects: Iterable[Scaled], cache: Path) -> dict[str, list[Measured]]:
     """The nights by engine, each in a process of its own."""
-    return {subject.size: nights_of(subject, cache, peer=False, warm=False) for subject in subjects}
+    return {subject.size: nights_of(subject, cache, Passes(warm=False)) for subject in subjects}

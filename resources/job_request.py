@@ -43,6 +43,7 @@ class JobRequest(Model):
     state: str
     policy_digest: str
     modes: dict[str, Literal["plan", "apply"]]
+    full_every: int
     now: datetime | None
     unsafe: tuple[str, ...]
     as_of: datetime | None
@@ -73,6 +74,7 @@ class JobRequest(Model):
             state=platform.config.state,
             policy_digest=platform.config.policy_digest(),
             modes={storage.name: storage.mode for storage in platform.config.storages},
+            full_every=platform.config.full_every,
             now=platform.clock.fixed,
             unsafe=platform.unsafe,
             as_of=as_of,
@@ -109,7 +111,7 @@ class JobRequest(Model):
             )
         storages = tuple(storage.model_copy(update={"mode": self.modes[storage.name]}) for storage in config.storages)
         platform = Platform(config, Clock(self.now), self.unsafe, Path(self.path))
-        return replace(platform, config=config.model_copy(update={"storages": storages}))
+        return replace(platform, config=config.model_copy(update={"storages": storages, "full_every": self.full_every}))
 
 
 class Stopped(Model):

@@ -25,6 +25,9 @@ from tests.s3.servers import S3Server, environment, shared
 _USERS = tempfile.TemporaryDirectory(prefix="gc-assets-users-")
 os.environ |= environment(Path(_USERS.name))
 
+# Processes that share the tests find a width of the terminal in their environment, as if each wrote to one.
+os.environ.pop("COLUMNS", None)
+
 # A command that a test starts ends before the slow compiler of its JVM would pay.
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1"
 
@@ -42,6 +45,38 @@ TEST_CONF = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
+
+
+# Files of tests that take a process half a minute and more, the longest first. Where several processes share the tests, none begins with
+# these when the others end.
+LONG = (
+    "stages/test_cluster.py",
+    "assets/test_in_a_browser.py",
+    "stages/test_s3_protocol.py",
+    "stages/test_histories.py",
+    "stages/test_connect_service.py",
+    "stores/contract.py",
+    "test_demo.py",
+    "stages/test_connect.py",
+    "stages/test_s3_faults.py",
+    "stores/s3/test_quarantine.py",
+    "stores/s3/test_faults.py",
+    "job/test_submit.py",
+    "cli/test_secrets.py",
+    "model/test_protocol.py",
+    "stages/test_engine.py",
+    "stages/test_lakefs_lifecycle.py",
+    "stages/test_lakefs_recorded.py",
+    "stages/test_nessie_safety.py",
+    "state/test_requests.py",
+)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    place = {str(Path(__file__).parent / file): number for number, file in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(str(item.path), len(LONG)))
 
 
 @pytest.fixture(scope="session", autouse=True)

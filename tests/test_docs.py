@@ -210,6 +210,9 @@ TYPED_BY = {
     ),
     ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a folder of another program",
     ("nessie.md", "gc-assets doctor"): "no: it wants a Nessie server of one's own; tests/stages/test_nessie_*.py run such nights",
+    ("performance.md", "python -m benchmarks all --list"): (
+        "no: all of it takes hours; tests/benchmarks/test_every.py types `all` on rows of its own"
+    ),
     ("s3.md", 'make demo ARGS="--s3"'): "test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed",
     ("s3.md", "$ export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…"): ON_S3,
     ("s3.md", "$ export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+7 days' +%FT03:00:00+00:00)"): ON_S3,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from benchmarks import iceberg_lake, peer_iceberg
-from benchmarks.comparison import GRACE, Measured, Subject, nights_of
+from benchmarks.comparison import GRACE, Measured, Passes, Subject, nights_of
 from benchmarks.s3 import deletion, listing
 from benchmarks.s3.lake import ADDRESS, BUCKET, PREFIX, SIZES, S3Lake, ensure_lake
 from benchmarks.s3.requests import AccessLog, Request, by_kind
@@ -126,7 +126,7 @@ def measure(size: str, cache: Path, parts: Collection[str], *, peer: bool) -> Re
         subject = OnS3(lake, size, server, log, cache)
         listings = _told("listing", lambda: listing.listed(server, BUCKET, PREFIX, ROUNDS)) if "listing" in parts else []
         log.take()
-        nights = _told("nights", lambda: nights_of(subject, cache, peer=peer, warm=False)) if "nights" in parts else []
+        nights = _told("nights", lambda: nights_of(subject, cache, Passes(peer=peer, warm=False))) if "nights" in parts else []
         deletions = [
             _told("deleting", lambda some=some: deletion.deleted(server, log, some, DELETED_KEYS[size], ROUNDS))
             for some in (deletion.REQUESTS, deletion.WITHOUT_VERSIONS, deletion.WITH_VERSIONS)

@@ -104,6 +104,12 @@ def _nothing_sick(_: Night, published: Published) -> Verdict:
     return Verdict(not sick, {"sick": len(sick)}, "\n".join(item.told for item in sick) or None)
 
 
+def _carried_right(_: Night, published: Published) -> Verdict:
+    facts = published.facts(LiveFilesFacts)
+    numbers = {"carried_files": facts.carried_files, "nights_carried": facts.nights_carried, "differences": len(facts.differences)}
+    return Verdict(not facts.differences, numbers, "\n".join(facts.differences) or None)
+
+
 def _everything_decoded(_: Night, published: Published) -> Verdict:
     unreadable = published.facts(ManifestEntriesFacts).unreadable
     found = f"{unreadable:,} containers could not be decoded; live_files stops if a commit that is kept needs one" if unreadable else None
@@ -157,6 +163,12 @@ COMPLETE: Final = Check("complete", "A row that was never read or never written 
 LIVE_WHILE_REFS: Final = Check("live_while_refs", "An empty live set makes every file of the lake look like garbage.", _live_while_refs)
 NOTHING_SICK: Final = Check(
     "nothing_sick", "What cannot be read holds up every purge until somebody mends it.", _nothing_sick, blocking=False
+)
+CARRIED_RIGHT: Final = Check(
+    "carried_right",
+    "Rows that nights carried over and nobody would compute so may have missed a live file.",
+    _carried_right,
+    blocking=False,
 )
 EVERYTHING_DECODED: Final = Check(
     "everything_decoded", "What an unreadable container names cannot be known to be live.", _everything_decoded, blocking=False

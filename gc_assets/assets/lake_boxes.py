@@ -9,7 +9,7 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.box import Box, LakeConfig, RunDates, asset_of, has, keys_of, on_driver, spec_of
-from gc_assets.assets.checks import COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, NOTHING_SICK, RECEIPT
+from gc_assets.assets.checks import CARRIED_RIGHT, COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, NOTHING_SICK, RECEIPT
 from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.kind_boxes import kind_boxes
@@ -140,7 +140,14 @@ def _live(published: Published) -> Figures:
 
 def _by_kind(_: Night, published: Published) -> str:
     facts = published.facts(LiveFilesFacts)
-    return "\n\n".join([amounts_table("Kind of file", facts.by_kind), *(f"- {plain(note)}" for note in facts.notes)])
+    return "\n\n".join([amounts_table("Kind of file", facts.by_kind), _how(facts), *(f"- {plain(note)}" for note in facts.notes)])
+
+
+def _how(facts: LiveFilesFacts) -> str:
+    if facts.full_for is not None:
+        return f"All computed: {plain(facts.full_for)}."
+    since = f", all computed on {facts.full_on}" if facts.full_on is not None else ""
+    return f"{facts.carried_files:,} rows carried over{since}."
 
 
 LAKE_BOXES: Final = (
@@ -188,6 +195,6 @@ LAKE_BOXES: Final = (
         shown=(Shown(LIVE_FILES, _live, _by_kind),),
         made_from=(REACHABLE_SNAPSHOTS, MANIFEST_ENTRIES, LIVE_CONTENTS),
         stage=live_files,
-        checks=(RECEIPT, LIVE_WHILE_REFS, NOTHING_SICK),
+        checks=(RECEIPT, LIVE_WHILE_REFS, NOTHING_SICK, CARRIED_RIGHT),
     ),
 )

@@ -60,7 +60,7 @@ def materialized(
     table = shown.table
     published = night.table(table, group)
     receipt, key = published.receipt, key_of(group, table)
-    figures = {**shown.figures(published), **_sent(sent_for(receipt.facts)), "table_bytes": receipt.size_bytes}
+    figures = {**shown.figures(published), **_sent(sent_for(receipt.facts)), **_jobs(receipt.facts), "table_bytes": receipt.size_bytes}
     # In the order of a reader's questions; a long address and the sample come last.
     metadata: dict[str, Any] = dict(also or {})
     if shown.said is not None:
@@ -82,6 +82,10 @@ def materialized(
 def _sent(requests: Requests) -> Figures:
     figures: dict[str, int | float] = {f"{kind.lower()}_requests": requests.counts[kind] for kind in KINDS if requests.counts.get(kind)}
     return figures if requests.usd is None else {**figures, "requests_usd": requests.usd}
+
+
+def _jobs(facts: Mapping[str, Any]) -> Figures:
+    return {"spark_jobs": facts["spark_jobs"]} if facts.get("spark_jobs") else {}
 
 
 def sample(night: Night, table: Table, published: Published) -> dg.TableMetadataValue:

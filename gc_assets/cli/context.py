@@ -133,6 +133,11 @@ def with_mode(platform: Platform, mode: Mode | None) -> Platform:
     return replace(platform, config=platform.config.model_copy(update={"storages": storages}))
 
 
+def with_full(platform: Platform, full: bool) -> Platform:
+    """Returns the platform that carries no rows of `live_files` over, and compares, if `full`."""
+    return replace(platform, config=platform.config.model_copy(update={"full_every": 1})) if full else platform
+
+
 class RunDate(click.ParamType):
     """A date written as `YYYY-MM-DD`."""
 

@@ -18,7 +18,7 @@ import dagster as dg
 
 from gc_assets.assets.failures import cause_of
 from gc_assets.assets.step_log import PASSED_ON
-from gc_assets.cli.context import Mode, opened, with_mode
+from gc_assets.cli.context import Mode, opened, with_full, with_mode
 from gc_assets.cli.page import has_page
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
@@ -72,6 +72,7 @@ def run_night(
     storages: Collection[str] = (),
     through: str | None = None,
     mode: Mode | None = None,
+    full: bool = False,
     watch: Watch,
     verbose: bool = False,
 ) -> tuple[PlanHeader, ...]:
@@ -80,11 +81,12 @@ def run_night(
 
     Without `lakes` and `storages` everything runs. A storage needs all lakes; a lake alone needs no
     storage. `through` names the last asset wanted. In mode `apply` files that came back to life are
-    restored; a plan that asks for anything else waits for its approval.
+    restored; a plan that asks for anything else waits for its approval. With `full` no row of
+    `live_files` is carried over from an earlier night.
 
     Raises the first error of the run as it was. A plan that its gates refuse is returned.
     """
-    chosen = with_mode(platform, mode)
+    chosen = with_full(with_mode(platform, mode), full)
     night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
     assets = build_definitions(chosen, as_of, first=run_date)
     there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}

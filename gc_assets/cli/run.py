@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--storage", "storages", multiple=True, metavar="N", help="Only this storage, with all lakes that may point into it.")
 @click.option("--through", metavar="ASSET", help="Stop after this asset.")
 @click.option("--mode", type=click.Choice(["plan", "apply"]), help="Instead of the storages' own mode.")
+@click.option("--full", is_flag=True, help="Compute all live files, and compare them with what would have been carried over.")
 @format_option()
 @common_options
 def run_command(
@@ -32,6 +33,7 @@ def run_command(
     storages: tuple[str, ...],
     through: str | None,
     mode: Any,
+    full: bool,
     format_: str,
 ) -> None:
     """Works out one run date through Dagster: what is live, what is garbage and why, and the plan
@@ -67,6 +69,7 @@ def run_command(
             storages=storages,
             through=through,
             mode=mode,
+            full=full,
             watch=progress,
             verbose=settings.verbose,
         )

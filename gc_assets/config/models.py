@@ -287,6 +287,12 @@ class Config(OnPage):
         default=timedelta(seconds=READ_SECONDS),
         description="Longest wait for one object that is read whole, or one answer of a catalog or server.",
     )
+    full_every: int = Field(
+        default=10,
+        ge=0,
+        description="Every so many nights all rows of live_files are computed, and compared with those that the nights between carry over. "
+        "0: every night, without comparing.",
+    )
     plan_key: SecretStr | None = Field(
         default=None, min_length=16, description="Secret that makes the id of a plan an HMAC, as ${NAME}; without it the id is a digest."
     )

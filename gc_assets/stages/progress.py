@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from gc_assets.core.pace import Pace, format_seconds
 from gc_assets.core.requests import Requests, Tally, counted
+from gc_assets.stages.few_rows import is_remote
 from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.schemas import Table
@@ -102,6 +103,7 @@ class _Step:
     spark: SparkSession | None
     outer: _Step | None
     tally: Tally
+    jobs_before: int | None
     inner: _Step | None = None
     now_doing: str = ""
     published: list[str] = field(default_factory=list[str])
@@ -124,6 +126,10 @@ class _Step:
     def work(self) -> Work:
         pace = self.meter.pace() or self.tasks.pace()
         return Work(self.name, self.now_doing, time.monotonic() - self.began, pace, self._within())
+
+    def jobs(self) -> int | None:
+        now = jobs_of(self.spark)
+        return now - self.jobs_before if now is not None and self.jobs_before is not None else None
 
     def _within(self) -> str:
         if self.outer is None:
@@ -235,6 +241,28 @@ def asked() -> Requests:
     return current.tally.sent if current is not None else Requests()
 
 
+def jobs_asked() -> int | None:
+    """Returns how many Spark jobs began since the stage did, those of the stages within it included;
+    null where nobody counts them. Stages that are at work at the same time in one process each
+    count those of both.
+    """
+    current = _CURRENT.get()
+    return current.jobs() if current is not None else None
+
+
+def jobs_of(spark: SparkSession | None) -> int | None:
+    """Returns how many jobs ever began in this session's Spark; null where it does not tell: over
+    Spark Connect, and on platforms that let Python ask the JVM for less than this.
+    """
+    if spark is None or is_remote(spark):
+        return None
+    try:
+        jvm: Any = getattr(spark.sparkContext, "_jsc")  # noqa: B009  (PySpark itself counts no jobs, only its JVM does)
+        return int(jvm.sc().dagScheduler().numTotalJobs())
+    except Exception:  # noqa: BLE001  (what is said about the work must never end the work)
+        return None
+
+
 def made(published: Published) -> None:
     """Notes that a table was published, for the stage's last line."""
     current = _CURRENT.get()
@@ -252,7 +280,7 @@ def working(name: str) -> Generator[None]:
 
 @contextmanager
 def _step(log: logging.Logger, name: str, spark: Any) -> Generator[None]:
-    with counted() as tally, _heard(_Step(log, name, spark, _CURRENT.get(), tally)):
+    with counted() as tally, _heard(_Step(log, name, spark, _CURRENT.get(), tally, jobs_of(spark))):
         yield
 
 

@@ -31,7 +31,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.core.requests import Requests, record
 from gc_assets.stages.fetched import Only, fetched, fetched_here
 from gc_assets.stages.few_rows import is_of_few
-from gc_assets.stages.progress import asked, made
+from gc_assets.stages.progress import asked, jobs_asked, made
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
@@ -417,7 +417,8 @@ def publish(
     Parts of failed task attempts are removed first.
     """
     named = {part.name for part in (*written.parts, *(part for parts in written.side.values() for part in parts))}
-    for item in state.files.list(run.path, recursive=True):
+    listed = state.files.list(run.path, recursive=True)
+    for item in listed:
         if item.name.endswith(".parquet") and item.name not in named:
             state.files.delete(f"{run.path}/{item.name}")
     receipt = Receipt(
@@ -433,17 +434,18 @@ def publish(
         side=written.side,
         inputs={f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}": item.receipt.reference for item in inputs},
         balances=tuple(balances),
-        facts=(facts.told() if isinstance(facts, Facts) else dict(facts or {})) | _sent(asked()),
+        facts=(facts.told() if isinstance(facts, Facts) else dict(facts or {})) | _asked(),
         unsafe=tuple(unsafe),
     )
-    published = state.publish(run, receipt)
-    state.fold(run.group, run.asset)
+    published = state.publish(run, receipt, listed)
     made(published)
     return published
 
 
-def _sent(requests: Requests) -> dict[str, Any]:
-    return {"requests": dict(requests.counts), "requests_usd": requests.usd} if requests else {}
+def _asked() -> dict[str, Any]:
+    requests, jobs = asked(), jobs_asked()
+    sent = {"requests": dict(requests.counts), "requests_usd": requests.usd} if requests else {}
+    return sent if jobs is None else {**sent, "spark_jobs": jobs}
 
 
 def parallelism(spark: SparkSession) -> int:

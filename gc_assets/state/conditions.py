@@ -46,7 +46,7 @@ class Puts(Protocol):
 
     def read_version(self, path: str) -> tuple[bytes, str]: ...
 
-    def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool: ...
+    def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> str | None: ...
 
     def delete(self, path: str) -> None: ...
 
@@ -118,7 +118,7 @@ def _compares(place: Puts, name: str, spelling: Spelling) -> bool:
 
 def _put(place: Puts, name: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool:
     try:
-        return place.put_if(name, content, version, condition)
+        return place.put_if(name, content, version, condition) is not None
     except OSError as error:
         if isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in {"NotImplemented", "501"}:
             raise _unfit(place, f"it answers {error.strerror}") from error
@@ -137,7 +137,7 @@ def _refuse_two_winners(place: Puts, name: str, version: str | None, condition: 
 
     def race(number: int) -> bool:
         start.wait()
-        return place.put_if(name, f"{name} {number} {version}".encode().ljust(_RACE_BYTES), version, condition)
+        return place.put_if(name, f"{name} {number} {version}".encode().ljust(_RACE_BYTES), version, condition) is not None
 
     with ThreadPoolExecutor(_RACERS) as pool:
         winners = sum(pool.map(race, range(_RACERS)))

@@ -28,7 +28,8 @@ class Facts(BaseModel):
     """The facts of one table. `TABLE` is the table's name.
 
     `requests` counts what was sent to object stores for it, by kind, and `requests_usd` is its
-    price, null where none is known. Whoever publishes the table adds both.
+    price, null where none is known. `spark_jobs` counts the jobs that Spark ran for it, null where
+    nobody counts them. Whoever publishes the table adds all three.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -37,10 +38,11 @@ class Facts(BaseModel):
 
     requests: Counts = Field(default_factory=dict)
     requests_usd: float | None = None
+    spark_jobs: int | None = None
 
     def told(self) -> dict[str, Any]:
         """Returns what the stage found out, as JSON."""
-        return self.model_dump(mode="json", exclude={"requests", "requests_usd"})
+        return self.model_dump(mode="json", exclude={"requests", "requests_usd", "spark_jobs"})
 
 
 def sent_for(facts: Mapping[str, Any]) -> Requests:
@@ -190,6 +192,12 @@ class LiveFilesFacts(Facts):
     """`files` are the rows. Files that only expired or dangling commits name are counted apart, and
     so are files that rules release. `sick` names what could not be read; the rows hold what
     earlier nights read of it.
+
+    `carried_files` rows were carried over from the run `carried_from`. `full_for` says why none
+    were, and is null where some were. `nights_carried` counts the nights since everything was
+    computed, of the run date `full_on`; `differences` are those that this night found then. By
+    `made_as` and the `segments` of the cache a later night knows whether it may carry over these
+    rows.
     """
 
     TABLE: ClassVar = "live_files"
@@ -207,6 +215,15 @@ class LiveFilesFacts(Facts):
     external_files: int
     notes: tuple[str, ...] = ()
     sick: tuple[Sick, ...] = ()
+    carried_files: int = 0
+    carried_from: str | None = None
+    full_for: str | None = None
+    full_on: date | None = None
+    nights_carried: int = 0
+    differences: tuple[str, ...] = ()
+    made_as: str | None = None
+    segments: tuple[str, ...] = ()
+    segments_digest: str = ""
 
 
 class LiveFilterFacts(Facts):

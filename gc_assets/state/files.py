@@ -22,7 +22,7 @@ from gc_assets.config.s3 import EVERYWHERE, S3Config
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.paths import S3, scheme_of
 from gc_assets.state.local_files import LocalFiles
-from gc_assets.state.place import FileStat, Place
+from gc_assets.state.place import ABSENT, FileStat, Place, Seen
 
 # A conditional write that lost against another begins again. This many losses in a row are no
 # coincidence.
@@ -102,9 +102,10 @@ class Files:
         """
         return self._place().read_version(path)
 
-    def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
+    def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
         """Replaces `path` only while it is at `version`, or only while it is absent if `version` is
-        None. Returns whether it did.
+        None. Returns the token of the new content, as `read_version` would, or None where it did
+        not replace.
 
         Of several writers in any processes that saw the same version exactly one succeeds. On an
         object store, writers of the very same bytes may all be told that they did, and a writer
@@ -119,23 +120,32 @@ class Files:
         """
         return self._place().prove()
 
-    def change(self, path: str, new: Callable[[bytes | None], bytes]) -> None:
+    def change(self, path: str, new: Callable[[bytes | None], bytes], seen: Seen | None = None) -> Seen:
         """Replaces the content by the result of `new`, which gets the content so far, or None where
-        there is no file.
+        there is no file. Returns what stands there afterwards.
 
+        Whoever has just `seen` what is there spares this a request. It need not be there any more:
         `new` is called again on what another process wrote meanwhile. Raises `StateError` where
         that does not end.
         """
         for attempt in range(_ATTEMPTS):
-            try:
-                before, version = self.read_version(path)
-            except FileNotFoundError:
-                before, version = None, None
-            after = new(before)
-            if after == before or self.replace_if(path, after, version):
-                return
+            before = seen if seen is not None else self._seen(path)
+            after = new(before.content)
+            if after == before.content and seen is None:
+                return before
+            if after != before.content and (version := self.replace_if(path, after, before.version)) is not None:
+                return Seen(after, version)
+            if seen is not None:
+                seen = None
+                continue
             time.sleep(random.uniform(0, 0.002 * min(attempt + 1, 50)))  # noqa: S311  (spreads writers, no secret)
         raise StateError(f"{self.root}/{path} was replaced by other processes {_ATTEMPTS} times in a row; repeat this when less runs")
+
+    def _seen(self, path: str) -> Seen:
+        try:
+            return Seen(*self.read_version(path))
+        except FileNotFoundError:
+            return ABSENT
 
     def size(self, path: str) -> int:
         """Returns the size in bytes. Raises `FileNotFoundError` where there is no such file."""

@@ -6,8 +6,11 @@ another. A *fold* holds copies of the rows of small runs that follow each other.
 `<group>/<asset>/_folds/<name>/`, and `<group>/<asset>/_folds.json` lists the folds. The runs stay
 where they are and remain the truth: without the list every run is read by itself.
 
-A fold answers for its runs together or not at all. A reader that wants only some of them reads
-those runs' own files.
+A fold answers for its runs together or not at all. A reader that wants only some of them takes a
+fold that a larger one replaced lately, and else reads those runs' own files.
+
+The first fold of a table waits until that pays. From then on the newest small pieces become one
+whenever a run brings rows, so that readers of a thousand nights ask for as much as those of two.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +36,7 @@ from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts, ManifestEntr
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
 from gc_assets.state.parts import PartWriter
+from gc_assets.state.place import ABSENT, Seen
 
 FOLDED: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE})
 LIST: Final = "_folds.json"
@@ -43,11 +48,20 @@ FOLD_PIECES: Final = 8
 SMALL_BYTES: Final = 4 * 2**20
 FOLD_BYTES: Final = 64 * 2**20
 MOST_PIECES: Final = 256
+# Fewer become one up to so many bytes, which is less than a night writes of as many files anyway:
+# two where a table has folds, and three where it has none. A fold of the first two runs would cost
+# the second night more requests than it spares.
+NEWEST_BYTES: Final = 2**20
+FIRST_PIECES: Final = 3
+MORE_PIECES: Final = 2
 # A state of many nights without folds is folded in a few runs, so that none of them takes long.
 MOST_FOLDS: Final = 8
-# The newest runs stay apart. A run that began before one of them may still publish, and a fold must
-# hold runs without a gap.
-NEWEST_APART: Final = 2
+# So many replaced folds stay on the list: for a reader who began before the newest run, or who asks
+# what was known before it.
+FORMER: Final = 2
+# A run that began before others may publish after them. In logs the last word counts, so a fold that
+# lacks such a run is of no use. The order of other tables' runs tells nothing.
+ORDERED: Final = frozenset({DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE})
 # The column of `deletion_log` that names a row's run. Rows of releases without it get the run's id
 # in a fold.
 RUN_ID: Final = "run_id"
@@ -64,7 +78,9 @@ class FoldPart(Part):
 
 
 class Fold(_Model):
-    """Copies of the rows of `runs`, which are in the order of their ids."""
+    """Copies of the rows of `runs`, in this order. That is the order of their ids, but for runs of
+    tables that are not `ORDERED`.
+    """
 
     name: str
     runs: tuple[str, ...]
@@ -72,12 +88,25 @@ class Fold(_Model):
 
 
 class Folds(_Model):
-    """What `_folds.json` lists. `replaced` tells when a larger fold took the place of one: readers
-    that began before may still read it.
+    """What `_folds.json` lists. `former` are the last folds whose place a larger one took, the newest
+    first. `replaced` tells when others were: readers that began before may still read them.
     """
 
     folds: tuple[Fold, ...] = ()
+    former: tuple[Fold, ...] = ()
     replaced: Mapping[str, datetime] = Field(default_factory=dict[str, datetime])
+
+
+class Listed(NamedTuple):
+    """The list of a table's folds, and its object as it was seen."""
+
+    folds: Folds
+    seen: Seen
+
+    def names_others(self, runs: Sequence[PastRun]) -> bool:
+        """Says whether a fold holds a run that is not among these."""
+        known = {run.run_id for run in runs}
+        return not all(known.issuperset(fold.runs) for fold in self.folds.folds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,38 +133,61 @@ class _Piece:
         return sum(part.size_bytes if part.size_bytes is not None else FOLD_BYTES for part in parts)
 
     @property
-    def is_small(self) -> bool:
-        return self.size_bytes <= SMALL_BYTES
-
-    @property
     def has_rows(self) -> bool:
         return any(run.entry.parts for run in self.runs)
 
 
-def sources(files: Files, runs: Sequence[PastRun], side: str | None = None) -> list[Source]:
-    """Returns the files that hold the rows of these runs, or of their side table, in the order of
-    the runs. All are runs of one table.
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Where the rows of `runs` of one table lie: in folds, by the ids of the runs, or in files of
+    their own.
     """
+
+    runs: tuple[PastRun, ...]
+    folds: Mapping[str, Fold]
+
+    def sources(self, side: str | None = None) -> list[Source]:
+        """Returns the files that hold the rows, or those of a side table, in the order of the runs."""
+        found: list[Source] = []
+        told: set[str] = set()
+        for run in self.runs:
+            fold = self.folds.get(run.run_id)
+            if fold is None:
+                found += [Source(path, run.run_id) for path in run.paths(side)]
+            elif fold.name not in told:
+                told.add(fold.name)
+                base = f"{run.group}/{run.asset}/{DIRECTORY}/{fold.name}"
+                found += [Source(f"{base}/{part.name}", "") for part in fold.parts if part.lies_in(side)]
+        return found
+
+    def paths(self, side: str | None = None) -> list[str]:
+        """Returns the paths of `sources`."""
+        return [source.path for source in self.sources(side)]
+
+
+def pieces(files: Files, runs: Sequence[PastRun]) -> Pieces:
+    """Returns where the rows of these runs lie. All are runs of one table."""
     if not runs:
-        return []
-    base = f"{runs[0].group}/{runs[0].asset}"
-    wanted = {run.run_id for run in runs}
-    held = _by_run(_read(files, base).folds, wanted)
-    found: list[Source] = []
-    told: set[str] = set()
-    for run in runs:
-        fold = held.get(run.run_id)
-        if fold is None:
-            found += [Source(path, run.run_id) for path in run.paths(side)]
-        elif fold.name not in told:
-            told.add(fold.name)
-            found += [Source(f"{base}/{DIRECTORY}/{fold.name}/{part.name}", "") for part in fold.parts if part.lies_in(side)]
-    return found
+        return Pieces((), {})
+    there = listed(files, runs[0].group, runs[0].asset).folds
+    return Pieces(tuple(runs), _by_run((*there.folds, *there.former), runs))
 
 
-def fold(files: Files, runs: Sequence[PastRun]) -> Fold | None:
-    """Folds the first long row of small pieces among all runs of a table. Returns null where there
-    is none, or where another process folded some of these runs meanwhile.
+def listed(files: Files, group: str, asset: str) -> Listed:
+    """Returns the list of a table's folds. It is empty where it is missing or damaged: then every
+    run is read by itself.
+    """
+    try:
+        content, version = files.read_version(f"{group}/{asset}/{LIST}")
+    except FileNotFoundError:
+        return Listed(Folds(), ABSENT)
+    return Listed(_parsed(content) or Folds(), Seen(content, version))
+
+
+def fold(files: Files, runs: Sequence[PastRun], there: Listed) -> Fold | None:
+    """Folds the first long row of small pieces among all runs of a table, else the newest ones.
+    `there` was read before `runs` were. Returns null where too few are small, or where another
+    process changed the list meanwhile.
 
     Raises `StateError` where a copy does not hold as many rows as its runs, or where a fold that is
     to be copied holds other bytes than were written, and `OSError` where a file cannot be read.
@@ -143,14 +195,14 @@ def fold(files: Files, runs: Sequence[PastRun]) -> Fold | None:
     if not runs:
         return None
     base = f"{runs[0].group}/{runs[0].asset}"
-    known = {run.run_id for run in runs}
-    pieces = next(_rows_of_pieces(sorted(runs, key=lambda run: run.run_id), _read(files, base).folds), None)
-    if pieces is None:
+    ordered = sorted(runs, key=lambda run: run.run_id)
+    row = _row_of_pieces(ordered, there.folds.folds)
+    if row is None:
         return None
-    of = [run for piece in pieces for run in piece.runs]
+    of = [run for piece in row for run in piece.runs]
     name = uuid.uuid4().hex
     names_runs = runs[0].asset == DeletionLogFacts.TABLE
-    parts = [part for piece in pieces for part in _parts(piece, base)]
+    parts = [part for piece in row for part in _parts(piece, base)]
     copies = tuple(_copied(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
     made = Fold(name=name, runs=tuple(run.run_id for run in of), parts=copies)
     expected, found = sum(part.rows for run in of for part in run.entry.parts), sum(part.rows for part in made.parts)
@@ -161,25 +213,30 @@ def fold(files: Files, runs: Sequence[PastRun]) -> Fold | None:
             f"their files hold {found:,}; `gc-assets doctor` says which receipts and indexes differ"
         )
 
-    is_listed = False
+    is_listed = was_listed = False
 
     def with_made(content: bytes | None) -> bytes:
-        nonlocal is_listed
-        before = _parsed(content) or Folds()
-        # A fold that names a run which the table has no more serves nobody.
-        useful = [other for other in before.folds if known.issuperset(other.runs)]
-        kept = [other for other in useful if not set(other.runs) <= set(made.runs)]
-        is_listed = not any(set(other.runs) & set(made.runs) for other in kept)
-        listed = (*kept, made) if is_listed else tuple(useful)
-        names = {other.name for other in listed}
-        gone = {other.name: datetime.now(UTC) for other in before.folds if other.name not in names}
-        return _content(Folds(folds=listed, replaced={**before.replaced, **gone}))
+        nonlocal is_listed, was_listed
+        is_listed = content == there.seen.content
+        was_listed = content is not None and name.encode() in content  # by a put whose answer was lost
+        return _content(_with(there.folds, made, ordered)) if is_listed else content or _content(Folds())
 
-    files.change(f"{base}/{LIST}", with_made)
-    if not is_listed:
+    files.change(f"{base}/{LIST}", with_made, there.seen)
+    if not is_listed and not was_listed:
         files.delete_directory(f"{base}/{DIRECTORY}/{name}")
-        return None
-    return made
+    return made if is_listed else None
+
+
+def _with(before: Folds, made: Fold, runs: Sequence[PastRun]) -> Folds:
+    """Returns the list with one more fold, which takes the place of all within it."""
+    useful = {fold.name for fold in _by_run(before.folds, runs).values()}  # not one that lacks a run, or whose run is gone
+    within = [fold for fold in before.folds if fold.name in useful and set(fold.runs) <= set(made.runs)]
+    kept = [fold for fold in before.folds if fold.name in useful and fold not in within]
+    known = {run.run_id for run in runs}
+    former = (*within, *(fold for fold in before.former if known.issuperset(fold.runs)))[:FORMER]
+    names = {fold.name for fold in (*kept, *former)}
+    gone = {fold.name: datetime.now(UTC) for fold in (*before.folds, *before.former) if fold.name not in names}
+    return Folds(folds=(*kept, made), former=former, replaced={**before.replaced, **gone})
 
 
 def damaged(files: Files, group: str, asset: str) -> list[str]:
@@ -188,7 +245,8 @@ def damaged(files: Files, group: str, asset: str) -> list[str]:
     """
     base = f"{group}/{asset}"
     found: list[str] = []
-    for held in _read(files, base).folds:
+    there = listed(files, group, asset).folds
+    for held in (*there.folds, *there.former):
         for part in held.parts:
             path = f"{base}/{DIRECTORY}/{held.name}/{part.name}"
             try:
@@ -207,7 +265,7 @@ def forget(files: Files, group: str, asset: str) -> None:
 
     def emptied(content: bytes | None) -> bytes:
         before = _parsed(content) or Folds()
-        gone = {held.name: datetime.now(UTC) for held in before.folds}
+        gone = {held.name: datetime.now(UTC) for held in (*before.folds, *before.former)}
         return _content(Folds(replaced={**before.replaced, **gone}))
 
     files.change(f"{group}/{asset}/{LIST}", emptied)
@@ -223,50 +281,81 @@ def unused(files: Files, group: str, asset: str, before: datetime) -> list[str]:
     old: set[str] = set()
 
     def without_old(content: bytes | None) -> bytes:
-        listed = _parsed(content)
-        if content is None or listed is None:
+        there = _parsed(content)
+        if content is None or there is None:
             return content or _content(Folds())
         old.clear()
-        old.update(name for name, at in listed.replaced.items() if at < before)
-        kept = {name: at for name, at in listed.replaced.items() if name not in old}
-        return _content(Folds(folds=listed.folds, replaced=kept)) if old else content
+        old.update(name for name, at in there.replaced.items() if at < before)
+        kept = {name: at for name, at in there.replaced.items() if name not in old}
+        return _content(there.model_copy(update={"replaced": kept})) if old else content
 
     if files.directories(f"{base}/{DIRECTORY}"):
         files.change(f"{base}/{LIST}", without_old)
     return [f"{base}/{DIRECTORY}/{name}" for name in sorted(old)]
 
 
+def _row_of_pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> list[_Piece] | None:
+    """Returns the first row of adjacent small pieces of which at least `FOLD_PIECES` have rows, else
+    the newest pieces that hold `NEWEST_BYTES` together, null where these are too few.
+    """
+    newest: list[_Piece] = []
+    for row in _rows_of_pieces(runs, folds):
+        if sum(piece.has_rows for piece in row) >= FOLD_PIECES:
+            return row
+        newest = row
+    total = 0
+    for start in range(len(newest) - 1, -1, -1):
+        total += newest[start].size_bytes
+        if total > NEWEST_BYTES:
+            newest = newest[start + 1 :]
+            break
+    least = MORE_PIECES if folds else FIRST_PIECES
+    return newest if sum(piece.has_rows for piece in newest) >= least else None
+
+
 def _rows_of_pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[list[_Piece]]:
-    """Yields rows of adjacent small pieces of which at least `FOLD_PIECES` have rows."""
+    """Yields the longest rows of adjacent small pieces that fit into one fold, oldest first. The last
+    one ends at the newest run, and is empty where that is not small.
+    """
     row: list[_Piece] = []
-    for piece in _pieces(runs[: max(0, len(runs) - NEWEST_APART)], folds):
-        if row and not (piece.is_small and _alike(row[-1], piece) and _has_room(row, piece)):
-            if _is_long(row):
-                yield row
-            row = []
-        if piece.is_small:
+    size_bytes = with_rows = 0
+    for piece in _pieces(runs, folds):
+        size = piece.size_bytes
+        has_room = with_rows < MOST_PIECES and size_bytes + size <= FOLD_BYTES
+        if row and not (size <= SMALL_BYTES and has_room and _alike(row[-1], piece)):
+            yield row
+            row, size_bytes, with_rows = [], 0, 0
+        if size <= SMALL_BYTES:
             row.append(piece)
-    if _is_long(row):
-        yield row
+            size_bytes += size
+            with_rows += piece.has_rows
+    yield row
 
 
-def _has_room(row: Sequence[_Piece], piece: _Piece) -> bool:
-    return len(row) < MOST_PIECES and sum(item.size_bytes for item in row) + piece.size_bytes <= FOLD_BYTES
+def _by_run(folds: Sequence[Fold], runs: Sequence[PastRun]) -> dict[str, Fold]:
+    """Returns the largest folds of which all runs are wanted, by the id of each run. No two hold the
+    same run. One with fewer or more rows than its runs have by the index is not among them: a run
+    was published again since.
+    """
+    wanted = {run.run_id: sum(part.rows for part in run.entry.parts) for run in runs}
+    in_order = sorted(wanted) if runs and runs[0].asset in ORDERED else None
+    held: dict[str, Fold] = {}
+    for fold in sorted(folds, key=lambda fold: len(fold.runs), reverse=True):
+        is_whole = wanted.keys() >= set(fold.runs) and held.keys().isdisjoint(fold.runs)
+        is_whole = is_whole and sum(part.rows for part in fold.parts) == sum(wanted[run_id] for run_id in fold.runs)
+        if is_whole and (in_order is None or _has_no_gap(fold, in_order)):
+            held.update(dict.fromkeys(fold.runs, fold))
+    return held
 
 
-def _is_long(row: Sequence[_Piece]) -> bool:
-    return sum(item.has_rows for item in row) >= FOLD_PIECES
-
-
-def _by_run(folds: Sequence[Fold], wanted: Collection[str]) -> dict[str, Fold]:
-    """Returns the folds of which all runs are wanted, by the id of each run."""
-    wanted = set(wanted)
-    return {run_id: held for held in folds if wanted.issuperset(held.runs) for run_id in held.runs}
+def _has_no_gap(fold: Fold, wanted: Sequence[str]) -> bool:
+    """Says whether a fold holds all runs that are wanted between its first and its last one."""
+    return bisect_right(wanted, fold.runs[-1]) - bisect_left(wanted, fold.runs[0]) == len(fold.runs)
 
 
 def _pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[_Piece]:
     by_id = {run.run_id: run for run in runs}
-    held = _by_run(folds, by_id)
+    held = _by_run(folds, runs)
     for run in runs:
         if run.run_id not in held:
             yield _Piece((run,), None)
@@ -321,16 +410,6 @@ def _naming_their_run(rows: pa.Table, run_id: str) -> pa.Table:
         return rows.append_column(RUN_ID, pa.repeat(run_id, rows.num_rows))
     index = rows.schema.get_field_index(RUN_ID)
     return rows.set_column(index, rows.schema.field(RUN_ID), pc.fill_null(rows.column(RUN_ID), run_id))
-
-
-def _read(files: Files, base: str) -> Folds:
-    """Returns the list, an empty one where it is missing or damaged: then every run is read by
-    itself.
-    """
-    try:
-        return _parsed(files.read(f"{base}/{LIST}")) or Folds()
-    except FileNotFoundError:
-        return Folds()
 
 
 def _parsed(content: bytes | None) -> Folds | None:

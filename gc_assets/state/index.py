@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -19,6 +19,7 @@ from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
 from gc_assets.state.facts import HEADLINES, MANY_RUNS, Headline
 from gc_assets.state.files import Files
+from gc_assets.state.place import Seen
 from gc_assets.state.receipts import PartFile, Receipt, places
 
 INDEX: Final = "_index.json"
@@ -141,6 +142,13 @@ def _headline(receipt: Receipt) -> dict[str, Any]:
 Entries = dict[str, Entry]
 
 
+class Indexed(NamedTuple):
+    """The entries of an index, and its object as it was then."""
+
+    entries: Entries
+    at: Seen
+
+
 @dataclass(frozen=True, slots=True)
 class Index:
     """The index object at `path`. Entries are keyed by run id."""
@@ -157,22 +165,26 @@ class Index:
         except FileNotFoundError:
             return None
 
-    def change(self, change: Callable[[Entries], Entries], make: Callable[[], Entries]) -> Entries:
-        """Applies `change` and returns the entries as they are afterwards.
+    def change(self, change: Callable[[Entries], Entries], make: Callable[[], Entries], seen: Indexed | None = None) -> Indexed:
+        """Applies `change`. Returns the entries as they are afterwards.
 
         `change` may be called again, on what others wrote meanwhile. `make` gives the entries where
-        there is no index yet. Raises `StateError` where the index is damaged.
+        there is no index yet. Raises `StateError` where the index is damaged. Whoever has just
+        `seen` the index spares a request.
         """
         after: Entries = {}
 
         def changed(content: bytes | None) -> bytes:
             nonlocal after
-            before = make() if content is None else self._parsed(content)
+            if seen is not None and content is not None and content == seen.at.content:
+                before = seen.entries
+            else:
+                before = make() if content is None else self._parsed(content)
             after = change(before)
             return content if content is not None and after == before else _content(after)
 
-        self.files.change(self.path, changed)
-        return after
+        at = self.files.change(self.path, changed, seen.at if seen is not None else None)
+        return Indexed(after, at)
 
     def replace(self, entries: Entries) -> None:
         """Puts these entries in the place of whatever is there, readable or not."""

@@ -32,8 +32,9 @@ from gc_assets.core.errors import StateError
 from gc_assets.state import folds
 from gc_assets.state.facts import Facts
 from gc_assets.state.files import Files, may_not_write
-from gc_assets.state.folds import FOLDED, MOST_FOLDS, Source
-from gc_assets.state.index import INDEX, Entries, Entry, Index, PastRun, entry_of, partition_of
+from gc_assets.state.folds import FOLDED, MOST_FOLDS, Pieces, Source
+from gc_assets.state.index import INDEX, Entries, Entry, Index, Indexed, PastRun, entry_of, partition_of
+from gc_assets.state.place import ABSENT, FileStat
 from gc_assets.state.receipts import PartFile, Receipt, places
 from gc_assets.state.schemas import SCHEMA_VERSION
 
@@ -112,8 +113,9 @@ class State:
         """Returns a directory that nobody has used. Run ids sort by time."""
         return Run(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.order():016x}{uuid.uuid4().hex[:4]}")
 
-    def publish(self, run: Run, receipt: Receipt) -> Published:
-        """Makes the run's table the current one of its date.
+    def publish(self, run: Run, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> Published:
+        """Makes the run's table the current one of its date. Whoever has just `listed` all files of
+        the run spares a request.
 
         Raises `StateError` where the completeness counts do not balance or a part is missing.
         Nothing becomes visible then.
@@ -124,30 +126,35 @@ class State:
         if wrong:
             raise StateError(f"{run.group}/{run.asset} of {run.run_date} is not complete and is not published: " + "; ".join(wrong))
         content = receipt.model_dump_json(indent=1).encode()
-        self._check_parts(run.path, receipt)
+        self._check_parts(run.path, receipt, listed)
         sha256 = hashlib.sha256(content).hexdigest()
-        self._enter(run, entry_of(receipt, sha256, is_there=False))
+        index = self._enter(run, entry_of(receipt, sha256, is_there=False))
         self.files.replace(f"{run.path}/{RECEIPT}", content)
         pointer = json.dumps({"run_id": run.run_id, "receipt_sha256": sha256}).encode()
+        is_first = not any(other.run_date == run.run_date for other in index.entries.values() if other.run_id != run.run_id)
         # On a condition, so that a put which the network held back replaces no newer pointer.
-        self.files.change(f"{partition_of(run.group, run.asset, run.run_date)}/{CURRENT}", lambda _: pointer)
-        self._enter(run, entry_of(receipt, sha256, is_there=True))
+        partition = partition_of(run.group, run.asset, run.run_date)
+        self.files.change(f"{partition}/{CURRENT}", lambda _: pointer, ABSENT if is_first else None)
+        index = self._enter(run, entry_of(receipt, sha256, is_there=True), index)
+        if run.asset in FOLDED and receipt.parts:
+            self._fold(run.group, run.asset, index.entries)
         return Published(run.path, receipt)
 
-    def fold(self, group: str, asset: str) -> None:
-        """Folds small runs of a table that consists of many, where there are long rows of them. What
-        is beyond `MOST_FOLDS` waits for the next run.
+    def _fold(self, group: str, asset: str, entries: Entries) -> None:
+        """Folds small runs of a table that consists of many. What is beyond `MOST_FOLDS` waits for the
+        next run that has rows.
 
         Nothing depends on it: where it fails, the log says so and the runs are read one by one.
         """
-        if asset not in FOLDED:
-            return
         try:
-            runs = self.history(group, asset)
+            runs = self._finished(group, asset, entries)
             for _ in range(MOST_FOLDS):
-                if folds.fold(self.files, runs) is None:
+                there = folds.listed(self.files, group, asset)
+                # Another process may have published and folded since.
+                runs = self.history(group, asset) if there.names_others(runs) else runs
+                if folds.fold(self.files, runs, there) is None:
                     break
-        except (StateError, OSError, pa.ArrowException) as error:
+        except (StateError, OSError, ValueError, pa.ArrowException) as error:  # ValueError: a damaged name is no UTF-8
             _log.warning("%s/%s: its small runs stay apart: %s", group, asset, error)
 
     def current(self, group: str, asset: str, run_date: date) -> Published | None:
@@ -179,20 +186,26 @@ class State:
         """
         index = Index(self.files, f"{group}/{asset}/{INDEX}")
         found = index.read()
-        entries = found if found is not None else self._indexed(index, group, asset)
+        return self._finished(group, asset, found if found is not None else self._indexed(index, group, asset))
+
+    def _finished(self, group: str, asset: str, entries: Entries) -> tuple[PastRun, ...]:
         runs = (PastRun(group, asset, entry) for entry in entries.values())
         finished = (run for run in runs if run.entry.is_there or self._receipt_sha256(run.path) == run.entry.receipt_sha256)
         return tuple(sorted(finished, key=lambda run: (run.run_date, run.run_id)))
 
-    def sources(self, runs: Sequence[PastRun], side: str | None = None) -> list[Source]:
-        """Returns the files that hold the rows of these runs of one table, or of their side table,
-        in the order of the runs. Many small runs lie in few files (`state.folds`).
+    def pieces(self, runs: Sequence[PastRun]) -> Pieces:
+        """Returns the files that hold the rows of these runs of one table and of their side tables.
+        Many small runs lie in few files (`state.folds`).
         """
-        return folds.sources(self.files, runs, side)
+        return folds.pieces(self.files, runs)
+
+    def sources(self, runs: Sequence[PastRun], side: str | None = None) -> list[Source]:
+        """Returns the sources of `pieces`."""
+        return self.pieces(runs).sources(side)
 
     def paths(self, runs: Sequence[PastRun], side: str | None = None) -> list[str]:
-        """Returns the paths of `sources`."""
-        return [source.path for source in self.sources(runs, side)]
+        """Returns the paths of `pieces`."""
+        return self.pieces(runs).paths(side)
 
     def open(self, run: PastRun) -> Published:
         """Returns the run's table. Its receipt is verified against the index."""
@@ -303,11 +316,11 @@ class State:
                 waiting = {run_id: entry for run_id, entry in entries.items() if not entry.is_there}
                 return {**waiting, **self._from_receipts(group, asset)}
 
-            if index.change(with_receipts, dict) != before:
+            if index.change(with_receipts, dict).entries != before:
                 changed.append(index.path)
         return changed
 
-    def _enter(self, run: Run, entry: Entry) -> None:
+    def _enter(self, run: Run, entry: Entry, seen: Indexed | None = None) -> Indexed:
         """Adds or replaces the entry of a run. It also notes which other waiting runs have been
         published meanwhile.
         """
@@ -316,7 +329,7 @@ class State:
             return {**{run_id: self._settled(run, other) for run_id, other in entries.items()}, entry.run_id: entry}
 
         index = Index(self.files, f"{run.group}/{run.asset}/{INDEX}")
-        index.change(entered, lambda: self._from_receipts(run.group, run.asset))
+        return index.change(entered, lambda: self._from_receipts(run.group, run.asset), seen)
 
     def _settled(self, run: Run, other: Entry) -> Entry:
         if other.is_there or other.run_id == run.run_id:
@@ -332,7 +345,7 @@ class State:
         if not entries:
             return entries
         try:
-            return index.change(dict, lambda: entries)
+            return index.change(dict, lambda: entries).entries
         except OSError as error:
             if not may_not_write(error):
                 raise
@@ -419,10 +432,11 @@ class State:
         except ValidationError as error:
             raise StateError(f"{where} is damaged (wrong or missing: {places(error)}); run its asset again") from error
 
-    def _check_parts(self, path: str, receipt: Receipt) -> None:
+    def _check_parts(self, path: str, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> None:
         if not receipt.parts:
             return
-        present = {item.name: item.size_bytes for item in self.files.list(path, recursive=any(receipt.side.values()))}
+        stats = listed if listed is not None else self.files.list(path, recursive=any(receipt.side.values()))
+        present = {item.name: item.size_bytes for item in stats}
         for part in receipt.parts:
             if present.get(part.name) != part.size_bytes:
                 found = f"has {present[part.name]:,} bytes" if part.name in present else "is missing"

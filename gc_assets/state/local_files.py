@@ -40,7 +40,7 @@ class LocalFiles:
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         content = self.read(path)
-        return content, hashlib.sha256(content).hexdigest()
+        return content, _version_of(content)
 
     def replace(self, path: str, content: bytes) -> None:
         local = Path(f"{self.root}/{path}")
@@ -57,16 +57,16 @@ class LocalFiles:
             raise
         _fsync_directory(local.parent)
 
-    def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
+    def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
         with _exclusive(Path(f"{self.root}/{path}")):
             try:
                 found = self.read_version(path)[1]
             except FileNotFoundError:
                 found = None
             if found != version:
-                return False
+                return None
             self.replace(path, content)
-            return True
+            return _version_of(content)
 
     def prove(self) -> str:
         return "a lock of the disk lets one of several writers succeed"
@@ -96,6 +96,10 @@ class LocalFiles:
 
     def delete_directory(self, path: str) -> None:
         fs.LocalFileSystem().delete_dir(f"{self.root}/{path}")
+
+
+def _version_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 @contextmanager

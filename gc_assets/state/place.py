@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 class FileStat(NamedTuple):
@@ -12,6 +12,18 @@ class FileStat(NamedTuple):
 
     name: str
     size_bytes: int
+
+
+class Seen(NamedTuple):
+    """What stood at a path at one moment: the content, and the token that `replace_if` compares.
+    Both are null where nothing was there.
+    """
+
+    content: bytes | None
+    version: str | None
+
+
+ABSENT: Final = Seen(None, None)
 
 
 class Place(Protocol):
@@ -32,7 +44,7 @@ class Place(Protocol):
 
     def replace(self, path: str, content: bytes) -> None: ...
 
-    def replace_if(self, path: str, content: bytes, version: str | None) -> bool: ...
+    def replace_if(self, path: str, content: bytes, version: str | None) -> str | None: ...
 
     def prove(self) -> str: ...
 

@@ -72,12 +72,13 @@ class S3Files:
         with told(self.uri(path)):
             self._client().put_object(**self._target(path), Body=bytes(content))
 
-    def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
+    def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
         spelling = conditions.proved(self)
         return self.put_if(path, content, version, spelling.absent() if version is None else spelling.at(version))
 
-    def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> bool:
-        """Puts on a condition that the server compares, and returns whether the object is ours.
+    def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> str | None:
+        """Puts on a condition that the server compares. Returns the object's ETag if it is ours,
+        else None.
 
         A put whose answer is lost is sent again, and then meets what it wrote itself. Ceph answers
         a lost race with status 500. So after every failure what stands there decides, and where it
@@ -85,17 +86,18 @@ class S3Files:
         """
         try:
             with told(self.uri(path)):
-                self._client().put_object(**self._target(path), Body=bytes(content), **condition)
+                answer = self._client().put_object(**self._target(path), Body=bytes(content), **condition)
         except PermissionError:
             raise
         except OSError as error:
             found, at = self._found(path)
             if found == content:
-                return True
+                return at
             if at == version and not _is_refusal(error):
                 raise
-            return False
-        return True
+            return None
+        # No server that we know leaves it out.
+        return answer["ETag"].strip('"') if "ETag" in answer else self._found(path)[1]
 
     def prove(self) -> str:
         conditions.raced(self)

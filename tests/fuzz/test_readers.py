@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import GcError
+from tests.depth import times
 from tests.fuzz.mutations import damaged
 from tests.fuzz.targets import Seed, seeds
 
-SECONDS = 20
+SECONDS = times(8, 20)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from tests.depth import times
 from tests.model.explore import Explored, explore
 from tests.model.world import Bounds, Mode, Rules, World, begun, broken, successors
 
@@ -40,10 +41,10 @@ def explored(mode: Mode, bounds: Bounds, rules: Rules | None = None) -> Explored
     return explore(begun(), lambda world: successors(world, mode, kept, bounds), lambda world: broken(world, mode, kept))
 
 
-def test_every_promise_holds_in_each_of_a_million_states() -> None:
-    found = [explored(mode, bounds) for bounds in (ACCIDENTS, NAMES, PROCESSES, CLOCKS) for mode in MODES]
+def test_every_promise_holds_in_each_of_half_a_million_states() -> None:
+    found = [explored(mode, bounds) for bounds in (ACCIDENTS, NAMES, PROCESSES, CLOCKS) for mode in MODES[: times(1, 2)]]
     assert [(one.promise, one.trace) for one in found if one.promise is not None] == []
-    assert sum(one.states for one in found) > 1_000_000
+    assert sum(one.states for one in found) > times(500_000, 1_000_000)
 
 
 @pytest.mark.parametrize("rule", Rules._fields)

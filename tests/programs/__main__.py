@@ -1,5 +1,5 @@
-"""`python -m tests.programs --programs 300 --histories 10000 --seed 7`: random programs over a store that lies, and random histories of
-each kind of lake through its pure functions.
+"""`python -m tests.programs --programs 300 --histories 10000 --seed 7`: random programs over a store that lies, random histories of each
+kind of lake through its pure functions, and through nights that carry over what nothing touched.
 
 The same seed plays the same programs. The exit code is 1 where a promise broke, and what was played is printed.
 """
@@ -18,12 +18,33 @@ from pathlib import Path
 from gc_assets.resources.spark import SparkRuntime
 from tests.conftest import TEST_CONF
 from tests.programs import nights, pure
+from tests.stages.mark import carrying
 from tests.stages.mark.test_sick_histories import histories as walk
 
 
 def say(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def over_carrying(histories: int, days: int, first: int) -> int:
+    """Plays histories of each kind through `live_files`, and returns how many kinds had a night whose rows were not those of a full
+    computation.
+    """
+    spark = SparkRuntime(mode="session", master="local[2]", remote="local[2]", conf=TEST_CONF).session()
+    breaches = 0
+    for kind in carrying.LAKES:
+        began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="carrying-"))
+        try:
+            events = carrying.play(spark, root, kind, histories, days, first)
+            told = ", ".join(f"{count:,} {name}" for name, count in sorted(events.items()))
+            say(f"carried over, {kind}: {told} in {time.monotonic() - began:.0f} s")
+        except AssertionError as error:
+            breaches += 1
+            say(f"BREACH {kind}: {error}")
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+    return breaches
 
 
 def over_nights(programs: int, first: int, beside: int, days: int) -> int:
@@ -78,6 +99,8 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=300, help="programs over whole nights")
     parser.add_argument("--histories", type=int, default=10_000, help="histories of each kind through each test of its pure functions")
     parser.add_argument("--walks", type=int, default=1_000, help="histories of sick tables through the walk to live files")
+    parser.add_argument("--carried", type=int, default=200, help="histories of each kind through nights that carry rows over")
+    parser.add_argument("--carried-nights", type=int, default=20, help="how many nights these have")
     parser.add_argument("--beside", type=int, default=10, help="how many of them share a house")
     parser.add_argument("--days", type=int, default=3, help="days that each house lives")
     parser.add_argument("--seed", type=int, default=0, help="the first program; the next ones have the next numbers")
@@ -85,6 +108,7 @@ def main() -> int:
     os.environ["PYTHONPATH"] = str(Path.cwd())
     breaches = over_histories(asked.histories, asked.seed) if asked.histories else 0
     breaches += over_walks(asked.walks, asked.seed) if asked.walks else 0
+    breaches += over_carrying(asked.carried, asked.carried_nights, asked.seed) if asked.carried else 0
     breaches += over_nights(asked.programs, asked.seed, asked.beside, asked.days) if asked.programs else 0
     return 1 if breaches else 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.depth import times
 from tests.lakes import toy
 from tests.programs.nights import over_a_lying_store, play
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_no_program_over_a_store_that_lies_loses_a_file(spark: SparkSession, tmp_path: Path) -> None:
-    events = play(spark, tmp_path, range(10), days=1)
+    events = play(spark, tmp_path, range(times(4, 10)), days=1)
     assert min(events[name] for name in ("nights", "applies", "files of a quarantine")) > 0, events
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.stages import engine, few_rows
 from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.progress import jobs_of
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.state.journal import Published
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.spark
 
 OF_A_LAKE = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
 OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files")
+# Facts that name runs, which have other names each time, or tell how the work was divided.
+OF_RUNS = {"tasks", "spark_jobs", "segments", "segments_digest", "carried_from"}
 
 
 def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
@@ -39,7 +42,7 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
     def receipt_of(table: str, owner: str) -> dict[str, Any]:
         receipt = house.published(table, owner).receipt
         sides = {name: sum(part.rows for part in parts) for name, parts in receipt.side.items()}
-        facts = {name: value for name, value in receipt.facts.items() if name != "tasks"}
+        facts = {name: value for name, value in receipt.facts.items() if name not in OF_RUNS}
         balances = [balance for balance in receipt.balances if balance.name != "listing tasks"]
         return {"rows": receipt.rows, "digest": receipt.digest, "sides": sides, "facts": facts, "balances": balances}
 
@@ -64,7 +67,7 @@ def test_a_night_publishes_the_same_tables_from_here_and_from_executors(
 
 
 def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
-    """Live files, the reasons of the candidates, and the plan: that is all that is joined."""
+    """Live files, the reasons of the candidates, and the plan: that is all that is joined. Where nothing changed, live files are not."""
     if not hasattr(spark, "sparkContext"):
         pytest.skip("Spark Connect does not tell how many jobs there were")
     house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
@@ -73,13 +76,15 @@ def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: S
     orders.leftovers(days_ago(10))
     house.lakes = [iceberg.config("sales")]
 
-    def jobs() -> int:
-        return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
-
-    for house.now in (NOW, NOW + timedelta(days=1)):
-        before = jobs()
+    tables = [(table, "sales") for table in OF_A_LAKE] + [(table, STORAGE) for table in (*OF_THE_STORAGE, "deletion_plan")]
+    swept = [("orphan_files", STORAGE), ("deletion_plan", STORAGE)]
+    for house.now, joins in ((NOW, [("live_files", "sales"), *swept]), (NOW + timedelta(days=1), swept)):
+        before = jobs_of(spark)
+        assert before is not None
         assert house.plan().totals
-        assert jobs() - before == 3
+        assert jobs_of(spark) == before + len(joins)
+        told = {(table, owner): house.facts(table, owner).get("spark_jobs") for table, owner in tables}
+        assert {name: count for name, count in told.items() if count} == dict.fromkeys(joins, 1)
 
 
 def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(

@@ -1,5 +1,5 @@
-"""Random lakes against brute force: what is live and what is garbage in 200 Iceberg tables and 200 Icechunk repositories on a disk, and in
-50 of each in a bucket.
+"""Random lakes against brute force: what is live and what is garbage in 100 Iceberg tables and 200 Icechunk repositories on a disk, and in
+50 of each in a bucket (`make test DEPTH=all`: 200 tables too).
 
 `random_lakes` draws and writes them, and `oracles` reads them back sharing no code with the project. `mirrored` puts them into a bucket.
 """
@@ -26,6 +26,7 @@ from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.commit_graph import commit_rows, with_generations
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
+from tests.depth import times
 from tests.lakes.iceberg.builder import LakeBuilder, clock_at
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
@@ -37,7 +38,7 @@ from tests.stages.oracles import FOLDERS, FOLDERS_OF, Verdict, iceberg_tables, i
 from tests.stages.random_lakes import AS_OF, GRACE_CUTOFF, NOW, TABLE_HISTORIES, TREE_HISTORIES, Tree, build_table, build_tree, drawn
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
-TABLES = {"disk": 200, "bucket": 50}
+TABLES = {"disk": times(100, 200), "bucket": 50}
 TREES = {"disk": 200, "bucket": 50}
 PLACES = ("disk", "bucket")
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.

@@ -49,7 +49,7 @@ class Dying(Files):
         self.die_at(path)
         super().replace(path, content)
 
-    def replace_if(self, path: str, content: bytes, version: str | None) -> bool:
+    def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
         self.die_at(path)
         return super().replace_if(path, content, version)
 

@@ -13,7 +13,7 @@ import pytest
 
 from gc_assets.core.errors import UsageError
 from gc_assets.state.files import Files
-from gc_assets.state.place import FileStat
+from gc_assets.state.place import ABSENT, FileStat, Seen
 from tests.state.s3_place import place
 
 
@@ -217,6 +217,32 @@ def test_a_change_is_made_again_on_what_another_process_wrote(files: Files) -> N
     for thread in threads:
         thread.join()
     assert sorted(files.read("a").decode()) == sorted("0123" * 5)
+
+
+def test_who_saw_what_stands_there_changes_it_without_reading_it_again(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Files, "read_version", lambda *_: pytest.fail("it was read again"))
+    seen = files.change("a", lambda _: b"first", ABSENT)
+    assert files.change("a", lambda before: (before or b"") + b" second", seen).content == b"first second"
+    assert files.read("a") == b"first second"
+
+
+def test_what_was_seen_and_is_there_no_more_is_read_again(files: Files) -> None:
+    seen = files.change("a", lambda _: b"1")
+    files.replace("a", b"2")
+    assert files.change("a", lambda before: (before or b"") + b"+", seen) == Seen(*files.read_version("a"))
+    assert files.read("a") == b"2+"
+    files.change("a", lambda before: (before or b"") + b"+", ABSENT)
+    assert files.read("a") == b"2++"
+    files.delete("a")
+    files.change("a", lambda before: (before or b"") + b"new", seen)
+    assert files.read("a") == b"new"
+
+
+def test_what_was_seen_is_no_proof_that_nothing_is_to_be_done(files: Files) -> None:
+    seen = files.change("a", lambda _: b"wanted")
+    files.replace("a", b"other")
+    files.change("a", lambda _: b"wanted", seen)
+    assert files.read("a") == b"wanted"
 
 
 def test_a_place_proves_that_one_of_several_writers_succeeds(files: Files) -> None:

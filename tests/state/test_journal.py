@@ -94,6 +94,48 @@ def test_runs_published_by_processes_at_once_are_all_in_the_index(state: State) 
     assert state.unindexed() == []
 
 
+def test_a_night_publishes_a_table_by_one_read(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is read once. That no pointer is there yet, and what the index is by then, the process knows."""
+    publish_empty(state)
+    read: list[str] = []
+    read_version = Files.read_version
+    monkeypatch.setattr(Files, "read_version", lambda files, path: read.append(path) or read_version(files, path))
+    ASKED.clear()
+    publish_empty(state, day=DAY + timedelta(days=1))
+    assert (read, ASKED) == ([INDEX], [])
+
+
+def test_a_run_published_while_another_publishes_is_in_the_index_too(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    others: list[str] = []
+    replace = Files.replace
+
+    def with_another(files: Files, path: str, content: bytes) -> None:
+        replace(files, path, content)
+        if path.endswith("_receipt.json") and not others:
+            others.append("")
+            others[0] = publish_empty(state)
+
+    monkeypatch.setattr(Files, "replace", with_another)
+    last = publish_empty(state)
+    assert run_ids(state) == sorted([last, *others])
+    assert state.unindexed() == []
+    found = state.current("sales", "live_files", DAY)
+    assert found is not None
+    assert found.receipt.run_id == last, "the last to publish is the current one"
+
+
+def test_an_index_that_lacks_the_current_run_holds_no_newer_one_up(state: State) -> None:
+    """An older release may have published without it."""
+    publish_empty(state, day=DAY + timedelta(days=1))
+    before = Files.read(state.files, INDEX)
+    publish_empty(state)
+    state.files.replace(INDEX, before)
+    new = publish_empty(state)
+    found = state.current("sales", "live_files", DAY)
+    assert found is not None
+    assert found.receipt.run_id == new
+
+
 def test_a_run_that_died_before_its_receipt_is_passed_over_without_a_listing(state: State) -> None:
     made = publish_empty(state)
     assert process(state, "1", "_receipt.json").wait() == -9

@@ -48,9 +48,10 @@ class Server:
         self.lock = threading.Lock()
         self.broken_reads = 0
 
-    def put_object(self, **asked: Any) -> None:
+    def put_object(self, **asked: Any) -> dict[str, Any]:
         with self.lock:
             self.put(**asked)
+            return {"ETag": f'"{self.etag(asked["Key"]).strip(chr(34))}"'}
 
     def put(self, Key: str, Body: bytes, IfMatch: str | None = None, IfNoneMatch: str | None = None, **_: Any) -> None:  # noqa: N803
         self.puts += 1

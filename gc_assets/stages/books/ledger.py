@@ -96,8 +96,7 @@ def words_of(state: State, logs: Sequence[PastRun]) -> pa.Table:
 
     Logs of 0.2.0 do not name their runs in each row. Their receipts do.
     """
-    tables = [_words(state.files, source) for source in state.sources(logs)]
-    return pa.concat_tables(tables) if tables else WORDS.empty_table()
+    return _all_words(state.files, state.sources(logs))
 
 
 @dataclass(frozen=True)
@@ -153,9 +152,13 @@ def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, r
     `rehearsal` says whose copies: those of rehearsals, those of the real clock, or all where it is
     null.
     """
-    reading = Reading.of(state, storage_name)
+    return copies_in(spark, Reading.of(state, storage_name), rehearsal=rehearsal)
+
+
+def copies_in(spark: SparkSession, reading: Reading, *, rehearsal: bool | None = None) -> DataFrame:
+    """Returns the same, where the logs were looked up before."""
     if is_of_few(spark) and reading.rows <= FEW_ROWS:
-        return frame_of(spark, quarantined(state, storage_name, rehearsal=rehearsal))
+        return frame_of(spark, Copies(rehearsal=rehearsal).held(reading.words()))
     copies = reading.frame(spark).repartition("key").mapInArrow(_held, spark_schema(HELD))
     return copies if rehearsal is None else copies.filter(F.coalesce(F.col("rehearsal") == F.lit(rehearsal), F.lit(True)))
 
@@ -182,13 +185,13 @@ def newest_first() -> Column:
     return -F.unix_micros("quarantined_at")
 
 
-def left_since(spark: SparkSession, state: State, storage_name: str, since: datetime) -> DataFrame:
+def left_since(spark: SparkSession, reading: Reading, since: datetime) -> DataFrame:
     """Returns the objects that our own acts took out of their places since a moment (columns key,
-    etag). An inventory of that moment still shows them. Lazy: no job runs here.
+    etag), by all logs of a storage. An inventory of that moment still shows them. Lazy: no job runs
+    here.
     """
-    reading = Reading.of(state, storage_name)
     if is_of_few(spark) and reading.rows <= FEW_ROWS:
-        return frame_of(spark, left(words_of(state, state.history(storage_name, DELETION_LOG.name)), since))
+        return frame_of(spark, left(reading.words(), since))
     return reading.frame(spark).repartition("key").mapInArrow(_Left(since), LEFT_DDL)
 
 
@@ -237,6 +240,10 @@ class Reading:
     def pieces(self) -> int:
         return len(self.parts)
 
+    def words(self) -> pa.Table:
+        """Returns all words in memory (columns `WORDS`), also those about other copies."""
+        return _all_words(self.files, self.parts)
+
     def frame(self, spark: SparkSession) -> DataFrame:
         """Returns all words as a frame. Lazy."""
         numbers = spark.range(0, self.pieces, 1, max(1, min(self.pieces, parallelism(spark))))
@@ -254,6 +261,11 @@ def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     words = [batch for batch in batches if batch.num_rows]
     if words:
         yield from held(pa.Table.from_batches(words).cast(WORDS)).to_batches()
+
+
+def _all_words(files: Files, sources: Sequence[Source]) -> pa.Table:
+    tables = [_words(files, source) for source in sources]
+    return pa.concat_tables(tables) if tables else WORDS.empty_table()
 
 
 def _words(files: Files, source: Source) -> pa.Table:

@@ -377,8 +377,8 @@ def record_restored(state: State, storage_name: str, plan_id: str, at: datetime,
 
 def unfinished(state: State, storage_name: str) -> list[str]:
     """Returns the ids of plans whose execution began and did not end."""
-    records = _records(state, storage_name)
     begun = state.files.directories(f"{storage_name}/apply")
+    records = _records(state, storage_name, begun)
     ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
     return [plan_id for plan_id in begun if plan_id not in ended]
 
@@ -394,7 +394,7 @@ def _record(state: State, header: PlanHeader, word: Word) -> Word:
         number = max(taken, default=0) + 1
         taken.add(number)
         name = f"{header.plan_id}{'' if number == 1 else f'-{number}'}.json"
-        if state.files.replace_if(f"{directory}/{name}", content, None):
+        if state.files.replace_if(f"{directory}/{name}", content, None) is not None:
             break
     book.note_plan(header.plan_id, words={name: word})
     return word
@@ -471,8 +471,9 @@ class _Book:
             raise StateError(f"{where} is damaged ({error}); remove it, it is made again from the records beside it") from error
 
 
-def _records(state: State, storage_name: str) -> dict[str, PlanRecord]:
-    """Returns the records of all plans that somebody judged or that began.
+def _records(state: State, storage_name: str, begun: Sequence[str] | None = None) -> dict[str, PlanRecord]:
+    """Returns the records of all plans that somebody judged or that began. Whoever has just listed
+    those that have `begun` spares a request.
 
     A word whose file somebody removed counts as none. What the book lacks is read from the plan's
     own files and noted. Few plans began and did not end, so few files are read.
@@ -480,13 +481,13 @@ def _records(state: State, storage_name: str) -> dict[str, PlanRecord]:
     book = _Book(state, storage_name)
     known = book.read()
     said = _said_of(item.name for item in state.files.list(f"{storage_name}/{APPROVALS}"))
-    begun = set(state.files.directories(f"{storage_name}/apply"))
+    there = set(begun if begun is not None else state.files.directories(f"{storage_name}/apply"))
     found: dict[str, PlanRecord] = {}
-    for plan_id in said.keys() | begun:
+    for plan_id in said.keys() | there:
         record = known.get(plan_id, PlanRecord())
         words = {name: record.words.get(name) or _word(state, storage_name, plan_id, name) for name in said.get(plan_id, ())}
         record = record.model_copy(update={"words": words})
-        if plan_id in begun and record.finished_at is None and record.restored_at is None:
+        if plan_id in there and record.finished_at is None and record.restored_at is None:
             directory = f"{storage_name}/apply/{plan_id}"
             finished, restored = _read(state, f"{directory}/{_FINISHED}", _Finished), _read(state, f"{directory}/{_RESTORED}", _Restored)
             ended = {"finished_at": finished.at if finished else None, "restored_at": restored.at if restored else None}

@@ -50,7 +50,7 @@ from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
 from gc_assets.stages.delete.withheld import sick_of, with_withheld
 from gc_assets.stages.engine import Sharing, at_once
 from gc_assets.stages.few_rows import fitting, is_of_few
-from gc_assets.stages.mark.live_files import EXPIRED_SIDE
+from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
 from gc_assets.stages.night import RECHECK, Night

@@ -23,7 +23,7 @@ from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, Uploads, repeated, sealed
 from gc_assets.stages.books.accepted import Earlier, last_accepted
 from gc_assets.stages.books.dead_tables import dead_tables
-from gc_assets.stages.books.ledger import HELD, first_of_each_key, left_since, newest_first, quarantine_ledger
+from gc_assets.stages.books.ledger import HELD, Reading, copies_in, first_of_each_key, left_since, newest_first, quarantine_ledger
 from gc_assets.stages.books.plans import spoilt, unfinished, used_up
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
 from gc_assets.stages.delete.withheld import sick_of
@@ -31,7 +31,8 @@ from gc_assets.stages.engine import once
 from gc_assets.stages.few_rows import fitting, is_of_few
 from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.live_files import EXPIRED_SIDE, METADATA, UNKNOWN_SIDE
+from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
+from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.sweep.aliases import planned_by_alias
@@ -59,7 +60,6 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (
     BOOL,
     CLAIMS,
-    DELETION_LOG,
     DELETION_PLAN,
     EXPIRY_ACTIONS,
     EXPIRY_PLAN,
@@ -92,8 +92,9 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     doing(f"{orphans.receipt.rows:,} orphan files")
     sick = (*sick_of(live), *orphans.facts(OrphanFilesFacts).sick)
     expiry = _plan_expiry(spark, night, storage_name, refs, sick, run)
-    session = fitting(spark, *_size(state, storage_name, orphans, live, inventory, expiry))
-    rows, withheld = _rows(session, night, storage_name, orphans, live, inventory, refs, expiry, sick, run)
+    words = Reading.of(state, storage_name)
+    session = fitting(spark, *_size(words, orphans, live, inventory, expiry))
+    rows, withheld = _rows(session, night, storage_name, orphans, live, inventory, refs, expiry, sick, run, words)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
@@ -156,18 +157,15 @@ class _CopyExpiry:
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 
-def _size(
-    state: State, storage_name: str, orphans: Published, live: list[Published], inventory: Published, expiry: Written
-) -> tuple[int, int]:
+def _size(words: Reading, orphans: Published, live: list[Published], inventory: Published, expiry: Written) -> tuple[int, int]:
     """Returns how many rows, in how many files, a plan is made of: where something was ever
     quarantined, also those of the ledger and of what it is compared with.
     """
-    logs = state.history(storage_name, DELETION_LOG.name)
     sources = [*orphans.parts(), *expiry.side.get(EXPIRY_SIDE, ())]
-    if logs:
+    if words.parts:
         sources += [*inventory.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
     rows, files = sum(part.rows for part in sources), len(sources)
-    return rows + sum(log.rows for log in logs), files + len(state.sources(logs))
+    return rows + words.rows, files + words.pieces
 
 
 def header_of(published: Published) -> PlanHeader:
@@ -189,6 +187,7 @@ def _rows(
     expiry: Written,
     sick: tuple[Sick, ...],
     run: Run,
+    words: Reading,
 ) -> tuple[DataFrame, DataFrame | None]:
     """Returns the planned keys, and those that would be purged if nothing were sick (null: none).
 
@@ -223,16 +222,16 @@ def _rows(
         "kind",
         F.when(F.col("held_by").isNull() | F.col("edited"), "").otherwise(HELD_SIDE).alias(ROUTE),
     )
-    if not state.history(storage_name, DELETION_LOG.name):
+    if not words.parts:
         return fresh, None
-    ledger = quarantine_ledger(spark, state, storage_name, rehearsal=night.clock.is_rehearsal).drop("rehearsal")
+    ledger = copies_in(spark, words, rehearsal=night.clock.is_rehearsal).drop("rehearsal")
     # Deferred quarantine moves nothing, so the sweep sees what waits there again each night.
     # Another object of the same name is new garbage.
     deferred = F.col("quarantine") == "deferred"
     fresh = fresh.join(ledger.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
     # A report is older than the night: what was quarantined or purged since is still in it.
     as_of = inventory.facts(StorageInventoryFacts).report_as_of
-    left = left_since(spark, state, storage_name, as_of) if as_of is not None else None
+    left = left_since(spark, words, as_of) if as_of is not None else None
     if left is not None:
         fresh = fresh.join(left, ["key", "etag"], "left_anti").select(*fresh.columns)
     size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")

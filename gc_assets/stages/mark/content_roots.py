@@ -167,12 +167,13 @@ def _shown(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
     """Ranks the roots of a lake with contents by what its live contents show.
 
     An object is live if a live content shows it, whatever commit put it. It ranks `REACHED` if a
-    ref shows the content, else `SPARED`. Its witness is the content's commit. An object that no
-    live content shows ranks `RELEASED`, or `DEAD` if its commit does, and need not exist.
+    ref shows the content, else `SPARED`. Its witness is the content's commit, of several the one
+    with the first id. An object that no live content shows ranks `RELEASED`, or `DEAD` if its
+    commit does, and need not exist.
 
     What a ref shows must exist. With `tolerant` only what a head shows must.
     """
-    ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending")])
+    ordered = contents.sort_by([("at_head", "descending"), ("ref_name", "ascending"), ("commit_id", "ascending")])
     at = pc.index_in(roots.column("address"), ordered.column("metadata_location"))
     live = pc.is_valid(at)
     by_ref = pc.is_valid(ordered.column("ref_name").take(at))
@@ -220,11 +221,11 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
 
 def _strongest(rows: pa.Table) -> pa.Table:
     """Returns one row per address: its witness is the row of the lowest rank, then of the first
-    commit id.
+    commit id, then of the first table and parent, so that no order of rows matters.
 
     The size is known if any row knows it. The object must exist if any row says so.
     """
-    ordered = rows.sort_by([("rank", "ascending"), ("commit_id", "ascending")])
+    ordered = rows.sort_by([(name, "ascending") for name in ("rank", "commit_id", "table_uuid", "parent", "kind")])
     others = [name for name in ROOTS.names if name not in {"address", "size_bytes", "must_exist"}]
     how = [(name, "first", pc.ScalarAggregateOptions(skip_nulls=False)) for name in others]
     grouped = ordered.group_by("address", use_threads=False).aggregate([*how, ("size_bytes", "max"), ("must_exist", "max")])

@@ -12,41 +12,38 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.paths import KeyResolver
-from gc_assets.core.plan import Amount, Sick
+from gc_assets.core.plan import Sick
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.lakes.protocol import FILE_KINDS, ROOT_KINDS, Kind
+from gc_assets.lakes.protocol import ROOT_KINDS, Kind
 from gc_assets.stages.engine import once
-from gc_assets.stages.few_rows import fitting
+from gc_assets.stages.mark.carried import NEEDS_SIDE, Base, Before, Doubt, base_of, made_as, needs_of, segments_digest, why_full, with_rows
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.manifest_entries import named_length, segment_rows, segments
 from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
+from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE, NOTHING_TO_NAME, WITNESSES, WITNESSES_SIDE, Source
 from gc_assets.stages.mark.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
+from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import (
-    ROUTE,
-    Totals,
     merge_written,
-    paths_of,
     publish,
     put,
-    read_paths,
     read_rows,
-    read_table,
     report_parts,
-    write_frame,
 )
-from gc_assets.state.facts import CommitGraphFacts, LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts, Segment, UnreadTable
+from gc_assets.state.facts import CommitGraphFacts, LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts, UnreadTable
+from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
+from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import (
     CLAIMS,
     COMMIT_GRAPH,
@@ -60,10 +57,6 @@ from gc_assets.state.schemas import (
     UNREADABLE,
 )
 
-EXPIRED_SIDE, DANGLING_SIDE, EXTERNAL_SIDE = "_expired", "_dangling", "_external"
-# Files of retained commits that their owner's lifecycle rules release (lakeFS).
-LIFECYCLE_SIDE = "_lifecycle"
-WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
 # Published beside the table: live metadata objects that must be in the inventory, with the length
 # that was decoded.
 METADATA_SIDE = "_metadata"
@@ -73,20 +66,10 @@ OPTIONAL_SIDE = "_optional"
 # Published beside the table: live metadata objects that are gone and were never decoded. What they
 # named is not known.
 UNKNOWN_SIDE = "_unknown"
-PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, SICK_SIDE)
-# Who needs a file. The smallest number is the strongest witness. Where `expands` is true, the
-# entries of `container` are needed too, and must exist only where the container must.
-WITNESSES: Final = pa.schema(
-    [
-        ("witness", pa.int64()),
-        ("rank", pa.int8()),
-        ("commit_id", pa.string()),
-        ("table_uuid", pa.string()),
-        ("container", pa.string()),
-        ("expands", pa.bool_()),
-        ("container_must_exist", pa.bool_()),
-    ]
-)
+PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, SICK_SIDE, NEEDS_SIDE)
+# No two witnesses that differ are equal in these. Where one names a file as several kinds, each kind
+# has a number of its own.
+_ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
 # For what was decoded `etag` and `digest` are those of the objects, of several joined by `SEVERAL`.
 METADATA: Final = pa.schema(
     [
@@ -100,19 +83,6 @@ METADATA: Final = pa.schema(
     ]
 )
 SEVERAL: Final = "\x1f"
-# Files that commits or containers name themselves, in the shape in which entries are counted.
-DIRECT: Final = pa.schema(
-    [
-        ("witness", pa.int64()),
-        ("storage", pa.string()),
-        ("key", pa.string()),
-        ("address", pa.string()),
-        ("kind", pa.string()),
-        ("size_bytes", pa.int64()),
-        ("must_exist", pa.bool_()),
-        ("container_size_bytes", pa.int64()),
-    ]
-)
 
 
 @logged(LIVE_FILES)
@@ -128,27 +98,47 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     claims become shields. The facts name it, also where no night ever read it: the plan then stops
     the storages concerned. Raises `LakeUnreadable` where no earlier night read the lake, because
     then the live set would be too small.
+
+    Rows that nothing touched since an earlier night are carried over from it (`carried`).
     """
+    cache = segments(night, lake_name)
+    lifecycle = released_by_lifecycle(night, lake_name)
+    base = base_of(night, lake_name, cache, lifecycle)
+    try:
+        return _published(spark, night, lake_name, cache, lifecycle, base)
+    except Doubt as doubt:
+        return _published(spark, night, lake_name, cache, lifecycle, str(doubt))
+
+
+def _published(
+    spark: SparkSession, night: Night, lake_name: str, cache: list[PastRun], lifecycle: Published | None, base: Base | str
+) -> Published:
+    """Publishes the table. Raises `Doubt` where the base turns out to be none; nothing is left."""
     state = night.state
     inputs = inputs_of(night, lake_name)
     frozen = inputs[LAKE_REFS.name].facts(LakeRefsFacts)
     has_unread = bool(_unread_tables(inputs))
     memory = memory_of(night, lake_name, frozen.frozen_at) if has_unread else None
     entries = night.table(MANIFEST_ENTRIES, lake_name)
-    cache = segments(night, lake_name)
+    there = state.pieces(cache)
     run = begin(night, night.group(lake_name), LIVE_FILES)
+    cached = sum(segment.rows for segment in cache) - segment_rows(cache, EDGES_SIDE)
+    before = None
+    if isinstance(base, Base) and not has_unread:
+        before = Before.of(base, state.paths(base.came, CONTAINERS_SIDE), night.config.full_every, cached)
     close = _Close(
         lake_name,
         root_tables(night, lake_name, inputs),
-        tuple(state.paths(cache, EDGES_SIDE)),
-        tuple(state.paths(cache, CONTAINERS_SIDE)),
+        tuple(there.paths(EDGES_SIDE)),
+        tuple(there.paths(CONTAINERS_SIDE)),
         tuple(entries.paths(UNREADABLE_SIDE)),
-        tuple(state.paths(cache, PLACES_SIDE)),
+        tuple(there.paths(PLACES_SIDE)),
         _logs(night),
         run,
         tuple(inputs[LAKE_REFS.name].paths(CLAIMS_SIDE)),
         memory,
         _unread(lake_name, inputs, memory),
+        before,
     )
     doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
@@ -163,47 +153,47 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
             raise
         closed = merge_written(once(spark, replace(close, memory=memory), read, paths))
     kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
-    scratch = {side: paths_of(run, closed, side) for side in closed.side}
-    lifecycle = released_by_lifecycle(night, lake_name)
-    known = sum(part.rows for parts in closed.side.values() for part in parts)
-    known += sum(segment.rows for segment in cache) - segment_rows(cache, EDGES_SIDE)
-    known += lifecycle.rows if lifecycle is not None else 0
-    session = fitting(spark, known, sum(len(paths) for paths in scratch.values()) + len(state.paths(cache)))
-    witnesses = read_paths(session, state.files, WITNESSES, scratch.get(WITNESSES_SIDE, []))
-    direct = read_paths(session, state.files, DIRECT, scratch.get(DIRECT_SIDE, []))
-    routes = [EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE]
-    files = _files(entries_of(session, night, lake_name), direct, witnesses, lake_name)
     sick = _sick(night, lake_name, inputs[LAKE_REFS.name], memory, closed.facts["sick"])
-    if lifecycle is not None and not sick:
-        files = _without(files, read_table(session, state, LIFECYCLE_OBJECTS, lifecycle).filter("not deduplicated"))
-    doing("naming the files")
-    written = write_frame(files, LIVE_FILES, run, state, ["storage", "kind"], routes)
-    for side in scratch:
+    known = cached + sum(part.rows for parts in closed.side.values() for part in parts)
+    known += lifecycle.rows if lifecycle is not None else 0
+    full = why_full(base, closed.facts, night.config.full_every, sick=bool(sick), entries=cached)
+    source = Source(spark, night, lake_name, run, there, closed, None if sick else lifecycle, known)
+    try:
+        made = source.made(base, full)
+    except Doubt:
+        state.files.delete_directory(run.path)
+        raise
+    for side in closed.side:
         state.files.delete_directory(f"{run.path}/{side}")
-    written = replace(written, side={**written.side, **kept_sides})
-    aside = {side: sum(part.rows for part in written.side.get(side, ())) for side in routes}
-    possible = {key: total for key, total in written.totals.items() if key[1] == Kind.POSSIBLE_OBJECT}
+    written = replace(made.written, side={**made.written.side, **kept_sides})
+    aside = {side: sum(part.rows for part in written.side.get(side, ())) for side in ROUTED_SIDES}
     facts = LiveFilesFacts(
         files=written.rows,
         metadata_by_storage=closed.facts["metadata_by_storage"],
         optional_by_storage=closed.facts["optional_by_storage"],
-        notes=(*closed.facts["notes"], *(item.told for item in sick)),
-        live_bytes=sum(total.size_bytes for total in written.totals.values()),
-        by_kind=_by(written.totals, 1),
-        by_storage=_by(written.totals, 0),
-        possible_by_storage=_by(possible, 0),
+        notes=(*closed.facts["notes"], *(item.told for item in sick), *made.notes),
+        live_bytes=sum(amount.bytes for amount in made.by_storage.values()),
+        by_kind=made.by_kind,
+        by_storage=made.by_storage,
+        possible_by_storage=made.possible_by_storage,
         expired_files=aside[EXPIRED_SIDE],
         dangling_files=aside[DANGLING_SIDE],
         lifecycle_files=aside[LIFECYCLE_SIDE],
         external_files=aside[EXTERNAL_SIDE],
         sick=sick,
+        made_as=made_as(night, lake_name),
+        segments=tuple(run.run_id for run in with_rows(cache)),
+        segments_digest=segments_digest(cache),
+        **made.how,
     )
+    balances = [] if made.carried is None else [Balance(name="rows carried over", expected=made.carried.expected, found=made.carried.found)]
     return publish(
         state,
         run,
         written,
         night.clock,
         inputs=[*inputs.values(), entries, *([lifecycle] if lifecycle else [])],
+        balances=balances,
         facts=facts,
         unsafe=night.unsafe,
     )
@@ -268,104 +258,9 @@ def _logs(night: Night) -> dict[str, tuple[str, ...]]:
     return {name: tuple(night.state.paths(night.state.history(name, DELETION_LOG.name))) for name in names}
 
 
-def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, Amount]:
-    grouped: dict[str, Totals] = {}
-    for key, value in totals.items():
-        grouped[key[position]] = grouped.get(key[position], Totals()) + value
-    return {name: value.amount for name, value in sorted(grouped.items())}
-
-
-def entries_of(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
-    """Returns the files that decoded containers name (columns of `manifest_entries`), without those
-    that they say are deleted. `address` is left out where all of them lie in storages.
-    """
-    cache = segments(night, lake_name)
-    # The addresses of all entries are as much to read as all other columns together.
-    external = any(segment.headline(Segment).external for segment in cache)
-    columns = [name for name in MANIFEST_ENTRIES.schema.names if external or name != "address"]
-    paths = night.state.paths(cache)
-    rows = read_paths(spark, night.state.files, MANIFEST_ENTRIES.schema, paths, columns, only=("is_container", False))
-    return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
-
-
-def _files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
-    """Returns all files once, columns of `live_files`, each with its strongest witness and its
-    route.
-
-    `entries` are those of `entries_of`.
-    """
-    expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
-    children = (
-        entries.join(expanding, "container")
-        .withColumn("must_exist", F.col("must_exist") & F.col("container_must_exist"))
-        .withColumn("container_size_bytes", F.lit(None).cast("long"))
-    )
-    placed = _placed(direct).unionByName(_placed(children))
-    # Witness and kind as one number: Spark aggregates numbers by hashing, but text only by sorting.
-    strongest = F.col("witness") * len(FILE_KINDS) + _kind_number()
-    grouped = (
-        placed.withColumn("strongest", strongest)
-        .groupBy("storage", "key")
-        .agg(
-            F.min("strongest").alias("strongest"),
-            F.max("size_bytes").alias("size_bytes"),
-            F.max("must_exist").alias("must_exist"),
-            F.max("container_size_bytes").alias("container_size_bytes"),
-        )
-    )
-    named_by = grouped.withColumn("witness", F.expr(f"strongest div {len(FILE_KINDS)}"))
-    return named_by.join(witnesses, "witness").select(
-        "storage",
-        "key",
-        F.xxhash64("key").alias("key_hash"),
-        F.array(*map(F.lit, FILE_KINDS))[(F.col("strongest") % len(FILE_KINDS)).cast("int")].alias("kind"),
-        F.coalesce("size_bytes", "container_size_bytes").alias("size_bytes"),
-        F.lit(lake_name).alias("lake"),
-        "commit_id",
-        "container",
-        "table_uuid",
-        "must_exist",
-        "container_size_bytes",
-        _route().alias(ROUTE),
-    )
-
-
-def _placed(named: DataFrame) -> DataFrame:
-    """Returns files by storage and key.
-
-    The address is the key of a file that lies in no storage. A frame without that column has no
-    such file.
-    """
-    key = F.coalesce("key", "address") if "address" in named.columns else F.col("key")
-    return named.select("witness", "storage", key.alias("key"), "kind", "size_bytes", "must_exist", "container_size_bytes")
-
-
 def released_by_lifecycle(night: Night, lake_name: str) -> Published | None:
     """Returns `lifecycle_objects` of the run, null for a lake without lifecycle rules."""
     return night.table(LIFECYCLE_OBJECTS, lake_name) if night.config.lake(lake_name).has_lifecycle else None
-
-
-def _without(files: DataFrame, released: DataFrame) -> DataFrame:
-    """Routes the files that the owner's rules release to their side table."""
-    flagged = files.join(released.select("storage", "key", F.lit(True).alias("is_released")), ["storage", "key"], "left")
-    route = F.when((F.col(ROUTE) == "") & F.coalesce("is_released", F.lit(False)), LIFECYCLE_SIDE).otherwise(F.col(ROUTE))
-    return flagged.withColumn(ROUTE, route).select(*files.columns)
-
-
-def _kind_number() -> Column:
-    """Returns the kind's place in `FILE_KINDS`.
-
-    A kind that is not there stops the run: its file must not fall out of the live set.
-    """
-    unknown = F.raise_error(F.concat(F.lit("live_files: unknown file kind "), F.coalesce("kind", F.lit("null")))).cast("long")
-    place = F.array_position(F.array(*map(F.lit, FILE_KINDS)), F.col("kind"))
-    return F.when(place > 0, place - 1).otherwise(unknown)
-
-
-def _route() -> Column:
-    rank = F.col("rank")
-    by_rank = F.when(rank <= SPARED, "").when(rank <= RELEASED, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
-    return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).otherwise(by_rank)
 
 
 @dataclass(frozen=True)
@@ -386,6 +281,7 @@ class _Close:
     claims: tuple[str, ...]
     memory: Memory | None
     unread: dict[str, str]
+    before: Before | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
@@ -393,13 +289,13 @@ class _Close:
             every_root = content_roots(self.roots)
             unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
             listed = every_root.filter(pc.invert(unlisted))
-            index = read_parts(files, list(self.containers), CONTAINERS, ["container", "container_size_bytes", "etag", "digest"])
+            index, known = self._index()
             roots, sick_roots, edges, sick = self._rooted(listed, read_edges(files, self.edges), index)
             found = self._without_gone(closure(roots, edges))
             lengths, lost, unknown, _ = self._lengths(index, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
             leaves = roots.filter(pc.invert(roots.column("is_container")))
-            witnesses, direct = _witnessed(found, lengths, leaves)
+            witnesses, direct, needs = _witnessed(found, lengths, leaves)
             metadata = _identified(_metadata(found, lengths, leaves), index)
             claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
             if self.memory is not None and sick:
@@ -413,11 +309,25 @@ class _Close:
                 CLAIMS_SIDE: claims,
                 UNKNOWN_SIDE: unknown,
                 SICK_SIDE: sick_roots,
+                NEEDS_SIDE: needs,
             }
+            changed, told = ({}, {}) if self.before is None or sick else self.before.compare(files, needs, index, known, edges)
+            sides |= changed
+            if told and self.before is not None and self.before.is_all(told):
+                del sides[WITNESSES_SIDE], sides[DIRECT_SIDE]
+                told[NOTHING_TO_NAME] = True
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
-            yield report_parts(parts, facts={**counts, "notes": notes, "sick": sick})
+            yield report_parts(parts, facts={**counts, **told, "notes": notes, "sick": sick})
+
+    def _index(self) -> tuple[pa.Table, pa.ChunkedArray]:
+        """Returns the decoded containers, and those of segments that the base knew."""
+        columns = ["container", "container_size_bytes", "etag", "digest", "entries"]
+        new = self.before.came if self.before is not None else frozenset[str]()
+        earlier = read_parts(self.roots.files, [path for path in self.containers if path not in new], CONTAINERS, columns)
+        came = read_parts(self.roots.files, [path for path in self.containers if path in new], CONTAINERS, columns)
+        return pa.concat_tables([earlier, came]), earlier.column("container")
 
     def _rooted(self, roots: pa.Table, edges: pa.Table, index: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, str]]:
         """Returns all roots with what sick tables need or needed, the latter alone (columns
@@ -521,27 +431,25 @@ def never_read(lake_name: str, table_name: str | None, why: str) -> str:
     return f"{why}\n  lake {lake_name}: no earlier night read {what} in full, so nobody knows what it needs, and there is no plan"
 
 
-def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Returns the witnesses in order of strength, and the files that commits and containers are or
-    name themselves.
+def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Returns the witnesses in order of strength, the files that commits and containers are or name
+    themselves, and both in one table without numbers (columns `NEEDS`).
     """
     count = found.num_rows
     direct = pa.concat_tables([found, leaves])
-    who = ["rank", "commit_id", "table_uuid", "must_exist"]
+    who = ["rank", "commit_id", "table_uuid", "must_exist", "kind"]
     own = direct.select(who).append_column("container", direct.column("parent"))
     below = found.select(who).append_column("container", found.column("address"))
     everyone = pa.concat_tables([own, below]).append_column("expands", pa.array([False] * direct.num_rows + [True] * count))
-    order = pc.sort_indices(everyone, sort_keys=[("rank", "ascending"), ("commit_id", "ascending")])
+    order = pc.sort_indices(everyone, sort_keys=[(name, "ascending") for name in _ORDER])
     numbers = np.empty(everyone.num_rows, np.int64)
     numbers[order.to_numpy()] = np.arange(everyone.num_rows)
     columns = {"must_exist": "container_must_exist"}
     everyone = everyone.rename_columns([columns.get(name, name) for name in everyone.column_names])
     witnesses = everyone.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
-    nothing = pa.nulls(leaves.num_rows, pa.int64())
-    files = direct.append_column("witness", pa.array(numbers[: direct.num_rows])).append_column(
-        "container_size_bytes", pa.chunked_array([*lengths.chunks, nothing], pa.int64())
-    )
-    return witnesses, files.select(DIRECT.names).cast(DIRECT)
+    decoded = pa.chunked_array([*lengths.chunks, pa.nulls(leaves.num_rows, pa.int64())], pa.int64())
+    files = direct.append_column("witness", pa.array(numbers[: direct.num_rows])).append_column("container_size_bytes", decoded)
+    return witnesses, files.select(DIRECT.names).cast(DIRECT), needs_of(direct, np.arange(direct.num_rows) < count, decoded)
 
 
 def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:

@@ -83,12 +83,13 @@ def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Publi
     inputs = inputs_of(night, lake_name)
     cache = segments(night, lake_name)
     run = begin(night, lake_name, MANIFEST_ENTRIES)
-    known, parents = state.paths(cache, CONTAINERS_SIDE), state.paths(cache, UNREADABLE_SIDE)
+    there = state.pieces(cache)
+    known, parents = there.paths(CONTAINERS_SIDE), there.paths(UNREADABLE_SIDE)
     roots: RootTables | None = root_tables(night, lake_name, inputs)
     metadata = sum(table.rows for table in inputs.values()) + segment_rows(cache, CONTAINERS_SIDE)
     levels: list[Written] = []
     while roots is not None or parents:
-        edges, rewritten = tuple(state.paths(cache, EDGES_SIDE)), tuple(_rewritten(night))
+        edges, rewritten = tuple(there.paths(EDGES_SIDE)), tuple(_rewritten(night))
         pending = _Pending(state.files, night.objects(), tuple(known), tuple(parents), edges, rewritten, roots, run, parallelism(spark))
         asked = merge_written(once(spark, pending, metadata, len(known) + len(parents)))
         tasks = paths_of(run, asked, TASKS_SIDE)

@@ -23,6 +23,7 @@ from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import collect, frame_of, publish, read_paths, read_table, write_frame
 from gc_assets.state.facts import LakeRefsFacts, SnapshotHistoryFacts
+from gc_assets.state.folds import Pieces
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
 
@@ -44,7 +45,8 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if night.recheck is not None else None
     day = max(night.run_date, newest.receipt.run_date) if newest is not None else night.run_date
     earlier = _newest(night, lake_name, day)
-    spark = _fitting(spark, night, lake_name, [*inputs, *([earlier] if earlier is not None else [])])
+    edits = _edits(night, lake_name)
+    spark = _fitting(spark, edits, [*inputs, *([earlier] if earlier is not None else [])])
     listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
     known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
     missing = known.join(listed.select(*ID), list(ID), "left_anti")
@@ -53,7 +55,7 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
     is_unread = F.coalesce(F.col("table_name").isin(unread), F.lit(False))
     gone, unknown = missing.filter(~is_unread), missing.filter(is_unread)
     remembered = (
-        _with_removals(spark, night, lake_name, gone)
+        _with_removals(spark, night, edits, gone)
         .select(
             *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"expired", "expired_at", "reason", "plan_id"}],
             F.lit(True).alias("expired"),
@@ -90,7 +92,7 @@ def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, ac
             f"run `gc-assets run --lake {lake_name} --through snapshot_history` first"
         )
     graph = again.table(COMMIT_GRAPH, lake_name)
-    spark = _fitting(spark, again, lake_name, [newest, graph])
+    spark = _fitting(spark, _edits(again, lake_name), [newest, graph])
     removals = frame_of(spark, actions.select(["action", *ID, "reason"])).filter("action = 'remove_snapshot'")
     removals = removals.select(*ID, F.col("reason").alias("why"))
     known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
@@ -111,11 +113,15 @@ def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, ac
     return publish(state, run, written, again.clock, inputs=[newest], facts=newest.facts(SnapshotHistoryFacts), unsafe=again.unsafe)
 
 
-def _fitting(spark: SparkSession, night: Night, lake_name: str, tables: Sequence[Published]) -> SparkSession:
+def _edits(night: Night, lake_name: str) -> Pieces:
+    """Returns where the logs of all edits of a lake's history lie."""
+    return night.state.pieces(night.state.history(lake_name, EXPIRY_LOG.name))
+
+
+def _fitting(spark: SparkSession, edits: Pieces, tables: Sequence[Published]) -> SparkSession:
     """Returns the session for a query that reads these tables and the logs of all edits."""
-    logs = night.state.history(lake_name, EXPIRY_LOG.name)
     rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
-    return fitting(spark, rows + sum(log.rows for log in logs), files + len(night.state.sources(logs)))
+    return fitting(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
 
 
 def _newest(night: Night, lake_name: str, until: date) -> Published | None:
@@ -149,9 +155,9 @@ def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
     )
 
 
-def _with_removals(spark: SparkSession, night: Night, lake_name: str, snapshots: DataFrame) -> DataFrame:
+def _with_removals(spark: SparkSession, night: Night, edits: Pieces, snapshots: DataFrame) -> DataFrame:
     """Adds what the logs of all plans say of each snapshot that a plan removed (column `removed`)."""
-    paths = night.state.paths(night.state.history(lake_name, EXPIRY_LOG.name))
+    paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))
     log = read_paths(spark, night.state.files, EXPIRY_LOG.schema, paths).filter("action = 'remove_snapshot' and outcome = 'done'")

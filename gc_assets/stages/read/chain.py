@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.stages.mark.live_files import DANGLING_SIDE, EXPIRED_SIDE
+from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import rows_where
 from gc_assets.state.journal import Published

@@ -21,7 +21,7 @@ from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.stages.books.ledger import newest
 from gc_assets.stages.books.plans import plans
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE
-from gc_assets.stages.mark.live_files import EXTERNAL_SIDE
+from gc_assets.stages.mark.sides import EXTERNAL_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import rows_where
 from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, rows_about

@@ -130,12 +130,13 @@ class Follow:
             raise UsageError(f"lake {lake_name} could not be read on {night.run_date}; choose a --run-date before that")
         facts = refs.facts(LakeRefsFacts)
         cache = segments(night, lake_name)
+        there = night.state.pieces(cache)
         return cls(
             {bit: _word(night, lake_name, refs, scenario) for bit, scenario in scenarios.items()},
             root_tables(night, lake_name, inputs),
             expiry_logs(night, lake_name, until=inputs[REACHABLE_SNAPSHOTS.name].receipt.run_id),
-            tuple(night.state.paths(cache, EDGES_SIDE)),
-            tuple(night.state.paths(cache, CONTAINERS_SIDE)),
+            tuple(there.paths(EDGES_SIDE)),
+            tuple(there.paths(CONTAINERS_SIDE)),
             tuple(live.paths(SICK_SIDE)),
             facts.as_of,
             facts.frozen_at - night.longest_grace(),

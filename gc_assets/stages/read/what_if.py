@@ -23,7 +23,7 @@ from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Amount
 from gc_assets.stages.engine import once
-from gc_assets.stages.mark.live_files import entries_of
+from gc_assets.stages.mark.naming import entries_of
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import doing
 from gc_assets.stages.read.holdings import table_names

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import RESTORE
-from gc_assets.stages.mark.live_files import EXTERNAL_SIDE
+from gc_assets.stages.mark.sides import EXTERNAL_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.evidence import MAX_NAMED, at_links
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys

@@ -19,7 +19,7 @@ from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
 from gc_assets.stages import engine
-from gc_assets.stages.mark.live_files import EXPIRED_SIDE
+from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import (

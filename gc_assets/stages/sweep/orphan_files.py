@@ -27,14 +27,12 @@ from gc_assets.stages.books.purged_by_rule import purged_by_rule
 from gc_assets.stages.engine import is_little
 from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.live_files import (
-    DANGLING_SIDE,
-    EXPIRED_SIDE,
-    LIFECYCLE_SIDE,
     METADATA_SIDE,
     OPTIONAL_SIDE,
     released_by_lifecycle,
 )
 from gc_assets.stages.mark.manifest_entries import REWRITTEN_SIDE
+from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.sweep.ages import Ages

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.depth import times
 from tests.lakes.iceberg.histories import AS_OF, DAY, DAY_MS, actions, branch, commit, retained, source, tag
 
 AGES = st.integers(0, 12)  # days: few values, so that stamps meet cut-offs and each other
@@ -108,7 +109,7 @@ def milliseconds(names: dict[str, str], values: dict[str, Any]) -> dict[str, int
     return {full: values[short] * (1 if short == "min" else DAY_MS) for short, full in names.items() if values.get(short) is not None}
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=times(200, 500), deadline=None)
 @given(histories())
 def test_every_random_history_is_retained_as_iceberg_would(history: dict[str, Any]) -> None:
     names = {"min": "min_snapshots_to_keep", "age": "max_snapshot_age_ms", "ref_age": "max_ref_age_ms"}

@@ -16,6 +16,7 @@ import pytest
 import zarr
 
 from gc_assets.lakes.icechunk.lake import IcechunkLake
+from tests.depth import times
 from tests.killed import PROCESSES, exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import answering, expire, files_of, lake_at, planned, started, undo, verdicts
@@ -67,7 +68,7 @@ def test_an_expiry_killed_before_any_step_leaves_a_whole_repository_and_is_ended
         plan = planned(lake_over(wanted, tree), AS_OF)
         assert verdicts(expire(lake_over(wanted, tree), AS_OF, plan)) == {"done"}
         everything_reads(wanted)
-        for step in count(1):
+        for step in count(1, times(3, 1)):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake = lake_over(path, tree)
             code = exit_code(killed_before, step, STEPS, expire, lake, AS_OF, plan)
@@ -87,7 +88,7 @@ def test_an_undoing_killed_before_any_step_is_ended_by_the_next(tree: DocumentTr
         lake = lake_over(expired, tree)
         plan = [action for action in planned(lake, AS_OF) if action.ref_type == "branch"]
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
-        for step in count(1):
+        for step in count(1, times(3, 1)):
             path = Path(shutil.copytree(expired, base / "repo"))
             lake = lake_over(path, tree)
             code = exit_code(killed_before, step, STEPS, undo, lake, plan)
@@ -105,7 +106,7 @@ def test_an_expiry_killed_at_a_random_moment_leaves_a_whole_repository_and_is_en
     rnd, span, killed_in_the_middle = random.Random(1), 60.0, 0
     with in_memory() as base:
         plan = planned(lake_over(tree.builder.path, tree), AS_OF)
-        for number in range(21):
+        for number in range(times(9, 21)):
             path = Path(shutil.copytree(tree.builder.path, base / "repo"))
             lake, start = lake_over(path, tree), PROCESSES.Barrier(2)
             child = PROCESSES.Process(target=started, args=(start, lake, AS_OF, plan))

@@ -25,7 +25,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.lakes.nessie.server import path_of
+from tests.lakes.nessie.server import api_at, path_of
 
 LONG_AGO = datetime.now(UTC).replace(microsecond=0) - timedelta(days=40)
 Json = dict[str, Any]
@@ -40,7 +40,7 @@ class NessieBuilder:
         self.uri = uri
         self.warehouse = warehouse
         self.listed = listed
-        self.api = httpx.Client(base_url=f"{uri}/", headers={"Nessie-Client-Spec": "2"}, trust_env=False, timeout=60)
+        self.api = api_at(uri)
         warehouse.mkdir(parents=True, exist_ok=True)
 
     def config(self, name: str = "shop", **settings: Any) -> NessieLakeConfig:

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.depth import times
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.server import Server
 from tests.lakes.nessie.support import (
@@ -79,7 +80,7 @@ class Growing:
 
 
 @settings(
-    max_examples=60,
+    max_examples=times(20, 60),
     deadline=None,
     derandomize=True,
     database=None,

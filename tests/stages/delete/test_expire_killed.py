@@ -17,6 +17,7 @@ from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stages.delete.expire import ExpiryRecord, actions_of, make_edits
 from gc_assets.stores.local.lease import LocalLease, acquire
+from tests.depth import times
 from tests.killed import Rounds, killed_at_random
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.test_expire_random import document, end_as_the_oracle_says, random_history
@@ -25,7 +26,7 @@ from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-HISTORIES, KILLS = 40, 50
+HISTORIES, KILLS = times(15, 40), times(15, 50)
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class MakeEdits:
         return [len(record.settled()) for record, _ in self.work]
 
 
-def test_a_plan_killed_at_50_moments_of_its_expiry_is_completed_by_applying_again(
+def test_a_plan_killed_at_many_moments_of_its_expiry_is_completed_by_applying_again(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     house = Lakehouse(spark, tmp_path_factory.mktemp("expiry_killed"))

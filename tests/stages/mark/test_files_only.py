@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,9 +13,9 @@ from gc_assets.demo.iceberg_builder import LakeBuilder
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.stages import tables
 from gc_assets.stages.few_rows import fitting
-from gc_assets.stages.mark.live_files import entries_of
+from gc_assets.stages.mark.naming import entries_of
 from gc_assets.state import folds
-from gc_assets.state.folds import fold
+from gc_assets.state.journal import State
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from tests.stages.lakehouse import NOW, Lakehouse
 
@@ -31,10 +30,12 @@ def test_containers_among_the_entries_are_not_held_also_where_a_fold_mixes_both(
     catalog = {name: value for name, value in builder.properties.items() if name != "warehouse"}
     config = {"name": "shop", "kind": "iceberg", "catalog_name": "default", "catalog": catalog}
     house = Lakehouse(spark, tmp_path, [IcebergLakeConfig.model_validate(config)])
-    for _ in range(5):
-        table.append(house.now)
-        house.now += timedelta(days=1)
-        house.mark()
+    with monkeypatch.context() as apart:
+        apart.setattr(State, "_fold", lambda *_: None)
+        for _ in range(5):
+            table.append(house.now)
+            house.now += timedelta(days=1)
+            house.mark()
     held: list[pa.Table] = []
     frame_of = tables.frame_of
     monkeypatch.setattr(tables, "frame_of", lambda session, rows: held.append(rows) or frame_of(session, rows))
@@ -43,9 +44,8 @@ def test_containers_among_the_entries_are_not_held_also_where_a_fold_mixes_both(
         return {row["key"] for row in entries_of(fitting(spark, 1, 1), house.tonight(), "shop").collect()}
 
     before = files()
-    monkeypatch.setattr(folds, "FOLD_PIECES", 2)
-    state: Any = house.tonight().state
-    assert fold(state.files, state.history("shop", MANIFEST_ENTRIES.name)) is not None
+    files_of, runs = house.tonight().state.files, house.tonight().state.history("shop", MANIFEST_ENTRIES.name)
+    assert folds.fold(files_of, runs, folds.listed(files_of, "shop", MANIFEST_ENTRIES.name)) is not None
     assert files() == before
     assert len(before) == 5
     assert [set(rows.column("is_container").to_pylist()) for rows in held] == [{False}, {False}]

@@ -22,12 +22,14 @@ from gc_assets.core.plan import Sick
 from gc_assets.lakes.protocol import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.live_files import DIRECT, DIRECT_SIDE, WITNESSES, WITNESSES_SIDE, _Close
+from gc_assets.stages.mark.live_files import _Close
 from gc_assets.stages.mark.memory import SICK_SIDE, Memory
+from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE, WITNESSES, WITNESSES_SIDE
 from gc_assets.stages.tables import merge_written, paths_of, put
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import CLAIMS, COMMIT_GRAPH, CONTAINERS, EDGES, PINNED, REACHABLE_SNAPSHOTS, UNREADABLE
+from tests.depth import times
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STORAGE = "warehouse"
@@ -256,7 +258,7 @@ def histories(root: Path, seeds: range) -> Iterator[Collector]:
         yield collector
 
 
-@pytest.mark.parametrize("first", range(0, 20, 10))
+@pytest.mark.parametrize("first", range(0, times(10, 20), 10))
 def test_no_live_file_is_lost_while_tables_fall_sick_and_recover(tmp_path: Path, first: int) -> None:
     found = list(histories(tmp_path, range(first, first + 10)))
     assert sum(item.sick_nights for item in found) > 20

@@ -1,0 +1,69 @@
+"""The measured program of an apply in a session that has done a night: it plans, approves, and applies. Run as a resident process."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow.compute as pc
+
+from benchmarks.meter import Meter
+from benchmarks.resident import answer
+from benchmarks.steps import logged_steps
+from gc_assets.cli.context import spark_of
+from gc_assets.cli.night import Step, run_night
+from gc_assets.resources.platform import load_platform
+from gc_assets.stages.books.plans import approve, find_plan
+from gc_assets.stages.delete.apply import Applied, apply_plan
+from gc_assets.stages.tables import read_rows
+from gc_assets.state.journal import State
+from gc_assets.state.schemas import DELETION_LOG
+
+
+class _Unwatched:
+    """Nobody is told how a night goes."""
+
+    def doing(self, text: str) -> None: ...
+    def begins(self, assets: int) -> None: ...
+    def made(self, step: Step) -> None: ...
+
+
+class Applies:
+    """Applies fresh plans in one process, and measures each apply alone."""
+
+    def __init__(self) -> None:
+        self._meter = Meter(os.getpid())
+
+    def run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """`config` is the path of a `lakes.yaml` with one storage in mode `apply`.
+
+        Answers with what the apply took, the seconds of its steps, how many files were `planned` and `moved`, and the seconds between
+        the first move and the last (`moving`).
+        """
+        platform = load_platform(os.environ, request["config"])
+        day = platform.clock.today()
+        (header,) = run_night(platform, day, mode="plan", watch=_Unwatched())
+        approve(platform.config, platform.clock, header.plan_id, "benchmark")
+        spark = spark_of(platform)
+        with logged_steps() as steps, self._meter.measure() as whole:
+            applied = apply_plan(spark, platform.night(day), find_plan(platform.config, header.plan_id))
+        return {
+            "total": asdict(whole),
+            "steps": steps,
+            "planned": header.totals["quarantine"].files,
+            "moved": applied.books["quarantine", "done"].rows,
+            "moving": _moving(State.of(platform.config), applied),
+        }
+
+
+def _moving(state: State, applied: Applied) -> float:
+    """Seconds from the first outcome on record to the last."""
+    if applied.published is None:
+        return 0.0
+    found = pc.min_max(read_rows(state, DELETION_LOG, applied.published, columns=["at"]).column("at")).as_py()
+    return (found["max"] - found["min"]).total_seconds()
+
+
+if __name__ == "__main__":
+    answer(Applies().run)

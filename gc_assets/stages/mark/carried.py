@@ -1,0 +1,561 @@
+"""Carries rows of `live_files` over from an earlier night, where nothing that names their files
+came, went or changed.
+
+A row is made of the names that commits and containers give a file (`NEEDS`), of the cached entries
+that name it, and of who needs their containers, which stands in `NEEDS` too. So a key is *touched*
+if one of its own rows there differs, if an entry names it whose container somebody else needs by
+now, or nobody, or if an entry of a new segment of the cache names it. Rows of other keys stay as
+they are. Those of touched keys are computed anew, as all rows are where everything is computed.
+
+Touched keys are known by their hashes. Where two keys have one hash, both are touched.
+
+Whatever is in doubt is no base: then everything is computed, and the facts say why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
+
+from gc_assets.core.errors import StateError
+from gc_assets.core.hashing import digest
+from gc_assets.core.plan import Amount
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
+from gc_assets.lakes.protocol import FILE_KINDS
+from gc_assets.stages.engine import spread
+from gc_assets.stages.few_rows import FEW_ROWS
+from gc_assets.stages.mark.decoding import EDGES_SIDE
+from gc_assets.stages.mark.manifest_entries import decoded_as, segment_rows
+from gc_assets.stages.mark.sides import ROUTED_SIDES
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import (
+    PARTS_DDL,
+    ROUTE,
+    Totals,
+    Written,
+    add_totals,
+    answers,
+    collect,
+    merge_written,
+    paths_of,
+    read_paths,
+    report_parts,
+    row_hash,
+    spark_schema,
+)
+from gc_assets.state.facts import LiveFilesFacts
+from gc_assets.state.files import Files
+from gc_assets.state.index import PastRun
+from gc_assets.state.journal import Published, Run
+from gc_assets.state.parts import PartWriter, read_parts
+from gc_assets.state.receipts import PartFile
+from gc_assets.state.schemas import LIVE_FILES
+
+# Published beside the table: the containers and other files that commits and containers name
+# themselves, each with who needs it.
+NEEDS_SIDE: Final = "_needs"
+NAMED: Final = (
+    ("storage", pa.string()),
+    ("key", pa.string()),
+    ("address", pa.string()),
+    ("kind", pa.string()),
+    ("size_bytes", pa.int64()),
+    ("must_exist", pa.bool_()),
+    ("container_size_bytes", pa.int64()),
+)
+NEEDS: Final = pa.schema(
+    [
+        *NAMED,
+        ("rank", pa.int8()),
+        ("commit_id", pa.string()),
+        ("table_uuid", pa.string()),
+        ("container", pa.string()),
+        ("expands", pa.bool_()),
+    ]
+)
+# By what of a row with `expands` the entries of its container are judged.
+_JUDGED_BY: Final = ["address", "rank", "commit_id", "table_uuid", "must_exist"]
+# Scratch: containers whose cached entries are touched, keys that `NEEDS` touches, hashes of all.
+CHANGED_SIDE, KEYS_SIDE, TOUCHED_SIDE = "_changed", "_keys", "_touched"
+CHANGED: Final = pa.schema([("container", pa.string())])
+KEYS: Final = pa.schema([("key", pa.string())])
+TOUCHED: Final = pa.schema([("key_hash", pa.int64())])
+# Whoever changes what a row says changes this number.
+FORMAT: Final = 1
+# Where more than this share of the rows is touched, computing all of them costs less.
+MOST_TOUCHED: Final = 0.25
+# So few rows are all computed by one job without a shuffle, which costs less than finding what is
+# touched.
+WORTH_ROWS: Final = FEW_ROWS
+# Runs of other conditions that are looked at in search of a base.
+MOST_OPENED: Final = 3
+# A part below this is written again together with others, so that parts do not become ever more.
+SMALL_BYTES: Final = 4 * 2**20
+# One task copies so many bytes.
+BUNDLE_BYTES: Final = 48 * 2**20
+# Up to so many hashes go to every executor.
+BROADCAST_ROWS: Final = 2_000_000
+_LOW: Final = 2**32 - 1
+DAMAGED: Final = "the earlier night is damaged"
+
+
+class Doubt(Exception):
+    """A base that turned out to be none. Its text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """An earlier `live_files` of the lake, made as tonight's would be.
+
+    `came` are the segments of the cache that it did not know. `released` are tables of files that
+    lifecycle rules release, of whose keys any may have changed.
+    """
+
+    published: Published
+    facts: LiveFilesFacts
+    came: tuple[PastRun, ...]
+    released: tuple[Published, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table and of the sides that hold rows like its own."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def parts(self) -> tuple[PartFile, ...]:
+        sides = (parts for side, parts in self.published.receipt.side.items() if side in ROUTED_SIDES)
+        return (*self.published.receipt.files, *(part for parts in sides for part in parts))
+
+    def is_due(self, full_every: int) -> bool:
+        """Says whether everything is to be computed again, and compared."""
+        return self.facts.nights_carried + 1 >= full_every
+
+    @property
+    def new_rows(self) -> int:
+        """Rows by which keys may be touched besides those that `NEEDS` tells."""
+        came = sum(run.rows for run in self.came) - segment_rows(list(self.came), EDGES_SIDE)
+        return came + sum(table.rows for table in self.released)
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Everything is computed, and why. With `compare` the result is held against what carrying over
+    would have given.
+    """
+
+    why: str
+    compare: bool = False
+
+    @property
+    def in_short(self) -> str:
+        """The same without addresses, which log lines must not hold."""
+        return self.why.partition(": ")[0]
+
+
+def made_as(night: Night, lake_name: str) -> str:
+    """Returns a digest of what rows depend on besides `NEEDS`, entries and released files."""
+    rules = [decoded_as(night, lake_name), lake_name, FORMAT, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
+    return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
+
+
+def with_rows(cache: Sequence[PastRun]) -> list[PastRun]:
+    """Returns the segments that hold rows, in the order of their ids."""
+    return sorted((run for run in cache if run.entry.parts), key=lambda run: run.run_id)
+
+
+def segments_digest(cache: Sequence[PastRun]) -> str:
+    """Returns a digest of segments and their receipts."""
+    return hashlib.sha256(json.dumps([[run.run_id, run.entry.receipt_sha256] for run in with_rows(cache)]).encode()).hexdigest()
+
+
+def base_of(night: Night, lake_name: str, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | str:
+    """Returns the newest `live_files` of the lake that rows may be carried over from, or why there
+    is none.
+
+    Its rows follow from what it was made of, so it may be of any date, also of a later one. A night
+    under real limits takes none that was made under lowered ones or a rehearsal's clock. A fresh
+    mark takes those of nights, and no night takes that of a fresh mark.
+    """
+    if night.config.full_every == 0:
+        return "full_every is 0"
+    state = night.state
+    try:
+        runs = sorted(state.history(lake_name, LIVE_FILES.name), key=lambda run: run.run_id, reverse=True)
+        opened = (state.open(run) for run in runs[:MOST_OPENED])
+        last = next((found for found in opened if set(found.receipt.unsafe) <= set(night.unsafe)), None)
+        if last is None:
+            return "there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock"
+        return _fit(night, lake_name, last, cache, lifecycle)
+    except (StateError, OSError) as error:
+        return f"{DAMAGED}: {error}"
+
+
+def _fit(night: Night, lake_name: str, last: Published, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | str:
+    facts = last.facts(LiveFilesFacts)
+    if facts.made_as != made_as(night, lake_name):
+        return "the earlier night was of another release, of other storages or of other settings"
+    if facts.sick:
+        return "the earlier night could not read everything"
+    known, now = set(facts.segments), with_rows(cache)
+    if segments_digest([run for run in now if run.run_id in known]) != facts.segments_digest:
+        return "segments of the cache are gone"
+    released = _released(night, lake_name, last, lifecycle)
+    if isinstance(released, str):
+        return released
+    base = Base(last, facts, tuple(run for run in now if run.run_id not in known), released)
+    if not base.rows:
+        return "the earlier night had no rows"
+    return base if last.parts(NEEDS_SIDE) else f"the earlier night lacks {NEEDS_SIDE}"
+
+
+def _released(night: Night, lake_name: str, last: Published, lifecycle: Published | None) -> tuple[Published, ...] | str:
+    """Returns the tables of released files, of both nights, unless they are equal."""
+    then = [text for name, text in last.receipt.inputs.items() if name.split("/")[-2] == LIFECYCLE_OBJECTS.name]
+    if not then:
+        return () if lifecycle is None else (lifecycle,)
+    run_id, _, told = then[0].partition(":")
+    if lifecycle is not None and lifecycle.receipt.digest == told:
+        return ()
+    found = [run for run in night.state.history(lake_name, LIFECYCLE_OBJECTS.name) if run.run_id == run_id]
+    if not found:
+        return f"{LIFECYCLE_OBJECTS.name} of the earlier night is gone"
+    return (night.state.open(found[0]), *([lifecycle] if lifecycle is not None else []))
+
+
+def why_full(base: Base | str, found: Mapping[str, Any], full_every: int, *, sick: bool, entries: int) -> Full | None:
+    """Decides whether everything is computed; null where rows are carried over.
+
+    `found` are the facts of `Before.compare`, `entries` is how many cached entries there are.
+    """
+    if isinstance(base, str):
+        return Full(base)
+    if damaged := found.get("damaged"):
+        return Full(damaged)
+    if sick or "entries" not in found:
+        return Full("not everything can be read")
+    if base.is_due(full_every):
+        how_often = "every night" if full_every == 1 else f"every {full_every:,} nights"
+        return Full(f"{how_often} all of them are named, and compared", compare=True)
+    touched = found["entries"] + found["keys"] + base.new_rows
+    if touched and entries <= WORTH_ROWS:
+        return Full("there are few rows")
+    if touched > MOST_TOUCHED * base.rows:
+        return Full(f"up to {touched:,} of {base.rows:,} rows are touched")
+    return None
+
+
+def needs_of(direct: pa.Table, expands: npt.NDArray[np.bool_], lengths: pa.ChunkedArray) -> pa.Table:
+    """Returns containers and files with who needs them (columns `NEEDS`). `direct` has the columns
+    of `ROOTS`.
+    """
+    columns = {"container": direct.column("parent"), "expands": pa.array(expands), "container_size_bytes": lengths}
+    return pa.table({name: columns[name] if name in columns else direct.column(name) for name in NEEDS.names}).cast(NEEDS)
+
+
+def differing(before: pa.Table, now: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """Returns the containers that another commit needs, or in another way, and the keys of rows
+    that stand on one side only, each once. Both tables have the columns `NEEDS`.
+    """
+    tagged = [rows.append_column("side", pa.array(np.full(rows.num_rows, side, np.int8))) for side, rows in enumerate((before, now))]
+    differ = _of_one_side(pa.concat_tables(tagged), NEEDS.names)
+    keys = pc.unique(pc.coalesce(differ.column("key"), differ.column("address")))
+    containers = _of_one_side(differ.filter(differ.column("expands")), _JUDGED_BY)
+    return pc.unique(containers.column("address")), keys
+
+
+def _of_one_side(tagged: pa.Table, names: list[str]) -> pa.Table:
+    """Returns the rows, each once, that only one side has. Nulls are equal."""
+    grouped = tagged.group_by(names).aggregate([("side", "min"), ("side", "max")])
+    alone = grouped.filter(pc.equal(grouped.column("side_min"), grouped.column("side_max")))
+    return alone.select([*names, "side_min"]).rename_columns([*names, "side"])
+
+
+@dataclass(frozen=True)
+class Before:
+    """What the base's needs were, for the task that knows tonight's. Pickles.
+
+    `needs` are the parts with their digests. `came` are the paths of the containers that only new
+    segments hold. `may_stand` is true where nothing but other needs would touch a key tonight.
+    Without `tells` nobody asks which keys are touched, only whether any is.
+    """
+
+    path: str
+    needs: tuple[PartFile, ...]
+    came: frozenset[str]
+    may_stand: bool
+    tells: bool
+
+    @classmethod
+    def of(cls, base: Base, came: Sequence[str], full_every: int, entries: int) -> Before:
+        """`entries` is how many cached entries there are."""
+        is_due = base.is_due(full_every)
+        tells = entries > WORTH_ROWS or is_due
+        return cls(base.published.path, tuple(base.published.parts(NEEDS_SIDE)), frozenset(came), not base.new_rows and not is_due, tells)
+
+    def is_all(self, found: Mapping[str, Any]) -> bool:
+        """Says whether the base's rows are tonight's, by the facts of `compare`."""
+        return self.may_stand and found.get("keys") == 0 and found.get("changed") == 0
+
+    def compare(
+        self, files: Files, needs: pa.Table, index: pa.Table, known: pa.ChunkedArray, edges: pa.Table
+    ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
+        """Returns the scratch sides `CHANGED_SIDE` and `KEYS_SIDE`, and facts.
+
+        `index` are all decoded containers (columns container, entries), `known` those of segments
+        that the base knew: only these have entries that are not new anyway. Those that never named
+        anything but containers, by `edges`, have no entry that counts. A container that was decoded
+        again may name files in one segment and containers in another, so all segments are counted.
+        """
+        try:
+            before = pa.concat_tables([NEEDS.empty_table(), *(_read(files, self.path, part, NEEDS) for part in self.needs)])
+        except (StateError, OSError) as error:
+            return {}, {"damaged": f"{DAMAGED}: {error}"}
+        containers, keys = differing(before, needs)
+        earlier = containers.filter(pc.is_in(containers, known.unique()))
+        total = index.filter(pc.is_in(index.column("container"), earlier)).group_by("container").aggregate([("entries", "sum")])
+        inner = pc.value_counts(edges.column("container"))
+        at = pc.index_in(total.column("container"), inner.field("values").cast(pa.string()))
+        files_of = pc.subtract(total.column("entries_sum"), pc.fill_null(pa.chunked_array([inner.field("counts")]).take(at), 0))
+        changed = total.filter(pc.not_equal(files_of, 0))
+        entries = pc.sum(pc.max_element_wise(files_of, 0)).as_py() or 0
+        sides = {CHANGED_SIDE: changed.select(["container"]).cast(CHANGED), KEYS_SIDE: pa.table({"key": keys}).cast(KEYS)}
+        return sides if self.tells else {}, {"entries": entries, "keys": len(keys), "changed": changed.num_rows}
+
+
+def _read(files: Files, directory: str, part: PartFile, schema: pa.Schema) -> pa.Table:
+    """Returns the rows of a part. Raises `StateError` where its bytes are not those that were
+    published.
+    """
+    return pq.read_table(io.BytesIO(_verified(files, directory, part))).cast(schema)
+
+
+def _verified(files: Files, directory: str, part: PartFile) -> bytes:
+    content = files.read(f"{directory}/{part.name}")
+    if hashlib.sha256(content).hexdigest() != part.sha256:
+        raise StateError(f"{directory}/{part.name} holds other bytes than were published")
+    return content
+
+
+def key_of(frame: DataFrame) -> Column:
+    """Returns the key of a file, which is its address where it lies in no storage. A frame without
+    addresses has no such file.
+    """
+    return F.coalesce("key", "address") if "address" in frame.columns else F.col("key")
+
+
+def touched_by(frames: Sequence[DataFrame], files: Files, run: Run) -> Written:
+    """Writes the hashes of the keys of these frames, each once (`TOUCHED_SIDE`)."""
+    hashes = [frame.select(F.xxhash64(key_of(frame)).alias("key_hash")) for frame in frames]
+    distinct = reduce(DataFrame.unionByName, hashes).distinct()
+    return merge_written(answers(distinct, _Put(files, run.path, TOUCHED, TOUCHED_SIDE), PARTS_DDL))
+
+
+@dataclass(frozen=True)
+class _Put:
+    """Writes rows as parts below `prefix`; runs in executors."""
+
+    files: Files
+    directory: str
+    schema: pa.Schema
+    prefix: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer = PartWriter(self.files, self.directory, self.schema, self.prefix)
+        for batch in batches:
+            writer.write(batch)
+        yield report_parts(writer.close())
+
+
+def only_touched(frame: DataFrame, touched: DataFrame, rows: int) -> DataFrame:
+    """Returns the rows of touched keys. `touched` has so many rows (columns `TOUCHED`)."""
+    few = F.broadcast(touched) if rows <= BROADCAST_ROWS else touched
+    return frame.withColumn("key_hash", F.xxhash64(key_of(frame))).join(few, "key_hash", "left_semi").drop("key_hash")
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Parts that were carried over. `digest` is that of the table's rows in them. `dropped` are the
+    base's rows of the table that are not, by storage and kind.
+    """
+
+    parts: tuple[PartFile, ...]
+    side: dict[str, tuple[PartFile, ...]]
+    digest: int
+    dropped: dict[tuple[str, ...], Totals]
+    expected: int
+    found: int
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+
+def carry_over(spark: SparkSession, base: Base, run: Run, files: Files, touched: Sequence[str]) -> Carried:
+    """Copies the base's rows of untouched keys into the run. Raises `Doubt` where the base is
+    damaged.
+    """
+    bundles = _bundles(base.parts)
+    carry = _Carry(files, run, base.published.path, tuple(bundles), tuple(touched))
+    size_bytes = sum(part.size_bytes for part in base.parts)
+    written = merge_written(spread(spark, carry, len(bundles), size_bytes))
+    if damaged := written.facts["damaged"]:
+        raise Doubt(f"{DAMAGED}: {damaged[0]}")
+    kept = sum(part.rows for part in (*written.parts, *(part for parts in written.side.values() for part in parts)))
+    digest = (int(base.published.receipt.digest, 16) - written.digest) % 2**64
+    return Carried(written.parts, written.side, digest, written.totals, base.rows - written.facts["dropped"], kept)
+
+
+def _bundles(parts: Sequence[PartFile]) -> list[tuple[PartFile, ...]]:
+    """Returns the parts in groups, one for each task, of about `BUNDLE_BYTES`."""
+    bundles: list[list[PartFile]] = []
+    room = 0
+    for part in sorted(parts, key=lambda part: (part.name.rpartition("/")[0], part.size_bytes, part.name)):
+        if not bundles or part.size_bytes > room:
+            bundles.append([])
+            room = BUNDLE_BYTES
+        bundles[-1].append(part)
+        room -= part.size_bytes
+    return [tuple(bundle) for bundle in bundles]
+
+
+@dataclass(frozen=True)
+class _Carry:
+    """Copies parts of a base, without the rows of touched keys.
+
+    A part that holds none of these is copied byte by byte. Small ones are written again together.
+    Reports as digest and totals those of the table's rows that it left out.
+    """
+
+    files: Files
+    run: Run
+    path: str
+    bundles: tuple[tuple[PartFile, ...], ...]
+    touched: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        touched = np.sort(read_parts(self.files, list(self.touched), TOUCHED).column("key_hash").to_numpy())
+        parts: list[PartFile] = []
+        totals: dict[tuple[str, ...], Totals] = {}
+        gone, dropped = 0, 0
+        damaged: list[str] = []
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                writers: dict[str, PartWriter] = {}
+                for part in self.bundles[number]:
+                    try:
+                        content = _verified(self.files, self.path, part)
+                        out = self._part(part, content, touched, writers)
+                    except (StateError, OSError, pa.ArrowException) as error:
+                        damaged.append(str(error))
+                        continue
+                    if out is None:
+                        parts.append(part)
+                        continue
+                    dropped += out.num_rows
+                    if "/" not in part.name:
+                        gone = (gone + digest(out)) % 2**64
+                        for rows in out.to_batches():
+                            add_totals(totals, rows, ["storage", "kind"])
+                parts += [part for writer in writers.values() for part in writer.close()]
+        yield report_parts(parts, gone, totals, facts={"dropped": dropped, "damaged": damaged})
+
+    def _part(self, part: PartFile, content: bytes, touched: npt.NDArray[np.int64], writers: dict[str, PartWriter]) -> pa.Table | None:
+        """Copies a part. Returns the rows that it left out, null where it copied it as it was."""
+        source = pq.ParquetFile(pa.BufferReader(content))
+        if source.metadata.num_rows != part.rows:
+            raise StateError(f"{self.path}/{part.name} has {source.metadata.num_rows:,} rows, its receipt says {part.rows:,}")
+        is_hit = _among(source.read(["key_hash"]).column("key_hash").to_numpy(), touched)
+        if not is_hit.any() and (part.size_bytes >= SMALL_BYTES or not len(touched)):
+            self.files.replace(f"{self.run.path}/{part.name}", content)
+            return None
+        prefix = part.name.rpartition("/")[0]
+        writer = writers.setdefault(prefix, PartWriter(self.files, self.run.path, LIVE_FILES.schema, prefix))
+        out: list[pa.Table] = []
+        first = 0
+        for group in range(source.num_row_groups):
+            rows = source.read_row_group(group).select(LIVE_FILES.schema.names).cast(LIVE_FILES.schema)
+            mine = is_hit[first : first + rows.num_rows]
+            first += rows.num_rows
+            if mine.any():
+                out.append(rows.filter(pa.array(mine)))
+                rows = rows.filter(pa.array(~mine))
+            for batch in rows.to_batches():
+                writer.write(batch)
+        return pa.concat_tables([LIVE_FILES.schema.empty_table(), *out])
+
+
+def _among(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Marks the values that stand among ordered ones."""
+    if not len(ordered):
+        return np.zeros(len(values), bool)
+    at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return ordered[at] == values
+
+
+def amended(before: Mapping[str, Amount], dropped: Mapping[str, Amount], new: Mapping[str, Amount]) -> dict[str, Amount]:
+    """Returns amounts without those of dropped rows and with those of new ones. Raises `Doubt`
+    where more would be dropped than there was.
+    """
+    found: dict[str, Amount] = {}
+    for name in sorted({*before, *dropped, *new}):
+        was, less, more = (amounts.get(name, Amount()) for amounts in (before, dropped, new))
+        files, size = was.files - less.files + more.files, was.bytes - less.bytes + more.bytes
+        if was.files < less.files or was.bytes < less.bytes:
+            raise Doubt(f"the earlier night counts {was.files:,} files of {name!r}, and holds at least {less.files:,}")
+        if files:
+            found[name] = Amount(files=files, bytes=size)
+    return found
+
+
+def routed(session: SparkSession, files: Files, paths: Mapping[str, Sequence[str]]) -> DataFrame:
+    """Returns rows of the table and of its sides with their route; the paths are by route."""
+    frames = [read_paths(session, files, LIVE_FILES.schema, list(named)).withColumn(ROUTE, F.lit(route)) for route, named in paths.items()]
+    return reduce(DataFrame.unionByName, frames)
+
+
+def untouched(rows: DataFrame, touched: DataFrame, count: int) -> DataFrame:
+    """Returns the rows of `live_files` whose keys are not touched."""
+    return rows.join(F.broadcast(touched) if count <= BROADCAST_ROWS else touched, "key_hash", "left_anti").select(rows.columns)
+
+
+def sums(rows: DataFrame) -> dict[str, tuple[int, int]]:
+    """Returns for each route how many rows it has, and the sum of their hashes modulo 2^64."""
+    schema = spark_schema(LIVE_FILES.schema)
+    columns = [f"cast(`{field.name}` as {field.dataType.simpleString()}) as `{field.name}`" for field in schema.fields]
+    hashed = rows.selectExpr(*columns, ROUTE).select(ROUTE, row_hash(schema).alias("h"))
+    low, high = F.col("h").bitwiseAND(F.lit(_LOW)), F.shiftrightunsigned("h", 32)
+    found = collect(hashed.groupBy(ROUTE).agg(F.count("*").alias("n"), F.sum(low).alias("low"), F.sum(high).alias("high")))
+    return {row[ROUTE]: (row["n"], (row["low"] + (row["high"] << 32)) % 2**64) for row in found}
+
+
+def differences(carried: Mapping[str, tuple[int, int]], computed: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+    """Returns in words where rows that were carried over are not those that are computed."""
+    told: list[str] = []
+    for route in sorted({*carried, *computed}):
+        mine, other = carried.get(route, (0, 0)), computed.get(route, (0, 0))
+        if mine != other:
+            told.append(f"{LIVE_FILES.name}{'/' if route else ''}{route}: {mine[0]:,} rows carried over or renewed, {other[0]:,} computed")
+    return tuple(told)
+
+
+def routes_of(table: Published) -> dict[str, list[str]]:
+    """Returns the paths of a published table and of its sides, by route."""
+    return {"": table.paths()} | {side: table.paths(side) for side in ROUTED_SIDES}
+
+
+def written_routes(run: Run, written: Written) -> dict[str, list[str]]:
+    """Returns the same of a table that is not published yet."""
+    return {"": [f"{run.path}/{part.name}" for part in written.parts]} | {side: paths_of(run, written, side) for side in ROUTED_SIDES}

@@ -1,0 +1,423 @@
+"""Random histories of a lake, written straight into the tables that `live_files` is made from: one state carries rows over, another
+computes all of them every night.
+
+Many histories share a lake: each is a table of its own, which now and then takes up files and containers of another one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.config.models import Config, LakeConfig, StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
+from gc_assets.lakes.nessie.config import NessieLakeConfig
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
+from gc_assets.stages import engine
+from gc_assets.stages.mark import carried, naming
+from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE
+from gc_assets.stages.mark.live_files import live_files
+from gc_assets.stages.mark.manifest_entries import decoded_as
+from gc_assets.stages.mark.sides import ROUTED_SIDES
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import publish, write_rows
+from gc_assets.state import folds
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import read_parts
+from gc_assets.state.schemas import (
+    CLAIMS,
+    COMMIT_GRAPH,
+    CONTAINERS,
+    EDGES,
+    EXPIRY_PLAN,
+    LAKE_REFS,
+    LIVE_CONTENTS,
+    LIVE_FILES,
+    MANIFEST_ENTRIES,
+    PINNED,
+    REACHABLE_SNAPSHOTS,
+    UNREADABLE,
+    Table,
+)
+
+NOW: Final = datetime(2026, 11, 20, 3, tzinfo=UTC)
+LAKE: Final = "lake"
+LAKES: Final[dict[str, LakeConfig]] = {
+    "iceberg": IcebergLakeConfig.model_validate({"name": LAKE, "kind": "iceberg", "catalog": {"type": "sql"}}),
+    "icechunk": IcechunkLakeConfig.model_validate({"name": LAKE, "kind": "icechunk", "location": "file:///w/weather/"}),
+    "nessie": NessieLakeConfig.model_validate({"name": LAKE, "kind": "nessie", "uri": "http://localhost:19120/api/v2"}),
+    "lakefs": LakeFsLakeConfig.model_validate(
+        {
+            "name": LAKE,
+            "kind": "lakefs",
+            "endpoint": "http://localhost:8000",
+            "repository": "ml",
+            "access_key_id": "a",
+            "secret_access_key": "b",
+            "rules": "/rules.json",
+        }
+    ),
+}
+STATES: Final = (RETAINED, RETAINED, RETAINED, EXPIRED, DANGLING)
+FILES: Final = (Kind.DATA, Kind.DATA, Kind.POSITION_DELETES, Kind.POSSIBLE_OBJECT)
+Row = dict[str, Any]
+# What happens, and how often.
+EVENTS: Final = {
+    "commit": 6,
+    "judge": 4,
+    "drop": 3,
+    "come back": 2,
+    "must": 2,
+    "decode again": 2,
+    "decode the same again": 1,
+    "other content of equal length": 1,
+    "files and containers change places": 2,
+    "pin": 1,
+    "release": 1,
+    "a table that no night ever read": 0.03,
+    "a container that cannot be read": 0.03,
+}
+
+
+def night_of(root: Path, lake: LakeConfig, now: datetime = NOW, full_every: int = 10, state: str = "state", **more: Any) -> Night:
+    """A night over the lake. No lake is opened and no storage listed, so neither has to exist."""
+    storages = more.pop("storages", ("one", "two"))
+    config = Config(
+        state=str(root / state),
+        storages=tuple(StorageConfig(name=name, location=f"file:///{name}/") for name in storages),
+        lakes=(lake,),
+        full_every=full_every,
+    )
+    return Night.of(config, Clock(now), more.pop("run_date", now.date()), **more)
+
+
+@dataclass
+class Commit:
+    table: str
+    roots: list[Row]
+    state: str = RETAINED
+    refs: int = 1
+    removed: bool = False
+
+
+@dataclass
+class World:
+    """What the tables of a night say. `named` is what each container named when it was decoded last, `pending` is decoded tonight, and
+    `history` was ever. Of one night only are `unread`, tables that cannot be read, and `unreadable`, containers that cannot."""
+
+    chance: random.Random
+    commits: dict[str, Commit] = field(default_factory=dict)
+    gone: dict[str, Commit] = field(default_factory=dict)
+    pinned: list[Row] = field(default_factory=list)
+    named: dict[str, list[Row]] = field(default_factory=dict)
+    pending: list[tuple[str, int, list[Row]]] = field(default_factory=list)
+    history: list[tuple[str, int, list[Row]]] = field(default_factory=list)
+    released: dict[tuple[str, str], bool] = field(default_factory=dict)
+    unread: list[Row] = field(default_factory=list)
+    unreadable: list[Row] = field(default_factory=list)
+    made: int = 0
+
+    def name(self, prefix: str) -> str:
+        self.made += 1
+        return f"{prefix}{self.made:05}"
+
+    def place(self, path: str) -> Row:
+        """A place of that name: mostly in the first storage, now and then in the other, or in none."""
+        where = self.chance.choices(("one", "two", None), (8, 2, 1))[0]
+        return {"address": f"file:///{where or 'nowhere'}/{path}", "storage": where, "key": path if where else None}
+
+    def file(self, table: str) -> Row:
+        return {**self.place(self.name(f"{table}/d")), "kind": self.chance.choice(FILES), "must_exist": self.chance.random() < 0.9}
+
+    def known_files(self) -> list[Row]:
+        return [row for rows in self.named.values() for row in rows if not row["is_container"]]
+
+    def container(self, table: str, kind: str, children: list[Row]) -> Row:
+        row = {**self.place(self.name(f"{table}/m")), "kind": kind, "is_container": True, "must_exist": self.chance.random() < 0.9}
+        self.decode(row["address"], children)
+        return {**row, "size_bytes": None}
+
+    def decode(self, address: str, children: list[Row], length: int | None = None) -> None:
+        self.named[address] = children
+        self.made += 1
+        self.history.append((address, 10 + self.made if length is None else length, children))
+        self.pending.append(self.history[-1])
+
+    def end(self) -> None:
+        """What was of this night only is past."""
+        self.pending, self.unread, self.unreadable = [], [], []
+
+    def entry(self, row: Row) -> Row:
+        size, status = self.chance.choice((None, 7, 9)), self.chance.choice((None, "added", "existing", "deleted"))
+        return {**row, "is_container": False, "size_bytes": size, "entry_status": status}
+
+    def commit(self, table: str) -> None:
+        """A new list of some earlier manifests, its own and others', and a new manifest of new files and others' files."""
+        chance = self.chance
+        lists = [root for commit in self.commits.values() for root in commit.roots if root["is_container"]]
+        mine = [root for commit in self.commits.values() if commit.table == table for root in commit.roots if root["is_container"]]
+        inner = [row for root in mine[-2:] for row in self.named[root["address"]] if row["is_container"]]
+        others = [row for root in chance.sample(lists, min(2, len(lists))) for row in self.named[root["address"]] if row["is_container"]]
+        known = self.known_files()
+        files = [self.entry(self.file(table)) for _ in range(chance.randint(0, 3))]
+        files += [self.entry(row) for row in (chance.sample(known, min(2, len(known))) if chance.random() < 0.4 else [])]
+        manifests = [self.container(table, Kind.MANIFEST, files), *(row for row in inner if chance.random() < 0.8)]
+        manifests += others[:1] if chance.random() < 0.3 else []
+        direct = [self.entry(self.file(table))] if chance.random() < 0.3 else []
+        unique = list({row["address"]: row for row in manifests}.values())
+        roots = [self.container(table, Kind.MANIFEST_LIST, [*unique, *direct])]
+        if chance.random() < 0.3:  # a file that a container names too, or a new one
+            leaf = chance.choice(known) if known and chance.random() < 0.5 else self.file(table)
+            roots.append({**leaf, "is_container": False, "size_bytes": 5, "must_exist": chance.random() < 0.5})
+        number = f"{chance.getrandbits(40):013}"
+        self.commits[number] = Commit(table, [{name: row[name] for name in ROOT} for row in roots])
+
+    def turn(self, address: str, commit: Commit) -> None:
+        """A container is another object by now, which names as many containers as it named files. Its commit is judged anew."""
+        files = [row for row in self.named.get(address, ()) if not row["is_container"]]
+        if files:
+            self.decode(address, [self.container(commit.table, Kind.MANIFEST, []) for _ in files])
+        commit.state, commit.refs = self.chance.choice(STATES), self.chance.randint(0, 1)
+
+    def pass_a_day(self, changes: int) -> Counter[str]:
+        done = Counter[str]()
+        for _ in range(changes):
+            done[self.change()] += 1
+        return done
+
+    def change(self) -> str:
+        chance = self.chance
+        commit_id = chance.choice(sorted(self.commits))
+        commit = self.commits[commit_id]
+        what = chance.choices(list(EVENTS), list(EVENTS.values()))[0]
+        if what == "commit":
+            self.commit(commit.table)
+        elif what == "judge":
+            commit.state, commit.refs, commit.removed = chance.choice(STATES), chance.randint(0, 1), chance.random() < 0.2
+        elif what == "drop" and len(self.commits) > 3:
+            self.gone[commit_id] = self.commits.pop(commit_id)
+        elif what == "come back" and self.gone:
+            back = chance.choice(sorted(self.gone))
+            self.commits[back] = self.gone.pop(back)
+        elif what == "must":
+            root = chance.choice(commit.roots)
+            root["must_exist"] = not root["must_exist"]
+        elif what == "decode again":
+            address = chance.choice(sorted(self.named))
+            children = [row for row in self.named[address] if chance.random() < 0.7]
+            moved = [{**row, **self.place(row["address"].split("/", 4)[-1])} if not row["is_container"] else row for row in children[:1]]
+            self.decode(address, [*moved, *children[1:], self.entry(self.file(commit.table))])
+        elif what == "decode the same again":
+            address, length, children = chance.choice(self.history)
+            self.decode(address, children, length)
+        elif what == "other content of equal length":
+            address, length, _ = chance.choice(self.history)
+            self.decode(
+                address, [self.entry(row) for row in chance.sample(self.known_files(), 1)] + [self.entry(self.file(commit.table))], length
+            )
+        elif what == "files and containers change places":
+            self.turn(chance.choice(commit.roots)["address"], commit)
+        elif what == "a table that no night ever read":
+            self.unread.append({"table_name": "never", "why": "it is torn", "address": None})
+        elif what == "a container that cannot be read":
+            root = chance.choice([row for row in commit.roots if row["is_container"]])
+            self.unreadable.append({**root, "error": "it is torn", "absent": chance.random() < 0.3})
+        elif what == "pin":
+            known = self.known_files()
+            rows = chance.sample(known, min(2, len(known)))
+            self.pinned = [{**{name: row[name] for name in ROOT}, "size_bytes": 3} for row in rows]
+        elif what == "release":
+            placed = sorted({(row["storage"], row["key"]) for row in self.known_files() if row["storage"]})
+            self.released = {place: chance.random() < 0.3 for place in chance.sample(placed, min(3, len(placed)))}
+        else:
+            return "nothing"
+        return what
+
+
+ROOT: Final = ("address", "kind", "is_container", "size_bytes", "must_exist", "storage", "key")
+
+
+def _published(night: Night, table: Table, rows: list[Row], side: dict[str, pa.Table] | None = None, **facts: Any) -> Published:
+    run = night.state.start(night.group(LAKE), table.name, night.run_date, night.clock)
+    shuffled = list(rows)
+    random.Random(run.run_id).shuffle(shuffled)  # no row may depend on the order of others
+    written = write_rows(pa.Table.from_pylist(shuffled, table.schema), table, run, night.state.files, side)
+    return publish(night.state, run, written, night.clock, facts=facts)
+
+
+def write(world: World, night: Night) -> None:
+    """Publishes what `live_files` of a night is made from. What was decoded since the last night is a segment of its own."""
+    refs = {"kind": night.config.lake(LAKE).kind, "as_of": night.as_of.isoformat(), "frozen_at": night.clock.now().isoformat()}
+    refs |= {"historical": False, "rehearsal": False, "policy_digest": "", "refs_digest": "", "claims": 0, "pinned": 0, "notes": []}
+    refs["unread"] = world.unread
+    sides = {PINNED_SIDE: pa.Table.from_pylist(world.pinned, PINNED), CLAIMS_SIDE: CLAIMS.empty_table()}
+    _published(night, LAKE_REFS, [], sides, min_age_seconds=0, **refs)
+    commits = [
+        {"table_uuid": commit.table, "commit_id": name, "parents": [], "content_roots": commit.roots, "summary": []}
+        for name, commit in world.commits.items()
+    ]
+    _published(night, COMMIT_GRAPH, commits, commits=len(commits))
+    judged = [
+        {"table_uuid": commit.table, "commit_id": name, "state": commit.state, "refs": [], "refs_count": commit.refs, "reason": ""}
+        for name, commit in world.commits.items()
+    ]
+    _published(night, REACHABLE_SNAPSHOTS, judged, retained=0, expired=0, dangling=0)
+    removed = [
+        {"table_uuid": commit.table, "snapshot_id": name, "action": "remove_snapshot", "reason": ""}
+        for name, commit in world.commits.items()
+        if commit.removed
+    ]
+    _published(night, EXPIRY_PLAN, removed, actions=len(removed))
+    if night.kind(LAKE).shows_contents:
+        shown = [
+            {
+                "content_id": root["address"],
+                "metadata_location": root["address"],
+                "commit_id": name,
+                "ref_name": "main" if commit.refs else None,
+                "at_head": bool(commit.refs),
+                "on_branch": True,
+            }
+            for name, commit in world.commits.items()
+            if commit.state == RETAINED
+            for root in commit.roots
+        ]
+        _published(night, LIVE_CONTENTS, shown, contents=len(shown))
+    if night.config.lake(LAKE).has_lifecycle:
+        _published(
+            night,
+            LIFECYCLE_OBJECTS,
+            [
+                {"storage": at, "key": key, "paths": [], "matched_rules": [], "deduplicated": dup}
+                for (at, key), dup in world.released.items()
+            ],
+        )
+    _segment(world, night)
+
+
+def _segment(world: World, night: Night) -> None:
+    entries: list[Row] = []
+    containers: list[Row] = []
+    for address, length, children in world.pending:
+        entries += [
+            {"entry_status": None, **child, "container": address, "container_size_bytes": length, "must_exist": child["must_exist"]}
+            for child in children
+        ]
+        containers.append({"container": address, "kind": "m", "container_size_bytes": length, "entries": len(children)})
+    inner = [row for row in entries if row["is_container"]]
+    sides = {
+        CONTAINERS_SIDE: pa.Table.from_pylist(containers, CONTAINERS),
+        EDGES_SIDE: pa.Table.from_pylist([{name: row.get(name) for name in EDGES.names} for row in inner], EDGES),
+    }
+    if world.unreadable:
+        rows = [{name: row.get(name) for name in UNREADABLE.names} for row in world.unreadable]
+        sides[UNREADABLE_SIDE] = pa.Table.from_pylist(rows, UNREADABLE)
+    facts = {
+        "decoded": len(containers),
+        "entries": len(entries),
+        "unreadable": len(world.unreadable),
+        "container_bytes": 0,
+        "levels": 1,
+        "segments": 1,
+    }
+    external = sum(row["storage"] is None for row in entries)
+    run = night.state.start(LAKE, MANIFEST_ENTRIES.name, night.run_date, night.clock)
+    named = [{name: row.get(name) for name in MANIFEST_ENTRIES.schema.names} for row in entries]
+    written = write_rows(pa.Table.from_pylist(named, MANIFEST_ENTRIES.schema), MANIFEST_ENTRIES, run, night.state.files, sides)
+    publish(night.state, run, written, night.clock, facts={**facts, "external": external, "decoded_as": decoded_as(night, LAKE)})
+
+
+def rows_of(night: Night, table: Published) -> dict[str, list[tuple[Any, ...]]]:
+    """All rows of all routes, in order."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for side in (None, *ROUTED_SIDES):
+        rows = read_parts(night.state.files, table.paths(side), LIVE_FILES.schema).to_pylist()
+        found[side or ""] = sorted((tuple(row.values()) for row in rows), key=repr)
+    return found
+
+
+AMOUNTS: Final = ("files", "live_bytes", "by_kind", "by_storage", "possible_by_storage", "metadata_by_storage", "optional_by_storage")
+COUNTS: Final = ("expired_files", "dangling_files", "lifecycle_files", "external_files")
+
+
+def told(table: Published) -> dict[str, Any]:
+    """What the receipt says of the rows."""
+    facts = table.receipt.facts
+    return {"digest": table.receipt.digest, "rows": table.receipt.rows, **{name: facts[name] for name in (*AMOUNTS, *COUNTS)}}
+
+
+@contextmanager
+def of_many_rows(broadcast_rows: int) -> Iterator[None]:
+    """Rows are joined by Spark's own session, and copied in executors, as in a lake of millions of files."""
+    with pytest.MonkeyPatch.context() as bounds:
+        bounds.setattr(naming, "fitting", lambda spark, *_: spark)
+        for name in ("HERE_ROWS", "HERE_BYTES"):
+            bounds.setattr(engine, name, 0)
+        bounds.setattr(carried, "BROADCAST_ROWS", broadcast_rows)
+        yield
+
+
+@contextmanager
+def folding() -> Iterator[None]:
+    """Segments lie in folds, which hold old and new ones together."""
+    with pytest.MonkeyPatch.context() as bounds:
+        bounds.setattr(folds, "FOLD_PIECES", 2)
+        bounds.setattr(folds, "NEWEST_APART", 0, raising=False)
+        yield
+
+
+@contextmanager
+def always_carrying() -> Iterator[None]:
+    """Neither few rows nor many touched ones are a reason to compute all."""
+    with pytest.MonkeyPatch.context() as bounds:
+        bounds.setattr(carried, "WORTH_ROWS", -1)
+        bounds.setattr(carried, "MOST_TOUCHED", float("inf"))
+        bounds.setattr(carried, "SMALL_BYTES", 1)
+        yield
+
+
+def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int, seed: int = 0) -> Counter[str]:
+    """Plays so many histories beside each other, and counts what happened. Raises `AssertionError` where rows that were carried over are
+    not those of a full computation.
+    """
+    chance = random.Random(f"{kind} {seed}")
+    world, lake, events = World(chance), LAKES[kind], Counter[str](histories=histories)
+    for number in range(histories):
+        for _ in range(2):
+            world.commit(f"t{number:03}")
+    was_sick = True
+    with always_carrying():
+        for number in range(nights):
+            now = NOW + timedelta(days=number)
+            carrying = night_of(root, lake, now, full_every=10**6, state="carrying")
+            computing = night_of(root, lake, now, full_every=0, state="computing")
+            write(world, carrying)
+            write(world, computing)
+            world.end()
+            mine, other = live_files(spark, carrying, LAKE), live_files(spark, computing, LAKE)
+            story = f"{kind}, seed {seed}, night {number}"
+            assert rows_of(carrying, mine) == rows_of(computing, other), story
+            assert told(mine) == told(other), story
+            facts = mine.receipt.facts
+            is_sick = bool(facts["sick"])
+            assert (facts["full_for"] is not None) == (was_sick or is_sick), (story, facts["full_for"])
+            was_sick = is_sick
+            events += Counter(nights=1, carried=facts["carried_files"], rows=mine.rows, sick=is_sick)
+            # Most days change little, some change nothing, and some change every history.
+            events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
+    return events
