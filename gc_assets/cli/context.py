@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
+from gc_assets.cli.interrupt import deferred
 from gc_assets.cli.output import say
 
 if TYPE_CHECKING:
@@ -75,31 +73,8 @@ def spark_of(platform: Platform, *, verbose: bool = False) -> SparkSession:
 
 def opened(collector: Collector, *, verbose: bool = False) -> SparkSession:
     """Returns the collector's session, opened without Spark's chatter unless `verbose`."""
-    with _whole(), nullcontext() if verbose else _quiet_children():
+    with deferred(), nullcontext() if verbose else _quiet_children():
         return collector.spark()
-
-
-@contextmanager
-def _whole() -> Generator[None]:
-    """Lets Ctrl-C wait for the end of the block. A Java that is interrupted while it starts would
-    stay behind.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    pressed: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        pressed.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGINT) is note:  # Spark puts a handler of its own there, which stops its jobs
-            signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 @contextmanager

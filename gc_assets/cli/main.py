@@ -17,6 +17,7 @@ import click
 
 from gc_assets import __version__
 from gc_assets.cli.context import Settings
+from gc_assets.cli.interrupt import take_interrupts
 from gc_assets.cli.output import say
 from gc_assets.core.errors import GcError
 
@@ -134,6 +135,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     """The console script."""
+    take_interrupts()
     logging.getLogger().addFilter(_is_no_interrupt)  # py4j logs by the root logger
     try:
         cli(prog_name="gc-assets")

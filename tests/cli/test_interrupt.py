@@ -13,9 +13,33 @@ import pytest
 
 from tests.cli.lakes import small_lake
 
-pytestmark = pytest.mark.spark
+# A command that is interrupted while it executes a text, as an import does for each dataclass.
+BUSY = """
+import signal, sys, types
+import click
+from gc_assets.cli import main
+from gc_assets.cli.output import say
+
+@click.command("busy")
+def busy_command():
+    say("begins")  # so that nothing is imported after the interrupt: a later text would hide what the first one left
+    exec("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+
+sys.modules["gc_assets.cli.busy"] = types.SimpleNamespace(busy_command=busy_command)
+main.COMMANDS["busy"] = ("busy", "")
+main.main()
+"""
 
 
+def test_ctrl_c_within_a_text_that_is_executed_keeps_the_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    there = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "busy", "busy"]
+    done = subprocess.run(command, env=os.environ | there, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "gc-assets: interrupted." in done.stderr) == (1, True)
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     "line_said, seconds", [("run date", 2), ("sales/snapshot_history", 0.3)], ids=["while Spark starts", "while Spark is at work"]
 )
