@@ -38,7 +38,8 @@ from gc_assets.lakes.protocol import (
     Retention,
     State,
 )
-from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LONG, REACHABLE_SNAPSHOTS, STRING, column, table
+from gc_assets.state.columns import LONG, STRING, column
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS, table
 
 BRANCHES = table(
     "toy_branches",

@@ -43,7 +43,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
+from gc_assets.state.side_tables import SOURCES
 
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64

@@ -22,7 +22,8 @@ from gc_assets.stages.tables import report_parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, PLACES, UNREADABLE
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CONTAINERS, EDGES, PLACES, UNREADABLE
 
 CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_places", "_unreadable"
 # What one level has to decode, one part per decoding task. Deleted afterwards.

@@ -44,18 +44,8 @@ from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import (
-    CLAIMS,
-    COMMIT_GRAPH,
-    CONTAINERS,
-    DELETION_LOG,
-    LAKE_REFS,
-    LIVE_FILES,
-    MANIFEST_ENTRIES,
-    PLACES,
-    REACHABLE_SNAPSHOTS,
-    UNREADABLE,
-)
+from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import CLAIMS, CONTAINERS, PLACES, UNREADABLE
 
 # Published beside the table: live metadata objects that must be in the inventory, with the length
 # that was decoded.

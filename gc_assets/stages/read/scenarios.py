@@ -39,7 +39,8 @@ from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapsh
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, CONTAINERS, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import CONTAINERS
 
 # A signed number of 64 bits says under which words a file is live: bit 0 stands for the night's own,
 # bit n for the n-th scenario.

@@ -20,7 +20,8 @@ from gc_assets.stages.night import Night
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.facts import LiveFilesFacts
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, PLACES
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
+from gc_assets.state.side_tables import PLACES
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import CLAIMS, CUTS, DIRECTORIES, LAKE_REFS, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
+from gc_assets.state.side_tables import CLAIMS, CUTS, DIRECTORIES, PROBLEMS
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.

@@ -40,20 +40,16 @@ from gc_assets.state import folds
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (
-    CLAIMS,
     COMMIT_GRAPH,
-    CONTAINERS,
-    EDGES,
     EXPIRY_PLAN,
     LAKE_REFS,
     LIVE_CONTENTS,
     LIVE_FILES,
     MANIFEST_ENTRIES,
-    PINNED,
     REACHABLE_SNAPSHOTS,
-    UNREADABLE,
     Table,
 )
+from gc_assets.state.side_tables import CLAIMS, CONTAINERS, EDGES, PINNED, UNREADABLE
 
 NOW: Final = datetime(2026, 11, 20, 3, tzinfo=UTC)
 LAKE: Final = "lake"

@@ -18,7 +18,8 @@ from gc_assets.stages.tables import Written, merge_written, paths_of, put
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CONTAINERS, MANIFEST_ENTRIES, UNREADABLE
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CONTAINERS, UNREADABLE
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 

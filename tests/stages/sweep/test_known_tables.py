@@ -15,7 +15,7 @@ from gc_assets.stages.books.dead_tables import DeadTable
 from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.sweep.foreign_metadata import _Judge, signs
 from gc_assets.stages.sweep.known_tables import Known, newest_puts
-from gc_assets.state.schemas import PLACES
+from gc_assets.state.side_tables import PLACES
 from gc_assets.stores.local.objects import LocalObjects
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
