@@ -12,8 +12,9 @@ from typing import Final
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import EditableObjects
-from gc_assets.core.paths import KeyResolver, Location, overlapping
+from gc_assets.core.paths import Location, overlapping
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of, open_lake

@@ -18,8 +18,8 @@ import pytest
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import EditableObjects
-from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.protocol import (
     ENTRY_SCHEMA,

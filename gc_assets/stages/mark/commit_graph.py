@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets import __version__
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.graph import CommitGraph
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
 from gc_assets.stages import engine
 from gc_assets.stages.mark.lake_refs import SOURCES_SIDE

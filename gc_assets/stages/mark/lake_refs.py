@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable, StoreError
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, Unread
 from gc_assets.stages.mark.former_refs import freeze_of, refuse_hidden
 from gc_assets.stages.night import Night

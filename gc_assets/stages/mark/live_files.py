@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Sick
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import ROOT_KINDS, Kind

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import decoding
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.protocol import Commit, ContentRoot, Kind
 from gc_assets.stages.books.dead_tables import DeadTable
 from gc_assets.stages.mark.commit_graph import commit_rows
