@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pandas.core.util.hashing import hash_array
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
@@ -262,6 +261,8 @@ def _digest(objects: pa.RecordBatch) -> int:
     """Order-free over (key, size, time); numeric, because a listing is the widest table there is."""
     if objects.num_rows == 0:
         return 0
+    from pandas.core.util.hashing import hash_array  # slow to load, and of no use to who only reads an inventory
+
     keys = hash_array(objects.column("key").to_numpy(zero_copy_only=False), categorize=False)
     sizes = objects.column("size_bytes").to_numpy().view(np.uint64)
     times = objects.column("last_modified").cast(pa.int64()).to_numpy().view(np.uint64)
