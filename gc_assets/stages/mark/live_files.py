@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Sick
+from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.lakes.protocol import ROOT_KINDS, Kind
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.carried import NEEDS_SIDE, Base, Before, Doubt, base_of, made_as, needs_of, segments_digest, why_full, with_rows
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, named
-from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Kind, Lake
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
 from gc_assets.stages.mark.content_roots import (
     ROOTS,
     SPARED,

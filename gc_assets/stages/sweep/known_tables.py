@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.lakes.protocol import Kind
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.decoding import PLACES_SIDE
 from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.stages.night import Night

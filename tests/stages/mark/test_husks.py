@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.protocol import Kind
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.live_files import _Close
 from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE

@@ -19,7 +19,7 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import Sick
-from gc_assets.lakes.protocol import Kind
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import _Close

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.lakes.protocol import Commit, ContentRoot, Kind
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import Commit, ContentRoot
 from gc_assets.stages.books.dead_tables import DeadTable
 from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.sweep.foreign_metadata import _Judge, signs
