@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.file import load_config
 from gc_assets.config.models import GRACE_FLOOR, Config
@@ -16,8 +16,10 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.units import format_duration, parse_duration
 from gc_assets.lakes.kinds import config_models
-from gc_assets.stages.night import Night
 from gc_assets.stores.store import unsupported
+
+if TYPE_CHECKING:
+    from gc_assets.stages.night import Night
 
 CONFIG_VARIABLE: Final = "GC_ASSETS_CONFIG"
 NOW_VARIABLE: Final = "GC_ASSETS_UNSAFE_NOW"
@@ -37,6 +39,8 @@ class Platform:
     path: Path
 
     def night(self, run_date: date, as_of: datetime | None = None) -> Night:
+        from gc_assets.stages.night import Night
+
         return Night.of(self.config, self.clock, run_date, as_of, self.unsafe)
 
 

@@ -15,7 +15,8 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.journal import Published
-from gc_assets.state.schemas import CLAIMS, DELETION_LOG, LAKE_REFS, LIVE_FILES, Table
+from gc_assets.state.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, Table
+from gc_assets.state.side_tables import CLAIMS
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
 STORAGE = "warehouse"

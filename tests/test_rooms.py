@@ -109,6 +109,13 @@ def test_the_package_itself_imports_nothing_until_it_is_asked() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_the_code_location_is_loaded_without_what_few_nights_need() -> None:
+    """Each of them is a fifth of what a night imports before it begins."""
+    script = "import sys, gc_assets.definitions, gc_assets.cli.night\nprint(sorted({'scipy', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_nothing_reaches_the_resources_past_the_package() -> None:
     """The wheel has no package `resources`: the folder of the checkout is `gc_assets.resources` there."""
     found = [name for name, tree in MODULES.items() for target in imported(tree) if target.partition(".")[0] == "resources"]

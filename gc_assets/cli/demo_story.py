@@ -22,8 +22,9 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
 from gc_assets.demo.sample import ensure_demo
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kinds import KINDS, undoing_titles
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.explain import explain

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from gc_assets.cli.context import Settings, common_options, format_option, spark_of, wide_option, with_mode
+from gc_assets.cli.context import Settings, common_options, format_option, importing, spark_of, wide_option, with_mode
 from gc_assets.cli.output import say, tell, write_json, write_table
 from gc_assets.cli.page import show_applied, show_restored, show_undone, show_word
 from gc_assets.core.phases import PHASES
@@ -62,9 +62,10 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
       gc-assets plans --storage warehouse --format json
       gc-assets plans --status ready --status refused
     """
-    from gc_assets.stages.books.plans import plans
+    with importing():
+        from gc_assets.stages.books.plans import plans
 
-    platform = settings.platform()
+        platform = settings.platform()
     if storage is not None:
         platform.config.storage(storage)
     now = platform.clock.now()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gc_assets.cli.context import MOMENT, Settings, common_options, format_option, run_date_option
+from gc_assets.cli.context import MOMENT, Settings, common_options, format_option, importing, run_date_option
 from gc_assets.cli.output import say, tell, write_json
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def run_command(
 
     with showing(Progress(), verbose=settings.verbose) as progress:
         progress.doing("loading Dagster")
-        from gc_assets.cli.night import run_night
+        with importing():
+            from gc_assets.cli.night import run_night
 
         plans = run_night(
             platform,

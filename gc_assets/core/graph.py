@@ -4,7 +4,8 @@ itself.
 Commits are dense indexes in the order in which they were given. Edges lead from child to parent in
 int32 arrays; up to 1e8 commits. Histories that contradict themselves (a missing parent, a child
 older than its parent, a cycle) are described in `problems`, and questions about them are still
-answered. Knows nothing of policies, lakes or Spark.
+answered. Knows nothing of policies, lakes or Spark. Only a question about what reaches what, and a
+cycle, load scipy: it is slow to load, and most nights ask neither.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from gc_assets.core.chains import Chains, Ints, forward
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.ref_sets import reaching_sets
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 MISSING_PARENT: Final = "missing_parent"
 CHILD_OLDER: Final = "child_older_than_parent"
@@ -129,6 +131,8 @@ class CommitGraph:
         """Returns True for every head and all its ancestors, through all parents. Raises
         `LakeUnreadable` for an unknown head.
         """
+        from scipy.sparse.csgraph import breadth_first_order
+
         starts = self.index_of(list(heads))
         count = len(self)
         matrix = _matrix(count + 1, np.append(self._parents.indptr, len(self.parent) + len(starts)), np.append(self.parent, starts))
@@ -143,6 +147,8 @@ class CommitGraph:
         A walk along first parents ends before a parent that is not in the graph, and before it
         would repeat itself.
         """
+        from scipy.sparse.csgraph import breadth_first_order
+
         matrix = self._first_parents if first_parent_only else self._parents
         return breadth_first_order(matrix, self.index_of([head])[0], directed=True, return_predecessors=False)
 
@@ -195,11 +201,15 @@ def _starts(sorted_nodes: Ints, count: int) -> NDArray[np.int64]:
 
 def _matrix(count: int, starts: NDArray[np.int64], targets: Ints) -> csr_array:
     """Returns a graph as scipy walks it: int32 indexes, and weights because the format wants some."""
+    from scipy.sparse import csr_array
+
     return csr_array((np.ones(len(targets)), targets.astype(np.int32, copy=False), starts.astype(np.int32)), shape=(count, count))
 
 
 def _strong_components(count: int, child: Ints, parent: Ints) -> Ints:
     """Returns the component of each node. `child` is sorted."""
+    from scipy.sparse.csgraph import connected_components
+
     # scipy never ends on a node that names another twice, and loops are no use to it. A simple
     # graph has the same components.
     other = child != parent

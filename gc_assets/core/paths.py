@@ -1,27 +1,19 @@
-"""One identity for a file: the storage it lies in and its canonical key there (design 6.2).
+"""What an address names: the scheme, and the one spelling of the path on a disk or of the bucket and
+key on S3 (design 6.2).
 
-Addresses come as systems wrote them. Two addresses of the same object resolve to the same key;
-addresses of different objects never do. Percent signs and Unicode are data, compared as bytes.
-Knows the rules of local disks and S3, and touches the disk in one place only, `SymbolicLinks`.
+Percent signs and Unicode are data, compared as bytes. Knows the rules of local disks and S3, and
+touches the disk in one place only, `SymbolicLinks`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Literal, Self
-from urllib.parse import unquote_to_bytes
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import NDArray
-
-from gc_assets.core.byte_scan import has_irregular_components, rows_with
 from gc_assets.core.errors import FormatError, StoreError, UsageError
 
 FILE: Final = "file"
@@ -30,14 +22,6 @@ Scheme = Literal["file", "s3"]
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _ALIASES: Final[dict[str, Scheme]] = {"file": FILE, "s3": S3, "s3a": S3, "s3n": S3}
-# The spellings that writers use; an address in any other one is resolved too, only slower.
-_USUAL_SPELLINGS: Final[dict[Scheme, tuple[str, ...]]] = {
-    FILE: ("file://", "file:", "", "file://localhost"),
-    S3: ("s3://", "s3a://", "s3n://"),
-}
-_TO_THE_END: Final = 2**31 - 1
-_PERCENT: Final = ord("%")
-_NOT_ASCII: Final = 0x80
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +39,7 @@ class Location:
         an S3 location.
         """
         try:
-            place = _parse(text)
+            place = parsed_address(text)
         except FormatError as error:
             raise UsageError(f"storage location {text!r}: {error}") from None
         if place is None:
@@ -134,137 +118,7 @@ class SymbolicLinks:
         return self._real[directory]
 
 
-class KeyResolver:
-    """Resolves addresses to (storage, key). Pickles; made for batches of millions in executors.
-
-    The longest root wins. A local address below no root still counts as inside if its directory,
-    with symbolic links resolved, lies below one.
-    """
-
-    def __init__(self, storages: Sequence[tuple[str, str]]) -> None:
-        """`storages` are (name, location). Raises `UsageError` for a repeated name or a location
-        that cannot be.
-        """
-        self._locations = {name: Location.parse(location) for name, location in storages}
-        if len(self._locations) != len(storages):
-            raise UsageError(f"storage names repeat: {', '.join(name for name, _ in storages)}; every storage needs its own")
-        self._roots = sorted(self._locations.items(), key=lambda item: -len(item[1].root))
-        self._links = SymbolicLinks()
-
-    def address(self, storage: str, key: str) -> str:
-        """Returns the one canonical spelling of an object's address. Raises `UsageError` for an
-        unknown storage.
-        """
-        if storage not in self._locations:
-            raise UsageError(f"no storage {storage!r}; configured are {', '.join(sorted(self._locations)) or 'none'}")
-        return f"{self._locations[storage]}{key}"
-
-    def resolve_one(self, address: str) -> tuple[str, str] | None:
-        """Returns (storage, key), or null for an external address.
-
-        Raises `FormatError` for an address that is relative, has a `..` component, or names a host
-        or no key. Raises `StoreError` where a symbolic link on its way cannot be read.
-        """
-        place = _parse(address)
-        if place is None:
-            return None
-        scheme, path = place
-        if "/" not in path:
-            raise FormatError(f"address {address!r} names a bucket and no key, so it is no object")
-        for name, location in self._roots:
-            if scheme == location.scheme and path.startswith(location.root):
-                return name, path[len(location.root) :]
-        return self._resolve_through_links(path) if scheme == FILE else None
-
-    def resolve(self, addresses: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-        """Returns storage names and keys, row by row. Both are null where the address is null or
-        external. Raises as `resolve_one`.
-        """
-        values = _one_array(addresses).cast(pa.binary())
-        rows = np.arange(len(values))
-        answers = [_Answers(rows[:0], pa.array([], pa.string()), pa.array([], pa.binary()))]
-        for prefix, name in self._usual_prefixes():
-            matches = pc.fill_null(pc.starts_with(values, prefix), False)
-            if not matches.true_count:
-                continue
-            matched = values if matches.true_count == len(values) else values.filter(matches)
-            keys = pc.binary_slice(matched, len(prefix), _TO_THE_END)
-            regular = ~has_irregular_components(keys)
-            if not regular.all():
-                keys = keys.filter(pa.array(regular))
-            taken = matches.to_numpy(zero_copy_only=False).copy()
-            taken[taken] = regular
-            answers.append(_Answers(rows[taken], pa.repeat(name, len(keys)), keys))
-            if taken.all():
-                break
-            values, rows = values.filter(pa.array(~taken)), rows[~taken]
-        else:
-            answers.append(self._resolve_rest(values, rows))
-        return _merge(answers)
-
-    def _usual_prefixes(self) -> Iterator[tuple[str, str]]:
-        for name, location in self._roots:
-            for spelling in _USUAL_SPELLINGS[location.scheme]:
-                yield spelling + location.root, name
-
-    def _resolve_rest(self, values: pa.Array, rows: NDArray[np.int64]) -> _Answers:
-        """Resolves one address after the other, but each directory only once: its answer holds for
-        every name in it.
-        """
-        directories: dict[str, tuple[str, str] | None] = {}
-        names: list[str | None] = []
-        keys: list[str | None] = []
-        for address in values.cast(pa.string()).to_pylist():
-            if address is None:
-                place = None
-            else:
-                directory, _, name = address.rpartition("/")
-                if name in {"", ".", ".."}:
-                    place = self.resolve_one(address)
-                elif directory in directories:
-                    inside = directories[directory]
-                    place = inside and (inside[0], inside[1] + name)
-                else:
-                    place = self.resolve_one(address)
-                    directories[directory] = place and (place[0], place[1][: -len(name)])
-            names.append(place and place[0])
-            keys.append(place and place[1])
-        return _Answers(rows, pa.array(names, pa.string()), pa.array(keys, pa.string()).cast(pa.binary()))
-
-    def _resolve_through_links(self, path: str) -> tuple[str, str] | None:
-        directory, _, name = path.rpartition("/")
-        local = [(storage, self._links.real(location.root)) for storage, location in self._roots if location.scheme == FILE]
-        if not local or "\0" in path:  # no disk holds a name with a NUL
-            return None
-        real = self._links.real(directory + "/")
-        for storage, root in sorted(local, key=lambda item: -len(item[1])):
-            if real.startswith(root):
-                return storage, real[len(root) :] + name
-        return None
-
-
-def loose(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Returns keys without what spelling may change: two keys that differ in spelling only become
-    equal. For near misses, never for identity.
-
-    It undoes percent-encoding (however often), doubled slashes, `/./` and Unicode composition.
-    """
-    values = _one_array(keys).cast(pa.string())
-    suspect = has_irregular_components(values) | rows_with(values, lambda byte, _: (byte == _PERCENT) | (byte >= _NOT_ASCII))
-    if not suspect.any():
-        return values
-    mask = pc.and_(pa.array(suspect), pc.is_valid(values))
-    return pc.replace_with_mask(values, mask, pa.array([_loose(key) for key in values.filter(mask).to_pylist()], values.type))
-
-
-def _loose(key: str) -> str:
-    raw = key.encode()
-    while (decoded := unquote_to_bytes(raw)) != raw:
-        raw = decoded
-    return _collapse(unicodedata.normalize("NFC", raw.decode(errors="backslashreplace")))[1:]
-
-
-def _parse(address: str) -> tuple[Scheme, str] | None:
+def parsed_address(address: str) -> tuple[Scheme, str] | None:
     """Returns scheme and canonical path (`/a/b`, or `bucket/a/b`), or null for a scheme of another
     store.
     """
@@ -292,7 +146,7 @@ def _local_path(address: str, rest: str) -> str:
         path = slash + path
     if not path.startswith("/"):
         raise FormatError(f"address {address!r} holds no absolute path; expected file:///path")
-    return _collapse(path)
+    return collapsed(path)
 
 
 def _bucket_and_key(address: str, rest: str) -> str:
@@ -303,33 +157,10 @@ def _bucket_and_key(address: str, rest: str) -> str:
     return rest[2:]
 
 
-def _collapse(path: str) -> str:
+def collapsed(path: str) -> str:
     """Returns a POSIX path that starts with `/` and has neither empty nor `.` components. A
     directory keeps its last slash.
     """
     parts = path.split("/")
     kept = [part for part in parts if part not in {"", "."}]
     return "/" + "/".join(kept) + ("/" if kept and parts[-1] in {"", "."} else "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """Storage and key of some rows of a batch."""
-
-    rows: NDArray[np.int64]
-    names: pa.Array
-    keys: pa.Array
-
-
-def _merge(answers: Sequence[_Answers]) -> tuple[pa.Array, pa.Array]:
-    answers = [answer for answer in answers if len(answer.rows)] or answers[:1]
-    names = pa.concat_arrays([answer.names for answer in answers])
-    keys = pa.concat_arrays([answer.keys for answer in answers]).cast(pa.string())
-    if len(answers) == 1:
-        return names, keys
-    order = pa.array(np.argsort(np.concatenate([answer.rows for answer in answers])))
-    return names.take(order), keys.take(order)
-
-
-def _one_array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gc_assets.config.models import Config, LakeConfig
 from gc_assets.core.errors import UsageError
-from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.iceberg.kind import KIND as ICEBERG
 from gc_assets.lakes.icechunk.kind import KIND as ICECHUNK
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.lakefs.kind import KIND as LAKEFS
 from gc_assets.lakes.nessie.kind import KIND as NESSIE
-from gc_assets.lakes.protocol import Lake
 from gc_assets.state.schemas import SHARED_TABLES, Table
+
+if TYPE_CHECKING:
+    from gc_assets.core.objects import EditableObjects
+    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.protocol import Lake
 
 KINDS: Final[dict[str, LakeKind]] = {kind.name: kind for kind in (ICEBERG, ICECHUNK, LAKEFS, NESSIE)}
 

@@ -10,73 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol, runtime_checkable
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from gc_assets.core.errors import FormatError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RefType = Literal["branch", "tag"]
 State = Literal["retained", "expired", "dangling"]
 RETAINED: State = "retained"
 EXPIRED: State = "expired"
 DANGLING: State = "dangling"
-
-
-class Kind:
-    """The closed list of file kinds. A format that meets another one stops (`FormatError`)."""
-
-    METADATA_JSON = "metadata_json"
-    VERSION_HINT = "version_hint"
-    MANIFEST_LIST = "manifest_list"
-    MANIFEST = "manifest"
-    DATA = "data"
-    POSITION_DELETES = "position_deletes"
-    EQUALITY_DELETES = "equality_deletes"
-    DELETION_VECTOR = "deletion_vector"
-    STATISTICS = "statistics"
-    PARTITION_STATISTICS = "partition_statistics"
-    SNAPSHOT = "snapshot"
-    TRANSACTION_LOG = "transaction_log"
-    CHUNK_MANIFEST = "chunk_manifest"
-    CHUNK = "chunk"
-    VIRTUAL_CHUNK = "virtual_chunk"
-    METARANGE = "metarange"
-    RANGE = "range"
-    OBJECT = "object"
-    # A name that an object may have here (lakeFS). It is kept, and not counted as one more file.
-    POSSIBLE_OBJECT = "possible_object"
-    REF = "ref"
-    CONFIG = "config"
-    VIEW_METADATA = "view_metadata"
-    # These are places, not files. Everything below the location of a table or view is its own.
-    # Below an unlisted location nothing can be told. A `urn:uuid:` says to which table or view a
-    # metadata file belongs.
-    TABLE_LOCATION = "table_location"
-    UNLISTED_LOCATION = "unlisted_location"
-    TABLE_UUID = "table_uuid"
-
-
-# Kinds that are no files. They stand beside `manifest_entries` and content roots, and never in a
-# live set.
-PLACE_KINDS = (Kind.TABLE_LOCATION, Kind.UNLISTED_LOCATION, Kind.TABLE_UUID)
-
-
-FILE_KINDS: tuple[str, ...] = tuple(sorted(value for name, value in vars(Kind).items() if name.isupper()))
-
-# A kind stands before the kinds that it names. A transaction log names nothing, and only its
-# snapshot leads to it.
-_BY_REFERENCE: tuple[tuple[str, ...], ...] = (
-    (Kind.REF, Kind.CONFIG, Kind.VERSION_HINT),
-    (Kind.METADATA_JSON, Kind.VIEW_METADATA, Kind.SNAPSHOT),
-    (Kind.MANIFEST_LIST, Kind.METARANGE, Kind.TRANSACTION_LOG),
-    (Kind.MANIFEST, Kind.RANGE, Kind.CHUNK_MANIFEST),
-)
-RANKS: Mapping[str, int] = {kind: rank for rank, kinds in enumerate(_BY_REFERENCE) for kind in kinds}
-# Reading a lake starts at these kinds: no container names them.
-ROOT_KINDS = _BY_REFERENCE[0]
-# The rank of data, and of files that no metadata names.
-LEAF_RANK = len(_BY_REFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,28 +226,6 @@ class Container:
     size_bytes: int | None = None
     expected_entries: int | None = None
     snapshot_id: str | None = None
-
-
-# A decoder yields one row per child of a container. `address` is absolute, as the writer spelled
-# it. `size_bytes` and `expected_entries` describe the child where the container says so.
-# `entry_status` is `added` | `existing` | `deleted` where the format has it, else null.
-# `must_exist` is as in `ContentRoot`.
-ENTRY_SCHEMA = pa.schema(
-    [
-        pa.field("address", pa.string(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("is_container", pa.bool_(), nullable=False),
-        pa.field("size_bytes", pa.int64()),
-        pa.field("expected_entries", pa.int64()),
-        pa.field("snapshot_id", pa.string()),
-        pa.field("entry_status", pa.string()),
-        pa.field("must_exist", pa.bool_(), nullable=False),
-    ]
-)
-
-# A lake may name its objects by paths of its own (lakeFS). Its rows also hold the logical path, and
-# the time at which the entry was written.
-LOGICAL_ENTRY_SCHEMA = pa.schema([*ENTRY_SCHEMA, pa.field("path", pa.string()), pa.field("written_at", pa.timestamp("us", tz="UTC"))])
 
 
 @dataclass(frozen=True, slots=True)

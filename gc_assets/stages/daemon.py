@@ -19,7 +19,12 @@ PRELOADED = (
     "gc_assets.stages.delete.apply",
     "gc_assets.stages.sweep.orphan_files",
     "gc_assets.stages.mark.reachable_snapshots",
+    "gc_assets.stores.local.store",
     "gc_assets.stores.s3.store",
+    "gc_assets.stores.own_listing",
+    "gc_assets.stores.inventories.lister",
+    "gc_assets.stores.inventories.readings",
+    "gc_assets.lakes.lakefs.xids",
 )
 
 if __name__ == "__main__":

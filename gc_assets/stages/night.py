@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import UsageError
 from gc_assets.core.objects import EditableObjects
-from gc_assets.core.paths import KeyResolver, Location, overlapping
+from gc_assets.core.paths import Location, overlapping
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of, open_lake
@@ -22,6 +22,9 @@ from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
 from gc_assets.stores.protocol import Lister, Store
 from gc_assets.stores.store import open_lister, open_objects, open_store, two_names
+
+if TYPE_CHECKING:
+    from gc_assets.core.key_resolver import KeyResolver
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 RECHECK = "_recheck"
@@ -85,6 +88,8 @@ class Night:
         return lake_name if self.recheck is None else f"{RECHECK}/{self.recheck}/{lake_name}"
 
     def resolver(self) -> KeyResolver:
+        from gc_assets.core.key_resolver import KeyResolver  # loads Arrow, which a command that resolves nothing can do without
+
         return KeyResolver([(storage.name, storage.location) for storage in self.config.storages])
 
     def overlapping_storages(self, concerned: str | None = None) -> list[tuple[str, str]]:

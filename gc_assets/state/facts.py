@@ -32,7 +32,7 @@ class Facts(BaseModel):
     nobody counts them. Whoever publishes the table adds all three.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     TABLE: ClassVar[str]
 
@@ -55,7 +55,7 @@ class Headline(BaseModel):
     them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Headline:
@@ -90,7 +90,7 @@ class UnreadTable(BaseModel):
     known. `table_name` is null where it is the whole lake.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     table_name: str | None
     why: str
@@ -240,7 +240,7 @@ class LiveFilterFacts(Facts):
 class Problem(BaseModel):
     """Something in a storage that is no plain file. The side table `PROBLEMS` describes it."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     key: str
     kind: str
@@ -253,7 +253,7 @@ class UnfinishedUploads(BaseModel):
     are the parts of the `sized` ones. `unknown` says why not all were counted.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     uploads: int
     old: int

@@ -23,11 +23,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
 from gc_assets.core.documents import parsed_json
@@ -35,8 +32,11 @@ from gc_assets.core.errors import StateError
 from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts, ManifestEntriesFacts
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
-from gc_assets.state.parts import PartWriter
 from gc_assets.state.place import ABSENT, Seen
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 FOLDED: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE})
 LIST: Final = "_folds.json"
@@ -383,6 +383,11 @@ def _copied(files: Files, directory: str, parts: Sequence[tuple[Part, Source]], 
     """Writes the rows of all parts into few, those of each side table and schema together. With
     `names_runs` each row of the table itself names its run.
     """
+    import pyarrow as pa  # slow to load, and of no use to a reader
+    import pyarrow.parquet as pq
+
+    from gc_assets.state.parts import PartWriter
+
     writers: dict[str, list[PartWriter]] = defaultdict(list)
     for part, source in parts:
         side = part.name.rpartition("/")[0]
@@ -406,6 +411,9 @@ def _verified(files: Files, part: Part, source: Source) -> bytes:
 
 
 def _naming_their_run(rows: pa.Table, run_id: str) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if RUN_ID not in rows.schema.names:
         return rows.append_column(RUN_ID, pa.repeat(run_id, rows.num_rows))
     index = rows.schema.get_field_index(RUN_ID)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Final, TypeVar
 
-import pyarrow as pa
 from pydantic import ValidationError
 
 from gc_assets.config.models import Config
@@ -146,6 +145,8 @@ class State:
 
         Nothing depends on it: where it fails, the log says so and the runs are read one by one.
         """
+        import pyarrow as pa  # slow to load, and of no use to a reader
+
         try:
             runs = self._finished(group, asset, entries)
             for _ in range(MOST_FOLDS):

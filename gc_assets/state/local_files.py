@@ -5,15 +5,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import stat
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
-
-from pyarrow import fs
 
 from gc_assets.state.place import FileStat
 
@@ -35,8 +33,7 @@ class LocalFiles:
         return self.uri(path)
 
     def read(self, path: str) -> bytes:
-        with fs.LocalFileSystem().open_input_file(f"{self.root}/{path}") as source:
-            return cast(bytes, source.read())
+        return Path(f"{self.root}/{path}").read_bytes()
 
     def read_version(self, path: str) -> tuple[bytes, str]:
         content = self.read(path)
@@ -72,30 +69,56 @@ class LocalFiles:
         return "a lock of the disk lets one of several writers succeed"
 
     def size(self, path: str) -> int:
-        info = fs.LocalFileSystem().get_file_info(f"{self.root}/{path}")
-        if info.type != fs.FileType.File:
+        try:
+            info = Path(f"{self.root}/{path}").stat()
+        except NotADirectoryError:
+            raise FileNotFoundError(f"{self.root}/{path}") from None
+        if not stat.S_ISREG(info.st_mode):
             raise FileNotFoundError(f"{self.root}/{path}")
-        return cast(int, info.size)
+        return info.st_size
 
     def modified_at(self, path: str) -> datetime:
         return datetime.fromtimestamp(Path(f"{self.root}/{path}").stat().st_mtime, UTC)
 
     def list(self, path: str, *, recursive: bool) -> Sequence[FileStat]:
-        base = f"{self.root}/{path}" if path else self.root
-        infos = fs.LocalFileSystem().get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=recursive))
-        found = [FileStat(info.path[len(base) :].lstrip("/"), info.size) for info in infos if info.type == fs.FileType.File]
-        return sorted(found)
+        found = _entries(f"{self.root}/{path}" if path else self.root, recursive=recursive)
+        return sorted(FileStat(name, info.st_size) for name, info in found if stat.S_ISREG(info.st_mode))
 
     def directories(self, path: str) -> Sequence[str]:
-        selector = fs.FileSelector(f"{self.root}/{path}" if path else self.root, allow_not_found=True)
-        infos = fs.LocalFileSystem().get_file_info(selector)
-        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
+        found = _entries(f"{self.root}/{path}" if path else self.root, recursive=False)
+        return sorted(name for name, info in found if stat.S_ISDIR(info.st_mode))
 
     def delete(self, path: str) -> None:
-        fs.LocalFileSystem().delete_file(f"{self.root}/{path}")
+        Path(f"{self.root}/{path}").unlink()
 
     def delete_directory(self, path: str) -> None:
+        from pyarrow import fs  # slow to load, and of no use to a reader
+
         fs.LocalFileSystem().delete_dir(f"{self.root}/{path}")
+
+
+def _entries(directory: str, *, recursive: bool) -> Iterator[tuple[str, os.stat_result]]:
+    """Yields what lies in a directory, by its path there, and what each link leads to. Nothing where
+    there is no such directory; what goes meanwhile is passed over.
+
+    Raises `ValueError` for a name that is no UTF-8.
+    """
+    try:
+        found = os.scandir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        if Path(directory).exists():
+            raise
+        return
+    with found:
+        for entry in found:
+            entry.name.encode()  # raises: no path of the state has such a name
+            try:
+                info = entry.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            yield entry.name, info
+            if recursive and stat.S_ISDIR(info.st_mode):
+                yield from ((f"{entry.name}/{name}", below) for name, below in _entries(entry.path, recursive=True))
 
 
 def _version_of(content: bytes) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gc_assets.state.arrow_types import was_added
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
-from gc_assets.state.schemas import was_added
 
 # A part ends at whichever comes first.
 PART_ROWS = 1_000_000

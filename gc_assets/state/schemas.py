@@ -8,31 +8,31 @@ stages take them from this module's schemas, and readers need nothing but Parque
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
+from gc_assets.state.columns import (
+    BINARY,
+    BOOL,
+    CONTENT_ROOTS,
+    DATE,
+    INT,
+    LONG,
+    PROPERTIES,
+    STRING,
+    STRINGS,
+    TIMESTAMP,
+    Column,
+    column,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 SCHEMA_VERSION: Final = 1
 
-TIMESTAMP = pa.timestamp("us", tz="UTC")
-STRING = pa.string()
-LONG = pa.int64()
-BOOL = pa.bool_()
-STRINGS = pa.list_(pa.field("element", STRING))
-CONTENT_ROOT = pa.struct(
-    [
-        pa.field("address", STRING, nullable=False),
-        pa.field("kind", STRING, nullable=False),
-        pa.field("is_container", BOOL, nullable=False),
-        pa.field("size_bytes", LONG),
-        pa.field("must_exist", BOOL, nullable=False),
-        pa.field("storage", STRING),
-        pa.field("key", STRING),
-    ]
-)
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """A published table.
 
@@ -44,33 +44,27 @@ class Table:
     doc: str
     scope: str
     key: tuple[str, ...]
-    schema: pa.Schema
+    columns: tuple[Column, ...]
     by_apply: bool = False
 
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns as a schema of Arrow's, with their sentences as metadata."""
+        from gc_assets.state.arrow_types import schema_of  # Arrow is slow to load, and of no use to a command that shows no rows
+
+        return schema_of(*self.columns)
+
     def column_doc(self, name: str) -> str:
-        return (self.schema.field(name).metadata or {}).get(b"doc", b"").decode()
-
-
-def column(name: str, type_: pa.DataType, doc: str, *, since: str | None = None) -> pa.Field:
-    """Returns a column with its sentence.
-
-    `since` is the release that added the column. In parts of older releases the column is null.
-    """
-    return pa.field(name, type_, metadata={"doc": doc} | ({"since": since} if since else {}))
-
-
-def was_added(field: pa.Field) -> bool:
-    """Decides whether parts of an older release may lack the column."""
-    return b"since" in (field.metadata or {})
+        return next(column.doc for column in self.columns if column.name == name)
 
 
 TABLE_UUID = column("table_uuid", STRING, "The table's uuid; null where the lake is one repository.")
 TABLE_NAME = column("table_name", STRING, "The table's identifier `namespace.table`; null where the lake is one repository.")
 
 
-def table(name: str, scope: str, doc: str, key: tuple[str, ...], *fields: pa.Field, by_apply: bool = False) -> Table:
+def table(name: str, scope: str, doc: str, key: tuple[str, ...], *columns: Column, by_apply: bool = False) -> Table:
     """Returns a table of these columns. `scope` is `lake` or `storage`."""
-    return Table(name, doc, scope, key, pa.schema(fields), by_apply)
+    return Table(name, doc, scope, key, columns, by_apply)
 
 
 POLICY_TABLE = table(
@@ -79,12 +73,12 @@ POLICY_TABLE = table(
     "What every run so far understood the policy to be, one row per rule and branch pattern.",
     ("run_id", "rule_id"),
     column("run_id", STRING, "The run that read the policy."),
-    column("run_date", pa.date32(), "The run date of that run."),
+    column("run_date", DATE, "The run date of that run."),
     column("rule_id", STRING, "Path of the rule in the configuration, or the rule's id in a rules file."),
     column("prefix", STRING, "Path prefix the rule is about; empty for rules over whole histories."),
     column("branch", STRING, "Branch or ref pattern; null means every ref."),
     column("date_to_be_deleted", TIMESTAMP, "Strictly older than this goes; null where the rule keeps for ever or counts commits."),
-    column("keep_last", pa.int32(), "Number of newest commits kept whatever their age; null where the rule does not count."),
+    column("keep_last", INT, "Number of newest commits kept whatever their age; null where the rule does not count."),
     column("scope", STRING, "`snapshots` for history, `objects` for lifecycle rules over paths."),
     column("enabled", BOOL, "A disabled rule is recorded and does nothing."),
 )
@@ -112,7 +106,7 @@ LAKE_REFS = table(
     column("ref_type", STRING, "`branch` or `tag`."),
     column("head_commit_id", STRING, "Commit the ref points at; null for a table without snapshots."),
     TABLE_NAME,
-    column("properties", pa.map_(STRING, STRING), "The ref's own retention settings."),
+    column("properties", PROPERTIES, "The ref's own retention settings."),
 )
 
 COMMIT_GRAPH = table(
@@ -125,10 +119,10 @@ COMMIT_GRAPH = table(
     column("parents", STRINGS, "Parent ids, first parent first."),
     column("committed_at", TIMESTAMP, "When the writer says the commit was made."),
     column("generation", LONG, "Topological level: 0 without known parents, else one more than the highest parent; null on a cycle."),
-    column("content_roots", pa.list_(pa.field("element", CONTENT_ROOT)), "The metadata objects the commit points at."),
+    column("content_roots", CONTENT_ROOTS, "The metadata objects the commit points at."),
     column("message", STRING, "Commit message or operation."),
     TABLE_NAME,
-    column("summary", pa.map_(STRING, STRING), "What else the format says of the commit."),
+    column("summary", PROPERTIES, "What else the format says of the commit."),
 )
 
 REACHABLE_SNAPSHOTS = table(
@@ -140,7 +134,7 @@ REACHABLE_SNAPSHOTS = table(
     column("commit_id", STRING, "Commit or snapshot id."),
     column("state", STRING, "`retained`, `expired` (a ref reaches it, the policy does not keep it) or `dangling` (no ref reaches it)."),
     column("refs", STRINGS, "Refs that reach it, 100 at most, in alphabetical order."),
-    column("refs_count", pa.int32(), "How many refs reach it."),
+    column("refs_count", INT, "How many refs reach it."),
     column("keep_until", TIMESTAMP, "First moment at which age no longer keeps it; null where something else keeps it or nothing does."),
     column("reason", STRING, "One sentence: the rule that decided."),
     TABLE_NAME,
@@ -245,10 +239,10 @@ LIVE_FILTER = table(
     "storage",
     "A bloom filter over the live keys of a storage, of all lakes together; its false positives keep garbage, never lose a file.",
     ("slice",),
-    column("slice", pa.int32(), "Number of the slice; a key belongs to slice `pmod(xxhash64(key), slices)`."),
-    column("slices", pa.int32(), "Number of slices."),
+    column("slice", INT, "Number of the slice; a key belongs to slice `pmod(xxhash64(key), slices)`."),
+    column("slices", INT, "Number of slices."),
     column("keys", LONG, "Number of keys the slice was sized for."),
-    column("filter", pa.binary(), "The filter with its header (`core/filter.py`)."),
+    column("filter", BINARY, "The filter with its header (`core/filter.py`)."),
 )
 
 STORAGE_INVENTORY = table(
@@ -339,146 +333,6 @@ DELETION_LOG = table(
     column("rehearsal", BOOL, "True where a rehearsal's clock (GC_ASSETS_UNSAFE_NOW) told the time.", since="0.4"),
     by_apply=True,
 )
-
-# The edits of history that one approval would execute. They stand beside `deletion_plan` and belong
-# to the lakes that claim a part of the storage.
-EXPIRY_ACTIONS: Final = pa.schema([column("lake", STRING, "Lake whose history is edited."), *EXPIRY_PLAN.schema])
-
-# The uploads in parts that one approval would abort. They too stand beside `deletion_plan`.
-UPLOADS: Final = pa.schema(
-    [
-        column("key", STRING, "Canonical key of the object that the upload would have made."),
-        column("upload_id", STRING, "The server's name of the upload."),
-        column("initiated", TIMESTAMP, "When it was begun, by the server's clock."),
-        column("size_bytes", LONG, "Size of its parts."),
-        column("etag", STRING, "Identity of the upload: one that a part was added to since is left alone."),
-        column("lake", STRING, "Lake that claims the key."),
-    ]
-)
-
-# Side tables lie beside a published table, in a directory whose leading underscore hides it from
-# plain readers.
-
-SOURCES: Final = pa.schema(
-    [
-        column("address", STRING, "Where a part of the commit graph is read."),
-        TABLE_UUID,
-        TABLE_NAME,
-        column("shard", pa.int32(), "This share of the source."),
-        column("shards", pa.int32(), "Number of shares of the source."),
-        column("properties", pa.map_(STRING, STRING), "Frozen facts that retention needs."),
-        column("digest", STRING, "SHA-256 of the object that all commits of a table are read from; null elsewhere.", since="0.4"),
-    ]
-)
-
-CLAIMS: Final = pa.schema(
-    [
-        column("address", STRING, "Prefix as the lake spells it, ending in `/`."),
-        column("storage", STRING, "Storage the prefix lies in; null for an external prefix."),
-        column("key", STRING, "Canonical prefix in that storage, ending in `/`, or empty for the whole storage."),
-        TABLE_UUID,
-        TABLE_NAME,
-        column("collect", BOOL, "False: nothing below is ever a candidate, also inside another claim."),
-        column(
-            "location_of",
-            STRING,
-            "Table whose location it is, where `table_uuid` does not say it.",
-            since="0.4",
-        ),
-    ]
-)
-
-PINNED: Final = pa.schema(
-    [
-        column("address", STRING, "Address as the lake spells it."),
-        column("kind", STRING, "File kind."),
-        column("is_container", BOOL, "True if the object names further objects."),
-        column("size_bytes", LONG, "Size where the lake records it."),
-        column("must_exist", BOOL, "False for files a format allows to be absent."),
-        column("storage", STRING, "Storage the file lies in; null for an external address."),
-        column("key", STRING, "Canonical key."),
-    ]
-)
-
-CONTAINERS: Final = pa.schema(
-    [
-        column("container", STRING, "Address of a container that was decoded, once per length."),
-        column("kind", STRING, "File kind of the container."),
-        column("container_size_bytes", LONG, "Its length."),
-        column("entries", LONG, "Number of rows it gave."),
-        column("etag", STRING, "Identity of the object that was decoded.", since="0.4"),
-        column("digest", STRING, "XXH64 of its bytes in hexadecimal.", since="0.4"),
-    ]
-)
-
-REWRITTEN: Final = pa.schema(
-    [
-        column("address", STRING, "Address of a container whose object is another one than was decoded."),
-        column("etag", STRING, "Identity of the object that the inventory shows."),
-    ]
-)
-
-EDGES: Final = pa.schema(
-    [
-        column("container", STRING, "Address of the parent container."),
-        column("container_size_bytes", LONG, "Length of the parent."),
-        column("address", STRING, "Address of a child that is itself a container."),
-        column("kind", STRING, "File kind of the child."),
-        column("storage", STRING, "Storage of the child; null for an external address."),
-        column("key", STRING, "Canonical key of the child."),
-        column("size_bytes", LONG, "Length of the child where the parent records it."),
-        column("expected_entries", LONG, "Number of entries the parent promises."),
-        column("snapshot_id", STRING, "Snapshot id that the child's entries inherit."),
-        column("must_exist", BOOL, "False for objects a format allows to be absent."),
-    ]
-)
-
-PLACES: Final = pa.schema(
-    [
-        column("container", STRING, "Address of the container that says it."),
-        column("address", STRING, "A prefix ending in `/`, or the `urn:uuid:` of a table or view."),
-        column("kind", STRING, "`table_location` or `table_uuid`."),
-        column("storage", STRING, "Storage of the prefix; null for an external one."),
-        column("key", STRING, "Canonical prefix in that storage."),
-    ]
-)
-
-UNREADABLE: Final = pa.schema(
-    [
-        *EDGES,
-        column("error", STRING, "Why the container could not be decoded."),
-        column("absent", BOOL, "True where there is no such object at all."),
-    ]
-)
-
-PROBLEMS: Final = pa.schema(
-    [
-        column("key", STRING, "Where it is; undecodable bytes as `\\xNN`."),
-        column("kind", STRING, "`symlink`, `not_utf8`, `special`, `time` or `unreadable`."),
-        column("detail", STRING, "What was found."),
-    ]
-)
-
-UNCOMMITTED: Final = pa.schema(
-    [
-        column("address", STRING, "Address of a staged object, as the lake spells it."),
-        column("branch", STRING, "As in `uncommitted_objects`."),
-        column("path", STRING, "As in `uncommitted_objects`."),
-        column("created_at", TIMESTAMP, "As in `uncommitted_objects`."),
-        column("storage", STRING, "Storage the file lies in; null for an external address."),
-        column("key", STRING, "Canonical key."),
-    ]
-)
-
-DIRECTORIES: Final = pa.schema(
-    [
-        column("key", STRING, "A directory that holds objects and no directories, ending in `/`."),
-        column("modified_ns", LONG, "Its own time of modification before it was read, in nanoseconds."),
-        column("objects", LONG, "Objects in it."),
-    ]
-)
-
-CUTS: Final = pa.schema([column("key", STRING, "A key at which the next listing of the storage may be cut into ranges.")])
 
 # In the order of the flow. A table that only one kind of lake has is declared in the kind's
 # package.

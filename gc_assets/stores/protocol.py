@@ -34,23 +34,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import IO, Final, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 from gc_assets.config.models import StorageConfig
-from gc_assets.config.s3 import Places
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects, Objects
 from gc_assets.core.phases import Action, Verdict
-from gc_assets.state.schemas import STORAGE_INVENTORY
 
 # The one prefix of a storage that is the collector's own: lease, fencing token, trash, canaries.
 # Never listed, never planned.
 RESERVED_PREFIX: Final = ".gc-assets/"
 
-INVENTORY_SCHEMA: Final = STORAGE_INVENTORY.schema
 LISTING_SOURCE: Final = "listing"
 
 # Long enough for a batch on a slow store, short enough to wait for after a crash.
@@ -531,18 +530,6 @@ class Store(Protocol):
         ...
 
 
-_YEAR_10000_US: Final = 253_402_300_800_000_000
-
-
-def times_of(etags: pa.Array, modified_us: Callable[[str], int | None]) -> pa.Array:
-    """Returns what `Store.modified` does, where `modified_us` reads one identity. Times outside the
-    years 1 to 9999 are none.
-    """
-    told = (None if etag is None else modified_us(etag) for etag in etags.to_pylist())
-    usable = [None if time is None or abs(time) >= _YEAR_10000_US else time for time in told]
-    return pa.array(usable, pa.timestamp("us", "UTC"))
-
-
 @dataclass(frozen=True, slots=True)
 class TwoNames:
     """One place by its name in a storage, and by another name in that or another storage."""
@@ -560,31 +547,3 @@ class LinkMet:
     storage: str
     path: str
     target: str
-
-
-@dataclass(frozen=True, slots=True)
-class StoreKind:
-    """A kind of store, as its package offers it.
-
-    `scheme` and `example` are how lakes.yaml spells its locations, `quarantines` the modes it can
-    have at all, `open` makes the store of a location. `anywhere` makes what reaches every address
-    of the scheme, in a configured storage or not, and `delivery` what reads reports there.
-    `reported` makes what reports about a location are compared with, null where reports cannot take
-    the place of a listing. `settings` is the key of a storage that says how places of the scheme
-    are reached, null where nothing needs to be said. `two_names` finds places that have two names
-    in storages (name, location), and `links` the symbolic links there, as far as a quick look meets
-    them. `examine_state` returns findings about what the store itself
-    deletes at the location of a state.
-    """
-
-    scheme: str
-    example: str
-    quarantines: tuple[QuarantineMode, ...]
-    open: Callable[[str, Places], Store]
-    anywhere: Callable[[Places], EditableObjects]
-    delivery: Callable[[Places], Delivery]
-    reported: Callable[[str, Places], Subject] | None = None
-    settings: str | None = None
-    two_names: Callable[[Sequence[tuple[str, str]]], list[TwoNames]] = lambda _: []
-    links: Callable[[str, str], Iterable[LinkMet]] = lambda _, __: ()
-    examine_state: Callable[[str, Places], Iterable[Finding]] = lambda _, __: ()

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    from gc_assets.core.findings import Finding
+    from gc_assets.core.objects import EditableObjects
+    from gc_assets.stores.protocol import LinkMet, Lister, Store, TwoNames
+
 
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.models import StorageConfig
 from gc_assets.config.s3 import EVERYWHERE, Places
 from gc_assets.core.errors import StoreError, UsageError
-from gc_assets.core.findings import Finding
-from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import Location, scheme_of
 from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
-from gc_assets.stores.inventories.lister import ReportLister
-from gc_assets.stores.local.store import LOCAL
-from gc_assets.stores.protocol import Directory, LinkMet, Lister, PlannedListing, Store, StoreKind, TwoNames
+from gc_assets.stores.kind import StoreKind
+from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.s3.kind import S3
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
@@ -68,39 +69,17 @@ def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
     """
     inventory, kind = storage.inventory, SCHEMES.get(scheme_of(storage.location))
     if inventory is None:
+        from gc_assets.stores.own_listing import StoreLister
+
         return StoreLister(open_store(storage.location, places))
+    from gc_assets.stores.inventories.lister import ReportLister
+
     for key, why in unsupported(storage):
         raise UsageError(f"storage {storage.name}: {key}: {why}")
     if kind is None or kind.reported is None:
         raise AssertionError("`unsupported` refuses a storage about which there are no reports")
     delivery = SCHEMES[scheme_of(inventory.location)].delivery(places)
     return ReportLister(inventory, kind.reported(storage.location, places), delivery)
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLister:
-    """`Lister` that lists the storage itself."""
-
-    store: Store
-
-    def plan(
-        self, parallelism: int, now: datetime, carried: frozenset[str], settled_before: datetime, cuts: Sequence[str] | None
-    ) -> PlannedListing:
-        del now
-        return PlannedListing(self.store.plan_listing(parallelism, carried, settled_before, cuts))
-
-    def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
-        return self.store.unchanged(known)
-
-    def carried_objects(self, objects: pa.RecordBatch, carried: pa.Array) -> pa.RecordBatch:
-        return self.store.carried_objects(objects, carried)
-
-    def look_up(self, keys: Sequence[str]) -> list[int | None]:
-        return [None] * len(keys)
-
-    def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
-        del storage, now
-        yield from ()
 
 
 def unsupported(storage: StorageConfig) -> Iterator[tuple[str, str]]:

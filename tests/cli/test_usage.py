@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -62,6 +63,30 @@ def test_commands_that_need_no_spark_load_neither_it_nor_dagster_nor_what_reache
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert [line for line in done.stdout.splitlines() if line.startswith("[")] == [f"{command} []" for command in commands]
+
+
+def test_the_list_of_plans_loads_nothing_that_reads_tables_lakes_or_storages(config: str) -> None:
+    """Most of its time is Python's start: Arrow alone would take as long again."""
+    at = load_platform({}, config)
+    plan_id = header_of(stored_plan(at, run_date=at.clock.today().isoformat())).plan_id
+    reading = (
+        "numpy",
+        "pyarrow",
+        "pyiceberg",
+        "strictyaml",
+        "gc_assets.stages.night",
+        "gc_assets.stores.protocol",
+        "gc_assets.lakes.protocol",
+    )
+    script = (
+        "import sys\nfrom gc_assets.cli.main import cli\n"
+        f"cli(['plans', '--config', {config!r}], standalone_mode=False)\n"
+        f"print('READING', sorted(set(sys.modules) & set({(*HEAVY[:-1], *reading)!r})))"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.lower().startswith("pyiceberg_")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert plan_id[:12] in done.stdout
+    assert done.stdout.splitlines()[-1] == "READING []"
 
 
 @pytest.mark.parametrize("command", [["run"], ["show", "lake_refs"], ["plans"], ["report"], ["doctor"], ["prune"], ["explain", "k"]])

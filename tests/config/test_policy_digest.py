@@ -5,13 +5,15 @@ The digests were computed by release 0.2.0 from configurations with every key th
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pyiceberg.utils.config import Config as PyicebergConfig
 
-from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from gc_assets.lakes.iceberg.config import IcebergLakeConfig, pyiceberg_is_told
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import load_platform
 
@@ -153,3 +155,27 @@ def test_what_pyiceberg_merges_in_by_itself_is_in_the_digest_and_told_without_se
     assert before.policy_digest() != after.policy_digest()
     monkeypatch.setenv("PYICEBERG_CATALOG__PROD__TOKEN", "another")
     assert load_platform({}, str(lakes_yaml)).config.policy_digest() == after.policy_digest()
+
+
+def test_pyiceberg_has_no_configuration_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `pyiceberg_is_told` says no, pyiceberg is not asked. A release of pyiceberg that reads one more file fails here."""
+    for name in [name for name in os.environ if name.lower().startswith("pyiceberg_")]:
+        monkeypatch.delenv(name)
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    asked: list[str] = []
+    is_file = os.path.isfile
+    monkeypatch.setattr("os.path.isfile", lambda path: (asked.append(str(path)), is_file(path))[1])
+    assert not pyiceberg_is_told()
+    assert dict(PyicebergConfig().config) == {}
+    assert asked == [str(home / ".pyiceberg.yaml"), str(here / ".pyiceberg.yaml")]
+    for told in asked:
+        Path(told).write_text("catalog: {default: {token: sesame}}")
+        assert pyiceberg_is_told()
+        Path(told).unlink()
+    monkeypatch.setenv("Pyiceberg_Catalog__default__Token", "sesame")
+    assert pyiceberg_is_told()
+    assert PyicebergConfig().get_catalog_config("default") == {"token": "sesame"}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gc_assets.core.hashing import digest, row_hashes, xxhash64
-from gc_assets.state.schemas import CONTENT_ROOT, STRINGS, TIMESTAMP
+from gc_assets.state.arrow_types import CONTENT_ROOT, STRINGS, TIMESTAMP
 
 EVERY_TYPE = pa.schema(
     [

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gc_assets.core.errors import FormatError, StoreError, UsageError
-from gc_assets.core.paths import KeyResolver, Location, loose, overlapping
+from gc_assets.core.key_resolver import KeyResolver, loose
+from gc_assets.core.paths import Location, overlapping
 
 STORAGES = [
     ("warehouse", "file:///data/warehouse"),

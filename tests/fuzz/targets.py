@@ -13,11 +13,12 @@ import pytest
 
 from gc_assets.config.file import load_config
 from gc_assets.config.models import Config
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.metadata import parse_metadata
 from gc_assets.lakes.icechunk.refs import parse_head
 from gc_assets.lakes.kinds import config_models
 from gc_assets.lakes.lakefs.lifecycle_rules import parse_rules
-from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.lakes.protocol import Container
 from gc_assets.s3 import pages
 from gc_assets.state.files import Files
 from gc_assets.state.index import Entry, Index

@@ -18,20 +18,18 @@ import pytest
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import EditableObjects
-from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.entries import ENTRY_SCHEMA, LOGICAL_ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.protocol import (
-    ENTRY_SCHEMA,
     EXPIRED,
-    FILE_KINDS,
-    LOGICAL_ENTRY_SCHEMA,
     RETAINED,
     Commit,
     Container,
     ExpiryAction,
     FrozenRefs,
-    Kind,
     Lake,
     Retention,
     decoded,

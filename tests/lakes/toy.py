@@ -24,21 +24,12 @@ from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.objects import Objects
 from gc_assets.core.units import Cutoff
+from gc_assets.lakes.entries import ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kind import KindBox, LakeKind
-from gc_assets.lakes.protocol import (
-    ENTRY_SCHEMA,
-    Claim,
-    Commit,
-    CommitSource,
-    Container,
-    ContentRoot,
-    FrozenRefs,
-    Kind,
-    Ref,
-    Retention,
-    State,
-)
-from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LONG, REACHABLE_SNAPSHOTS, STRING, column, table
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, State
+from gc_assets.state.columns import LONG, STRING, column
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS, table
 
 BRANCHES = table(
     "toy_branches",

@@ -28,7 +28,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.books.ledger import quarantined
 from gc_assets.stages.books.plans import find_plan
-from gc_assets.stores.local.store import LOCAL
+from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.store import SCHEMES
 from tests.lakes import toy
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago

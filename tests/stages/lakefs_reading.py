@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import Container
 from gc_assets.stores.local.objects import LocalObjects
 from tests.stages.lakehouse import Lakehouse
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
-from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.commit_graph import commit_rows, with_generations

@@ -31,7 +31,8 @@ from gc_assets.stages.read.undoing import undoing
 from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.facts import DeletionPlanFacts
 from gc_assets.state.files import Files
-from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES, UPLOADS
+from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES
+from gc_assets.state.side_tables import UPLOADS
 from gc_assets.stores.execution import releasing
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log

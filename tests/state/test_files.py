@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
 from gc_assets.core.errors import UsageError
 from gc_assets.state.files import Files
@@ -76,6 +77,41 @@ def test_a_root_may_have_any_name(tmp_path: Path, folder: str) -> None:
     files.replace("x/y z", b"1")
     assert files.read("x/y z") == b"1"
     assert files.list("x") == [FileStat("y z", 1)]
+
+
+def test_a_disk_is_listed_through_its_links_as_arrow_lists_it(tmp_path: Path) -> None:
+    """Arrow is asked too: it follows links, and passes over those that lead nowhere."""
+    root = tmp_path / "state"
+    (root / "a" / "b").mkdir(parents=True)
+    (root / "empty").mkdir()
+    (tmp_path / "beside").mkdir()
+    for name, content in {"one": b"1", "a/two": b"22", "a/b/three": b"333", "../beside/four": b"4444"}.items():
+        (root / name).write_bytes(content)
+    for link, target in {"file": "a/two", "directory": "../beside", "nowhere": "none", "through_a_file": "one/none"}.items():
+        (root / link).symlink_to(target)
+    os.mkfifo(root / "pipe")
+    disk, files = fs.LocalFileSystem(), Files(str(root))
+    for recursive in (False, True):
+        infos = disk.get_file_info(fs.FileSelector(str(root), recursive=recursive))
+        of_arrow = sorted((os.path.relpath(info.path, root), info.size) for info in infos if info.type == fs.FileType.File)
+        assert [(item.name, item.size_bytes) for item in files.list("", recursive=recursive)] == of_arrow
+    assert [item.name for item in files.list("", recursive=True)] == ["a/b/three", "a/two", "directory/four", "file", "one"]
+    assert list(files.directories("")) == ["a", "directory", "empty"]
+
+
+def test_a_listing_stops_at_a_name_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
+    with pytest.raises(ValueError, match="encode"):
+        Files(str(tmp_path / "state")).list("")
+
+
+def test_what_stands_where_a_directory_is_expected_is_no_empty_directory(tmp_path: Path) -> None:
+    files = Files(str(tmp_path / "state"))
+    files.replace("a", b"")
+    with pytest.raises(NotADirectoryError):
+        files.list("a")
+    assert list(files.list("a/b")) == []
 
 
 def test_a_reader_beside_many_writers_sees_whole_files_only(tmp_path: Path) -> None:

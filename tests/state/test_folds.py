@@ -20,7 +20,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, PLACES, Table
+from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
+from gc_assets.state.side_tables import PLACES
 from tests.state.publisher import DAY, NOW
 from tests.state.s3_place import place
 from tests.stores.builders import in_memory

@@ -20,18 +20,8 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StoreError
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.phases import FAILED
-from gc_assets.stores.protocol import (
-    LEASE_DURATION,
-    Lease,
-    Listed,
-    ListingTask,
-    Planned,
-    Quarantine,
-    QuarantineMode,
-    Result,
-    Store,
-    StoreKind,
-)
+from gc_assets.stores.kind import StoreKind
+from gc_assets.stores.protocol import LEASE_DURATION, Lease, Listed, ListingTask, Planned, Quarantine, QuarantineMode, Result, Store
 
 Lie = Literal[
     "late",

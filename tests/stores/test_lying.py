@@ -11,7 +11,7 @@ import pytest
 
 from gc_assets.config.s3 import EVERYWHERE
 from gc_assets.core.errors import StoreError
-from gc_assets.stores.local.store import LOCAL
+from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.protocol import Store
 from tests.stores.builders import PLAN, plan, trash, write
 from tests.stores.lying import MOST_SKEW, Lie, Lies, lying

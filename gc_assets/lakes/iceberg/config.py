@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote_plus, urlsplit
 
@@ -32,6 +34,14 @@ def secrets_in(address: str) -> list[str]:
     pairs = (pair.partition("=") for pair in parts.query.split("&"))
     written = [password, *(value for name, _, value in pairs if SECRET_KEY.search(name))]
     return [spelling for value in written if value for spelling in (value, unquote_plus(value))]
+
+
+def pyiceberg_is_told() -> bool:
+    """Says whether pyiceberg may have a configuration of its own: a variable, or a file where it looks
+    for one. What it says, only pyiceberg tells (`completed`).
+    """
+    variables = any(name.lower().startswith("pyiceberg_") for name in os.environ)  # PYICEBERG_HOME, another place, is one
+    return variables or any((place / ".pyiceberg.yaml").is_file() for place in (Path("~").expanduser(), Path.cwd()))
 
 
 def _without_secrets(value: str) -> str:
@@ -116,8 +126,10 @@ class IcebergLakeConfig(LakeConfig):
         """Adds what pyiceberg would merge in by itself, from its configuration file and from
         `PYICEBERG_CATALOG__*`, so that it counts in the digest and is told (`merged_in`).
         """
+        if not pyiceberg_is_told():
+            return self
         try:
-            from pyiceberg.utils.config import Config  # slow to load, and of no use for another kind
+            from pyiceberg.utils.config import Config  # slow to load
         except ImportError:  # `open_lake` names the extra that is missing
             return self
         found = Config().get_catalog_config(self.catalog_name) or {}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.bounded import gunzip
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import ForeignSign, KindBox, LakeKind, TableFound
-from gc_assets.lakes.protocol import Lake
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+
+if TYPE_CHECKING:
+    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.protocol import Lake
 
 
 def table_found(raw: bytes) -> TableFound:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
-from gc_assets.core.paths import KeyResolver
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, TableMetadata, parse_metadata
@@ -36,7 +37,6 @@ from gc_assets.lakes.protocol import (
     ExpiryAction,
     ExpiryOutcome,
     FrozenRefs,
-    Kind,
     Retention,
     Unread,
 )

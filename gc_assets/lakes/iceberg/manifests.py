@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.avro import Column, read_columns, read_together
-from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind, decoded_alone
+from gc_assets.lakes.protocol import Container, decoded_alone
 
 # Position is the format's code: `status` and `content` are these indices.
 _STATUS = pa.array(["existing", "added", "deleted"])

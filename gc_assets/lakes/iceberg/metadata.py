@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeVar, cast
 from gc_assets.core.bounded import gunzip
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError
-from gc_assets.lakes.protocol import ContentRoot, Kind
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import ContentRoot
 
 NEWEST_FORMAT = 3
 MAIN = "main"

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.manifests import decode
 from gc_assets.lakes.iceberg.metadata import Snapshot
-from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.lakes.protocol import Container
 
 # Lists repeat each other's manifests: of thousands with thousands of rows each, only so many are in
 # memory before they are made distinct.

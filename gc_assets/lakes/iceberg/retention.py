@@ -22,7 +22,8 @@ from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED
 from gc_assets.lakes.iceberg.settings import NEVER, RefLimits, TableLimits, micros
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, CommitSource, FrozenRefs, Ref, RefType, Retention, State
-from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+from gc_assets.state.arrow_types import TIMESTAMP
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 COLLECT, WRITABLE = "collect", "writable"
 _YEAR_9999 = micros(datetime(9999, 1, 1, tzinfo=UTC))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
-from gc_assets.state.schemas import BOOL, STRING, STRINGS, TABLE_NAME, TABLE_UUID, TIMESTAMP, column, table
+from gc_assets.state.columns import BOOL, PROPERTIES, STRING, STRINGS, TIMESTAMP, column
+from gc_assets.state.schemas import TABLE_NAME, TABLE_UUID, table
 
 SNAPSHOT_HISTORY = table(
     "snapshot_history",
@@ -17,7 +16,7 @@ SNAPSHOT_HISTORY = table(
     column("parent_id", STRING, "Parent snapshot; null for the first."),
     column("committed_at", TIMESTAMP, "When the writer says the snapshot was committed."),
     column("operation", STRING, "`append`, `overwrite`, `replace` or `delete`."),
-    column("summary", pa.map_(STRING, STRING), "Iceberg's snapshot summary, with `sequence-number` and `schema-id`."),
+    column("summary", PROPERTIES, "Iceberg's snapshot summary, with `sequence-number` and `schema-id`."),
     column("manifest_list", STRING, "Address of the manifest list; of an expired snapshot it may be gone."),
     column("refs", STRINGS, "Refs that reached it when it was last seen, 100 at most."),
     column("expired", BOOL, "True once the table's metadata no longer lists it."),

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.chunk_manifests import ChunkManifest, parse_chunk_manifest
 from gc_assets.lakes.icechunk.ids import ID_CHARS, Ids, is_object_id, spell
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
-from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
+from gc_assets.lakes.protocol import Container
 
 FOLDERS = {Kind.SNAPSHOT: "snapshots", Kind.CHUNK_MANIFEST: "manifests"}
 

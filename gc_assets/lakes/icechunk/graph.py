@@ -16,7 +16,8 @@ from gc_assets.core.forest import Reach, forest_of, refs_reaching
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.expiration import History, Pointer, Rule
 from gc_assets.lakes.protocol import Commit, FrozenRefs
-from gc_assets.state.schemas import COMMIT_GRAPH, TIMESTAMP
+from gc_assets.state.arrow_types import TIMESTAMP
+from gc_assets.state.schemas import COMMIT_GRAPH
 
 # Key of a commit's summary: why its snapshot object could not be read.
 UNREADABLE = "unreadable"

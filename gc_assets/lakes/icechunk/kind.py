@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.discovery import Found, Place
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kind import ForeignSign, LakeKind
-from gc_assets.lakes.protocol import Kind, Lake
+
+if TYPE_CHECKING:
+    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.protocol import Lake
 
 MAGIC: Final = "ICE🧊CHUNK".encode()
 

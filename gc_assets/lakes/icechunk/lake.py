@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import entries
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.editor import Editor
@@ -29,18 +30,7 @@ from gc_assets.lakes.icechunk.refs import read_refs
 from gc_assets.lakes.icechunk.restoring import restore
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
-from gc_assets.lakes.protocol import (
-    Claim,
-    Commit,
-    CommitSource,
-    Container,
-    ContentRoot,
-    ExpiryAction,
-    ExpiryOutcome,
-    FrozenRefs,
-    Kind,
-    Retention,
-)
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, ExpiryAction, ExpiryOutcome, FrozenRefs, Retention
 
 # Every shard lists the whole folder, so a shard must read many times what it lists: at 47,000
 # snapshots twelve shards.

@@ -18,8 +18,9 @@ from typing import Any
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk.ids import is_object_id
-from gc_assets.lakes.protocol import ContentRoot, Kind, Ref, RefType
+from gc_assets.lakes.protocol import ContentRoot, Ref, RefType
 
 POINTER = "ref.json"
 TOMBSTONE = f"{POINTER}.deleted"

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import LOGICAL_ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.addresses import METADATA, Roots
 from gc_assets.lakes.lakefs.metaranges import read_metarange
 from gc_assets.lakes.lakefs.object_ids import is_object_id
 from gc_assets.lakes.lakefs.ranges import entries_of, read_range
-from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Container, Kind
+from gc_assets.lakes.protocol import Container
 
 CONTAINER_KINDS = (Kind.METARANGE, Kind.RANGE)
 

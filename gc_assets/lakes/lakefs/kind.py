@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.kind import ForeignSign, KindBox, LakeKind
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
-from gc_assets.lakes.lakefs.xids import named_times
-from gc_assets.lakes.protocol import Lake
 from gc_assets.state.schemas import CURRENT_RULES, LAKE_REFS, MANIFEST_ENTRIES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.protocol import Lake
 
 
 def _has_lifecycle(config: LakeConfig) -> bool:
     return config.has_lifecycle
+
+
+def _named_times(keys: pa.Array) -> pa.Array:
+    from gc_assets.lakes.lakefs.xids import named_times
+
+    return named_times(keys)
 
 
 def _open(config: LakeFsLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:
@@ -47,6 +56,6 @@ KIND: Final = LakeKind(
     never_committed="uncommitted",
     foreign_signs=(ForeignSign(r"(^|/)_lakefs/"),),
     uncollected_metadata=r"(^|/)_lakefs/[0-9a-f]{64}$",
-    named_times=named_times,
+    named_times=_named_times,
     discover=_discover,
 )

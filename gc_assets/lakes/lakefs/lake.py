@@ -25,6 +25,7 @@ from gc_assets.core.errors import FormatError, LakeUnreadable
 from gc_assets.core.objects import Objects
 from gc_assets.core.paths import Location
 from gc_assets.core.units import format_duration
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs import containers
 from gc_assets.lakes.lakefs.addresses import DATA, METADATA, Roots, names_of
 from gc_assets.lakes.lakefs.client import RefGone, Repository, RepositoryClient, RetentionRules, Server
@@ -34,18 +35,7 @@ from gc_assets.lakes.lakefs.namespaces import namespace_location, overlapping_re
 from gc_assets.lakes.lakefs.refs_dump import BRANCH, COMMIT, TAG, read_commit_ids, read_commits, read_refs
 from gc_assets.lakes.lakefs.retention import DEFAULT_RETENTION_DAYS, RETENTION_DAYS, retain
 from gc_assets.lakes.lakefs.staging import StagedObject, listed_by_server, staged_objects
-from gc_assets.lakes.protocol import (
-    Claim,
-    Commit,
-    CommitSource,
-    Container,
-    ContentRoot,
-    FrozenRefs,
-    Kind,
-    Ref,
-    Retention,
-    Uncommitted,
-)
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, Uncommitted
 
 # A repository where a branch is deleted or committed to at every moment of its reading is read
 # again this often.

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import LOGICAL_ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.addresses import BY_PREFIX, FULL, Roots, is_full, names_of, within
 from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
 from gc_assets.lakes.lakefs.wire import Buffer, Positions, scan_messages
-from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Kind
 
 _ADDRESS, _LAST_MODIFIED, _SIZE, _ADDRESS_TYPE = 1, 2, 3, 6
 _FIELDS: Final = {_ADDRESS: "address:bytes", _LAST_MODIFIED: "last_modified:bytes", _SIZE: "size", _ADDRESS_TYPE: "address_type"}

@@ -15,12 +15,13 @@ from typing import Final
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.addresses import METADATA
 from gc_assets.lakes.lakefs.object_ids import is_object_id
 from gc_assets.lakes.lakefs.ranges import timestamps
 from gc_assets.lakes.lakefs.records import RANGES, Records, read_records
 from gc_assets.lakes.lakefs.wire import scan_messages
-from gc_assets.lakes.protocol import Commit, ContentRoot, Kind
+from gc_assets.lakes.protocol import Commit, ContentRoot
 
 BRANCH: Final = "branch"
 TAG: Final = "tag"

@@ -20,7 +20,8 @@ from gc_assets.core.units import Cutoff
 from gc_assets.lakes.lakefs.active import Start, active_commits, dangling
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, Ref, Retention, State
-from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+from gc_assets.state.arrow_types import TIMESTAMP
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 # Frozen facts: the days of a branch's own rule (a ref's property), and of the rule for every other
 # one (a source's property).

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gc_assets.state.schemas import BOOL, LONG, STRING, STRINGS, TIMESTAMP, column, table
+from gc_assets.state.columns import BOOL, LONG, STRING, STRINGS, TIMESTAMP, column
+from gc_assets.state.schemas import table
 
 UNCOMMITTED_OBJECTS = table(
     "uncommitted_objects",

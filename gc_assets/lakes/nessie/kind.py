@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.discovery import Found, Place
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.nessie.config import NessieLakeConfig
-from gc_assets.lakes.protocol import Lake
+
+if TYPE_CHECKING:
+    from gc_assets.lakes.discovery import Found, Place
+    from gc_assets.lakes.protocol import Lake
 
 
 def _open(config: NessieLakeConfig, objects: EditableObjects, storages: Sequence[str]) -> Lake:

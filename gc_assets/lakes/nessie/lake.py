@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from gc_assets.core.errors import FormatError, LakeUnreadable
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import manifests
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.commits import CONCURRENT_REQUESTS, read_commits
@@ -24,7 +25,7 @@ from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.metadata_rows import table_rows, view_rows
 from gc_assets.lakes.nessie.models import Reference
 from gc_assets.lakes.nessie.retention import TOTAL_COMMITS, retain
-from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Kind, Ref, RefType, Retention, decoded_alone
+from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, FrozenRefs, Ref, RefType, Retention, decoded_alone
 
 # Keys of the one source's properties.
 _HEADS = "heads"

@@ -11,9 +11,10 @@ from typing import Final
 from pydantic import JsonValue
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.nessie.models import Content, Key
 from gc_assets.lakes.nessie.operations import LISTED, NAMESPACE, TABLE, key_name
-from gc_assets.lakes.protocol import ContentRoot, Kind
+from gc_assets.lakes.protocol import ContentRoot
 
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|/")
 # Folders in which formats keep their metadata, one below the place of the table or view.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gc_assets.core.chains import Chains, Ints
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.graph import CommitGraph
-from gc_assets.state.schemas import TIMESTAMP
+from gc_assets.state.arrow_types import TIMESTAMP
 
 Bools = NDArray[np.bool_]
 Longs = NDArray[np.int64]

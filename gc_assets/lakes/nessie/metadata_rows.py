@@ -14,8 +14,10 @@ import pyarrow as pa
 
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.metadata import MAIN, Snapshot, TableMetadata, parse_metadata
-from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
+from gc_assets.lakes.protocol import Container
 
 KeepListed = Literal["all", "refs", "none"]
 

@@ -23,7 +23,8 @@ from gc_assets.lakes.nessie.cutoffs import Kept, kept, micros
 from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 from gc_assets.lakes.nessie.operations import OPERATIONS, row_lines
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FormerRef, FrozenRefs, Ref, Retention
-from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS, TIMESTAMP
+from gc_assets.state.arrow_types import TIMESTAMP
+from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 # Keys of a commit's summary, beside its operations: the digest and the number of entries of its
 # state as the server lists it, and whether the log ends there although the commit has a parent

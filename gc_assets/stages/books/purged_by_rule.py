@@ -13,7 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.stages.books.plans import plans
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import collect, frame_of, read_paths
-from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, STRING
+from gc_assets.state.arrow_types import STRING
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
 
 RULES = ("expired", "lifecycle")
 BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])

@@ -19,11 +19,12 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, PURGE, QUARANTINE, RESTORE
-from gc_assets.lakes.protocol import LEAF_RANK, RANKS
+from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS
 from gc_assets.stages.tables import REQUESTS, Written, spark_schema, write_rows
+from gc_assets.state.arrow_types import STRING
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
-from gc_assets.state.schemas import DELETION_LOG, STRING
+from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import execute, outcome_rows, planned_rows
 from gc_assets.stores.protocol import Aborting, Lease, Planned, Quarantine, QuarantineMode, Result, Store
 from gc_assets.stores.write_ahead import WriteAheadLog

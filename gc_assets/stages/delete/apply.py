@@ -25,8 +25,8 @@ from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
 from gc_assets.core.units import format_bytes
+from gc_assets.lakes.file_kinds import RANKS
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.lakes.protocol import RANKS
 from gc_assets.stages import engine
 from gc_assets.stages.books.accepted import Earlier
 from gc_assets.stages.books.leases import refuse_rehearsal, take_lease

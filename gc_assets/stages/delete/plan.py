@@ -53,21 +53,13 @@ from gc_assets.stages.tables import (
     report_parts,
     write_frame,
 )
+from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.facts import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import (
-    BOOL,
-    CLAIMS,
-    DELETION_PLAN,
-    EXPIRY_ACTIONS,
-    EXPIRY_PLAN,
-    LAKE_REFS,
-    ORPHAN_FILES,
-    STORAGE_INVENTORY,
-    STRING,
-)
+from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import CLAIMS, EXPIRY_ACTIONS
 
 HEADER: Final = "_header.json"
 WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"

@@ -30,7 +30,7 @@ from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.state.journal import Published, State
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import UPLOADS
+from gc_assets.state.side_tables import UPLOADS
 from gc_assets.stores.execution import execute, outcome_rows
 from gc_assets.stores.protocol import Aborting, Lease, Planned, Result
 from gc_assets.stores.write_ahead import Act, WriteAheadLog, share_of

@@ -22,10 +22,12 @@ from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.claims import prefixes_of
 from gc_assets.stages.tables import passed
+from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.facts import LiveFilesFacts, OrphanFilesFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import BOOL, CLAIMS, ORPHAN_FILES, STRING
+from gc_assets.state.schemas import ORPHAN_FILES
+from gc_assets.state.side_tables import CLAIMS
 
 WITHHELD: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
 

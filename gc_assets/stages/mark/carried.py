@@ -33,8 +33,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import Amount
+from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.lakes.protocol import FILE_KINDS
 from gc_assets.stages.engine import spread
 from gc_assets.stages.few_rows import FEW_ROWS
 from gc_assets.stages.mark.decoding import EDGES_SIDE

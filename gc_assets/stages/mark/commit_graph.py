@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets import __version__
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.graph import CommitGraph
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
 from gc_assets.stages import engine
 from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
@@ -43,7 +43,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, SOURCES
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
+from gc_assets.state.side_tables import SOURCES
 
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64

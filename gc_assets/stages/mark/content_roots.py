@@ -19,10 +19,12 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.edges import Inside
 from gc_assets.stages.mark.lake_refs import PINNED_SIDE
 from gc_assets.stages.night import Night
+from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, CONTENT_ROOT, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, PINNED, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import PINNED
 
 # Where several commits need one object, the lowest rank wins. REACHED: a ref reaches a retained
 # commit. SPARED: no ref reaches the retained commit, which is young or staged. HELD: history must

@@ -15,14 +15,16 @@ import pyarrow.compute as pc
 import xxhash
 
 from gc_assets.core.errors import FormatError
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
-from gc_assets.core.paths import KeyResolver
-from gc_assets.lakes.protocol import PLACE_KINDS, Container, Lake, decoded
+from gc_assets.lakes.file_kinds import PLACE_KINDS
+from gc_assets.lakes.protocol import Container, Lake, decoded
 from gc_assets.stages.tables import report_parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, PLACES, UNREADABLE
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CONTAINERS, EDGES, PLACES, UNREADABLE
 
 CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_places", "_unreadable"
 # What one level has to decode, one part per decoding task. Deleted afterwards.

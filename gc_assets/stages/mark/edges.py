@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gc_assets.state.files import Files
-from gc_assets.state.schemas import EDGES
+from gc_assets.state.side_tables import EDGES
 
 # What the walk asks of an edge.
 _COLUMNS: Final = ["container", "address", "kind", "storage", "key", "size_bytes", "snapshot_id", "must_exist"]

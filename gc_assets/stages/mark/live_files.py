@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Sick
+from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.lakes.protocol import ROOT_KINDS, Kind
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.carried import NEEDS_SIDE, Base, Before, Doubt, base_of, made_as, needs_of, segments_digest, why_full, with_rows
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
@@ -44,18 +44,8 @@ from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import (
-    CLAIMS,
-    COMMIT_GRAPH,
-    CONTAINERS,
-    DELETION_LOG,
-    LAKE_REFS,
-    LIVE_FILES,
-    MANIFEST_ENTRIES,
-    PLACES,
-    REACHABLE_SNAPSHOTS,
-    UNREADABLE,
-)
+from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import CLAIMS, CONTAINERS, PLACES, UNREADABLE
 
 # Published beside the table: live metadata objects that must be in the inventory, with the length
 # that was decoded.

@@ -41,7 +41,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CONTAINERS, EDGES, MANIFEST_ENTRIES, ORPHAN_FILES, REWRITTEN, UNREADABLE
+from gc_assets.state.schemas import MANIFEST_ENTRIES, ORPHAN_FILES
+from gc_assets.state.side_tables import CONTAINERS, EDGES, REWRITTEN, UNREADABLE
 
 # A listing of 1,000 keys costs as much CPU as asking for 8 objects, and by AWS's prices as 12.
 LISTED_TOGETHER: Final = 8

@@ -27,7 +27,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CLAIMS, COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import CLAIMS
 
 # Published beside `live_files`: the content roots of what is sick.
 SICK_SIDE: Final = "_sick"

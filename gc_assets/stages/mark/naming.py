@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.plan import Amount
+from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.lakes.protocol import FILE_KINDS, Kind
 from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.carried import (
     CHANGED,

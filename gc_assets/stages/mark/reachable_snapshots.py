@@ -12,17 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
-from gc_assets.lakes.protocol import (
-    DANGLING,
-    EXPIRED,
-    REMOVE_SNAPSHOT,
-    RETAINED,
-    ExpiryAction,
-    FrozenRefs,
-    Lake,
-    Retention,
-    watched,
-)
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, watched
 from gc_assets.stages.engine import once
 from gc_assets.stages.mark.former_refs import former_refs, freeze_of
 from gc_assets.stages.mark.lake_refs import frozen_refs

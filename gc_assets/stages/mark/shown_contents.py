@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.lakes.protocol import Kind
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CLAIMS, LIVE_CONTENTS
+from gc_assets.state.schemas import LIVE_CONTENTS
+from gc_assets.state.side_tables import CLAIMS
 
 
 def collected_before(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:

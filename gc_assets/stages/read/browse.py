@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gc_assets.core.errors import StateError
+from gc_assets.state.arrow_types import was_added
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, State
 from gc_assets.state.parts import read_parts, with_added
-from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, TABLE_NAME, Table, was_added
+from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, TABLE_NAME, Table
 
 
 def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[Published | PastRun]:

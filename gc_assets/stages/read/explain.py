@@ -28,18 +28,10 @@ from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, rows
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.probe import SIDE_FILE
+from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.facts import DeletionPlanFacts, OrphanFilesFacts, StorageInventoryFacts
-from gc_assets.state.schemas import (
-    DELETION_LOG,
-    DELETION_PLAN,
-    LAKE_REFS,
-    LIVE_FILES,
-    ORPHAN_FILES,
-    STORAGE_INVENTORY,
-    STRING,
-    TIMESTAMP,
-    UPLOADS,
-)
+from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import UPLOADS
 
 
 @dataclass(frozen=True, slots=True)

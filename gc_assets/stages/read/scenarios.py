@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, named
-from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Kind, Lake
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
 from gc_assets.stages.mark.content_roots import (
     ROOTS,
     SPARED,
@@ -39,7 +40,8 @@ from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapsh
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, CONTAINERS, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import CONTAINERS
 
 # A signed number of 64 bits says under which words a file is live: bit 0 stands for the night's own,
 # bit n for the n-th scenario.

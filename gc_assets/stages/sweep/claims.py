@@ -11,7 +11,7 @@ from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CLAIMS
+from gc_assets.state.side_tables import CLAIMS
 
 COLLECTOR = Owner("collector", None)
 

@@ -28,9 +28,11 @@ from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.stages.sweep.storage_inventory import PROBLEMS_SIDE
 from gc_assets.stages.tables import MAX_SAMPLES, answers, collect, frame_of, read_paths, read_table, spark_schema
+from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.facts import StorageInventoryFacts
 from gc_assets.state.journal import Published
-from gc_assets.state.schemas import BOOL, COMMIT_GRAPH, PROBLEMS, STRING
+from gc_assets.state.schemas import COMMIT_GRAPH
+from gc_assets.state.side_tables import PROBLEMS
 from gc_assets.stores.protocol import Lister
 
 # A gate names a few objects and counts the rest, up to this number.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.paths import loose
+from gc_assets.core.key_resolver import loose
 from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.live_filter import asked_of_live_keys
 from gc_assets.stages.sweep.probe import CANDIDATES

@@ -17,8 +17,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
-from gc_assets.core.paths import KeyResolver
 from gc_assets.lakes.kind import ForeignSign, TableFound
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.books.dead_tables import DeadTable

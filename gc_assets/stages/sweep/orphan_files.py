@@ -71,12 +71,14 @@ from gc_assets.stages.tables import (
     write_frame,
     write_rows,
 )
+from gc_assets.state.arrow_types import STRING
 from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, REWRITTEN, STORAGE_INVENTORY, STRING
+from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import REWRITTEN
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a listing or a report names more than once: nobody can tell which row is the object.

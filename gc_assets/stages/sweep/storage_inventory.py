@@ -19,7 +19,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pandas.core.util.hashing import hash_array
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
@@ -45,7 +44,8 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
-from gc_assets.state.schemas import CLAIMS, CUTS, DIRECTORIES, LAKE_REFS, PROBLEMS, STORAGE_INVENTORY
+from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
+from gc_assets.state.side_tables import CLAIMS, CUTS, DIRECTORIES, PROBLEMS
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
@@ -261,6 +261,8 @@ def _digest(objects: pa.RecordBatch) -> int:
     """Order-free over (key, size, time); numeric, because a listing is the widest table there is."""
     if objects.num_rows == 0:
         return 0
+    from pandas.core.util.hashing import hash_array  # slow to load, and of no use to who only reads an inventory
+
     keys = hash_array(objects.column("key").to_numpy(zero_copy_only=False), categorize=False)
     sizes = objects.column("size_bytes").to_numpy().view(np.uint64)
     times = objects.column("last_modified").cast(pa.int64()).to_numpy().view(np.uint64)

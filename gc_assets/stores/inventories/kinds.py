@@ -1,48 +1,40 @@
-"""The kinds of report that a store of this release can use."""
+"""The kinds of report that a store of this release can use. What reads them is imported when it is
+asked for, not before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.core.paths import S3
-from gc_assets.stores.inventories import plain, s3
-from gc_assets.stores.inventories.report import Manifest, Normalised, require_checksum
-from gc_assets.stores.protocol import Delivery
+
+if TYPE_CHECKING:
+    from gc_assets.stores.inventories.readings import Reading
 
 
 @dataclass(frozen=True, slots=True)
 class ReportKind:
-    """A kind of report. `about` is the scheme of the storages that such reports are about.
-
-    `manifest` reads the report in a folder of a location (both end in `/`), whose name says when
-    its scan began. It raises `FileNotFoundError` where the report is not finished. `rows` reads the
-    rows of a file, of which it needs these `columns`.
+    """A kind of report. `about` is the scheme of the storages that such reports are about, and
+    `reading` tells how they are read.
     """
 
     about: str
-    manifest: Callable[[Delivery, str, str, datetime], Manifest]
-    rows: Normalised
-    columns: Collection[str]
+    reading: Callable[[], Reading]
 
 
-def _of_s3(delivery: Delivery, location: str, folder: str, scan: datetime) -> Manifest:
-    name = f"{location}{folder}manifest.json"
-    checksum = delivery.read(f"{location}{folder}manifest.checksum")
-    content = delivery.read(name)
-    require_checksum(content, checksum, name)
-    return s3.manifest(content, name, location, scan)
+def _of_s3() -> Reading:
+    from gc_assets.stores.inventories.readings import OF_S3
+
+    return OF_S3
 
 
-def _of_ones_own(delivery: Delivery, location: str, folder: str, scan: datetime) -> Manifest:
-    name = f"{location}{folder}manifest.json"
-    return plain.manifest(delivery.read(name), name, f"{location}{folder}", scan)
+def _of_ones_own() -> Reading:
+    from gc_assets.stores.inventories.readings import OF_ONES_OWN
+
+    return OF_ONES_OWN
 
 
 # By the names that they have in lakes.yaml.
-KINDS: Final[dict[str, ReportKind]] = {
-    "s3": ReportKind(S3, _of_s3, s3.rows, s3.COLUMNS),
-    "plain": ReportKind(S3, _of_ones_own, plain.rows, plain.COLUMNS),
-}
+KINDS: Final[dict[str, ReportKind]] = {"s3": ReportKind(S3, _of_s3), "plain": ReportKind(S3, _of_ones_own)}

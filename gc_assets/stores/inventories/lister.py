@@ -93,7 +93,7 @@ class ReportLister:
             unfinished: list[str] = []
             for scan, folder in scans:
                 try:
-                    return KINDS[self.config.kind].manifest(self.delivery, self._location, folder, scan), unfinished
+                    return KINDS[self.config.kind].reading().manifest(self.delivery, self._location, folder, scan), unfinished
                 except FileNotFoundError as error:
                     unfinished.append(str(error.filename))
         except FormatError as error:

@@ -20,7 +20,8 @@ from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.stores.inventories.columns import batches, without
 from gc_assets.stores.inventories.kinds import KINDS
 from gc_assets.stores.inventories.report import DataFile, Manifest
-from gc_assets.stores.protocol import INVENTORY_SCHEMA, RESERVED_PREFIX, Delivery, Listed, Problem, Subject
+from gc_assets.stores.protocol import RESERVED_PREFIX, Delivery, Listed, Problem, Subject
+from gc_assets.stores.rows import INVENTORY_SCHEMA
 
 # A row of a compressed report is seldom smaller, so a file tells how many rows it has at most.
 _ROW_BYTES: Final = 8
@@ -53,7 +54,7 @@ class ReportTask:
         yield Listed(_EMPTY, leftover=tuple(replace(self, files=(file,), is_left=True) for file in left))
 
     def _read(self, file: DataFile) -> Iterator[Listed]:
-        kind, read = KINDS[self.kind], 0
+        kind, read = KINDS[self.kind].reading(), 0
         try:
             with tempfile.NamedTemporaryFile(prefix="gc-assets-report-") as copy:
                 _fetch(self.delivery, file, copy)

@@ -11,15 +11,14 @@ import errno
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
 from gc_assets.stores.local.confined import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
+from gc_assets.stores.local.modes import QUARANTINES
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
 
-QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("trash", "deferred")
 _PLAN_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]*")
 _WAY_OUT = {
     errno.EPERM: "the file is immutable or another user's, or the file system has no hard links, which a restore needs; move it by hand",

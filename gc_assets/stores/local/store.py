@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 import pyarrow as pa
 
@@ -15,13 +14,11 @@ from gc_assets.core.errors import UsageError
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import FILE
 from gc_assets.stores.local import lease, listing
-from gc_assets.stores.local.delivery import LocalDelivery
 from gc_assets.stores.local.editing import EditableLocalObjects
-from gc_assets.stores.local.examination import examine, links
-from gc_assets.stores.local.mounts import find_two_names
+from gc_assets.stores.local.examination import examine
 from gc_assets.stores.local.objects import LocalObjects, identity, modified_us
 from gc_assets.stores.local.probe import probe
-from gc_assets.stores.local.quarantine import QUARANTINES, open_quarantine
+from gc_assets.stores.local.quarantine import open_quarantine
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
     Aborting,
@@ -32,10 +29,9 @@ from gc_assets.stores.protocol import (
     OldUploads,
     Quarantine,
     QuarantineMode,
-    StoreKind,
     Traits,
-    times_of,
 )
+from gc_assets.stores.rows import times_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +110,3 @@ class LocalStore:
 
     def examine(self, storage: StorageConfig, now: datetime) -> Iterator[Finding]:
         return examine(storage, now)
-
-
-LOCAL: Final = StoreKind(
-    FILE,
-    "file:///data/warehouse/",
-    QUARANTINES,
-    lambda location, _: LocalStore(location),
-    lambda places: EditableLocalObjects(read_seconds=places.read_seconds),
-    LocalDelivery,
-    two_names=find_two_names,
-    links=links,
-)

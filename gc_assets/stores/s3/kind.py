@@ -5,13 +5,16 @@ a function here is called, not before: they are slow to load, and of no use on a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.s3 import Places
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import S3 as SCHEME
-from gc_assets.stores.protocol import Delivery, QuarantineMode, Store, StoreKind, Subject
+from gc_assets.stores.kind import StoreKind
+
+if TYPE_CHECKING:
+    from gc_assets.stores.protocol import Delivery, QuarantineMode, Store, Subject
 
 QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("versioned", "trash", "deferred")
 

@@ -25,8 +25,8 @@ from gc_assets.stores.protocol import (
     QuarantineMode,
     Traits,
     Unfinished,
-    times_of,
 )
+from gc_assets.stores.rows import times_of
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.examination import examine

@@ -14,9 +14,10 @@ import pytest
 from pydantic import SecretStr
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.catalog import Tables
 from gc_assets.lakes.iceberg.lake import IcebergLake
-from gc_assets.lakes.protocol import Commit, CommitSource, Container, FrozenRefs, Kind, Lake
+from gc_assets.lakes.protocol import Commit, CommitSource, Container, FrozenRefs, Lake
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 

@@ -9,9 +9,11 @@ import fastavro
 import pytest
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg import avro, manifests
 from gc_assets.lakes.iceberg.manifests import decode, decode_many
-from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
+from gc_assets.lakes.protocol import Container
 
 WILD = Path(__file__).parents[3] / ".." / "shared" / "fixtures" / "iceberg-wild"
 WILD_AVRO = sorted(WILD.resolve().rglob("*.avro"))

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import entries
 from gc_assets.lakes.icechunk.envelope import rewrap
 from gc_assets.lakes.icechunk.ids import distinct, is_object_id, spell, spell_one
-from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container, Kind
+from gc_assets.lakes.protocol import Container
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.builder import RepositoryBuilder, field_position, numbers, payload_of, set_value, with_payload
 from tests.lakes.icechunk.support import commits_of, container, lake_at

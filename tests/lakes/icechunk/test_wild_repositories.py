@@ -10,8 +10,9 @@ import icechunk
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import entries
-from gc_assets.lakes.protocol import Commit, Container, Kind
+from gc_assets.lakes.protocol import Commit, Container
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.icechunk.support import FAR_FUTURE, commits_of, container, in_state, lake_at, retention_of
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.containers import decode
-from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.lakes.protocol import Container
 
 DATA = Path(__file__).parents[2] / "data" / "lakefs"
 NAMES = ("basic", "lifecycle", "many")

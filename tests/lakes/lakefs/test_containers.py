@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.entries import LOGICAL_ENTRY_SCHEMA
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.containers import decode
 from gc_assets.lakes.lakefs.object_ids import object_id
 from gc_assets.lakes.lakefs.sstable import read_sstable
-from gc_assets.lakes.protocol import LOGICAL_ENTRY_SCHEMA, Container, Kind
+from gc_assets.lakes.protocol import Container
 from tests.lakes.lakefs.recordings import NAMES, Recording
 from tests.lakes.lakefs.tables import Entry, Table, TableWriter, framed, metarange_table, number, range_table, table, text
 

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.lake import ATTEMPTS, LakeFsLake
-from gc_assets.lakes.protocol import FrozenRefs, Kind
+from gc_assets.lakes.protocol import FrozenRefs
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeRepository, FakeServer, Listed
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.protocol import FrozenRefs, Retention

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.models import Content
 from gc_assets.lakes.nessie.operations import OPERATIONS, put_line

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.nessie.locations import roots_of
 from gc_assets.lakes.nessie.metadata_rows import KeepListed, table_rows, view_rows
 from gc_assets.lakes.nessie.models import Content, Key
-from gc_assets.lakes.protocol import Container, Kind
+from gc_assets.lakes.protocol import Container
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.builder import LONG_AGO
 

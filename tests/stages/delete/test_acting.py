@@ -20,7 +20,7 @@ import zarr
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.phases import Action
-from gc_assets.lakes.protocol import LEAF_RANK, RANKS, Kind
+from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS, Kind
 from gc_assets.stages.delete.act import Act
 from gc_assets.stages.delete.restore import _Moved
 from gc_assets.state.files import Files

@@ -21,12 +21,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.nessie.config import NessieLakeConfig
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, Kind
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages import engine
 from gc_assets.stages.mark import carried, naming
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE
@@ -40,20 +41,16 @@ from gc_assets.state import folds
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (
-    CLAIMS,
     COMMIT_GRAPH,
-    CONTAINERS,
-    EDGES,
     EXPIRY_PLAN,
     LAKE_REFS,
     LIVE_CONTENTS,
     LIVE_FILES,
     MANIFEST_ENTRIES,
-    PINNED,
     REACHABLE_SNAPSHOTS,
-    UNREADABLE,
     Table,
 )
+from gc_assets.state.side_tables import CLAIMS, CONTAINERS, EDGES, PINNED, UNREADABLE
 
 NOW: Final = datetime(2026, 11, 20, 3, tzinfo=UTC)
 LAKE: Final = "lake"

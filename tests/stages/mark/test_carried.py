@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Sick
-from gc_assets.lakes.protocol import EXPIRED, RETAINED, Kind
+from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.protocol import EXPIRED, RETAINED
 from gc_assets.stages.mark import carried
 from gc_assets.stages.mark import live_files as stage
 from gc_assets.stages.mark.carried import NEEDS, Before, differing

@@ -17,7 +17,8 @@ from gc_assets.core.errors import StateError
 from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
-from gc_assets.state.schemas import COMMIT_GRAPH, EDGES, EXPIRY_PLAN, PINNED, REACHABLE_SNAPSHOTS
+from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import EDGES, PINNED
 
 NOW = Clock().now()
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.paths import KeyResolver
+from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import decoding
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
@@ -18,7 +18,8 @@ from gc_assets.stages.tables import Written, merge_written, paths_of, put
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CONTAINERS, MANIFEST_ENTRIES, UNREADABLE
+from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CONTAINERS, UNREADABLE
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 

@@ -19,7 +19,7 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import Sick
-from gc_assets.lakes.protocol import Kind
+from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import _Close
@@ -28,7 +28,8 @@ from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE, WITNESSES, WITNESS
 from gc_assets.stages.tables import merge_written, paths_of, put
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import CLAIMS, COMMIT_GRAPH, CONTAINERS, EDGES, PINNED, REACHABLE_SNAPSHOTS, UNREADABLE
+from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import CLAIMS, CONTAINERS, EDGES, PINNED, UNREADABLE
 from tests.depth import times
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

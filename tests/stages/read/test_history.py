@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
+from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.lakes.protocol import ENTRY_SCHEMA, Container
+from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.stages.tables import publish, read_rows, write_rows

@@ -28,9 +28,11 @@ from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import passed, publish, read_paths, read_table, write_frame
+from gc_assets.state.arrow_types import STRINGS
 from gc_assets.state.facts import LifecycleObjectsFacts
 from gc_assets.state.journal import Published
-from gc_assets.state.schemas import CLAIMS, LAKE_REFS, MANIFEST_ENTRIES, PINNED, STRINGS
+from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES
+from gc_assets.state.side_tables import CLAIMS, PINNED
 
 MAX_PATHS: Final = 100
 # A character that no branch's name holds (git's rules for refs, which lakeFS follows).

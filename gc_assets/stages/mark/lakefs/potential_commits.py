@@ -32,11 +32,13 @@ from gc_assets.stages.mark.policy import newest_finished
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
 from gc_assets.stages.tables import merge_written, publish, put, report_parts, write_rows
+from gc_assets.state.arrow_types import STRINGS, TIMESTAMP
 from gc_assets.state.facts import PotentialCommitsFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import COMMIT_GRAPH, EDGES, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS, STRINGS, TIMESTAMP
+from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import EDGES
 
 RANGES_SIDE: Final = "_ranges"
 _FIRST: Final = "\0"

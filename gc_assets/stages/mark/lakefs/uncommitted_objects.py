@@ -12,7 +12,8 @@ from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.facts import UncommittedObjectsFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.schemas import LAKE_REFS, UNCOMMITTED
+from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.side_tables import UNCOMMITTED
 
 
 @logged(UNCOMMITTED_OBJECTS)

@@ -1,0 +1,43 @@
+"""What a kind of store tells the rest of the collector about itself: one value, which the kind's
+package makes. `stores/store.py` lists all kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gc_assets.config.s3 import Places
+    from gc_assets.core.findings import Finding
+    from gc_assets.core.objects import EditableObjects
+    from gc_assets.stores.protocol import Delivery, LinkMet, QuarantineMode, Store, Subject, TwoNames
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKind:
+    """A kind of store, as its package offers it.
+
+    `scheme` and `example` are how lakes.yaml spells its locations, `quarantines` the modes it can
+    have at all, `open` makes the store of a location. `anywhere` makes what reaches every address
+    of the scheme, in a configured storage or not, and `delivery` what reads reports there.
+    `reported` makes what reports about a location are compared with, null where reports cannot take
+    the place of a listing. `settings` is the key of a storage that says how places of the scheme
+    are reached, null where nothing needs to be said. `two_names` finds places that have two names
+    in storages (name, location), and `links` the symbolic links there, as far as a quick look meets
+    them. `examine_state` returns findings about what the store itself
+    deletes at the location of a state.
+    """
+
+    scheme: str
+    example: str
+    quarantines: tuple[QuarantineMode, ...]
+    open: Callable[[str, Places], Store]
+    anywhere: Callable[[Places], EditableObjects]
+    delivery: Callable[[Places], Delivery]
+    reported: Callable[[str, Places], Subject] | None = None
+    settings: str | None = None
+    two_names: Callable[[Sequence[tuple[str, str]]], list[TwoNames]] = lambda _: []
+    links: Callable[[str, str], Iterable[LinkMet]] = lambda _, __: ()
+    examine_state: Callable[[str, Places], Iterable[Finding]] = lambda _, __: ()

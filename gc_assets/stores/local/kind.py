@@ -1,0 +1,60 @@
+"""What the collector knows of disks before it opens a directory of one. What lists and moves files is
+imported when a function here is called, not before: most commands do neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from gc_assets.config.s3 import Places
+from gc_assets.core.objects import EditableObjects
+from gc_assets.core.paths import FILE
+from gc_assets.stores.kind import StoreKind
+from gc_assets.stores.local.modes import QUARANTINES
+
+if TYPE_CHECKING:
+    from gc_assets.stores.protocol import Delivery, LinkMet, Store, TwoNames
+
+
+def _open(location: str, places: Places) -> Store:
+    from gc_assets.stores.local.store import LocalStore
+
+    del places
+    return LocalStore(location)
+
+
+def _anywhere(places: Places) -> EditableObjects:
+    from gc_assets.stores.local.editing import EditableLocalObjects
+
+    return EditableLocalObjects(read_seconds=places.read_seconds)
+
+
+def _delivery(places: Places) -> Delivery:
+    from gc_assets.stores.local.delivery import LocalDelivery
+
+    return LocalDelivery(places)
+
+
+def _two_names(locations: Sequence[tuple[str, str]]) -> list[TwoNames]:
+    from gc_assets.stores.local.mounts import find_two_names
+
+    return find_two_names(locations)
+
+
+def _links(name: str, location: str) -> Iterable[LinkMet]:
+    from gc_assets.stores.local.examination import links
+
+    return links(name, location)
+
+
+LOCAL: Final = StoreKind(
+    FILE,
+    "file:///data/warehouse/",
+    QUARANTINES,
+    _open,
+    _anywhere,
+    _delivery,
+    two_names=_two_names,
+    links=_links,
+)
