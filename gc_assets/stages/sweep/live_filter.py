@@ -116,6 +116,9 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
 
     After publication every live key is looked up in the published artefact. One miss raises
     `GcError`, and the partition fails. The receipt carries the measured false-positive rate.
+
+    No key is carried over from an earlier night's filter. It would hold keys that left the live set
+    since, and what it holds is no candidate: the files that became garbage today would stay.
     """
     state = night.state
     live = live_tables(night)
@@ -186,6 +189,18 @@ def _slice_of(hashes: np.ndarray, slices: int) -> np.ndarray:
     return np.mod(hashes, slices)
 
 
+def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np.ndarray]]:
+    """Yields the numbers of the slices that these hashes belong to, and an index of the hashes of
+    each.
+    """
+    if slices == 1:
+        yield from [(0, slice(None))] if len(hashes) else []
+        return
+    which = _slice_of(hashes, slices)
+    for number in np.unique(which).tolist():
+        yield number, which == number
+
+
 @dataclass(frozen=True)
 class ProbeFilter:
     """Looks hashes up in a published filter.
@@ -201,10 +216,9 @@ class ProbeFilter:
         if slices == 0:
             return np.zeros(len(hashes), dtype=bool)
         found = np.zeros(len(hashes), dtype=bool)
-        which = _slice_of(hashes, slices)
-        for number, bloom in filters.items():
-            mine = which == number
-            found[mine] = bloom.contains(hashes[mine])
+        for number, mine in _by_slice(hashes, slices):
+            if (bloom := filters.get(number)) is not None:
+                found[mine] = bloom.contains(hashes[mine])
         return found
 
 
@@ -239,11 +253,11 @@ class _Build:
         keys: dict[int, int] = {}
         for batch in batches:
             hashes = batch.column("key_hash").to_numpy()
-            slices = _slice_of(hashes, self.slices)
-            for number in np.unique(slices).tolist():
-                mine = hashes[slices == number]
-                filters.setdefault(number, Filter.empty(self.spec)).add(mine)
-                keys[number] = keys.get(number, 0) + len(mine)
+            for number, mine in _by_slice(hashes, self.slices):
+                if number not in filters:
+                    filters[number] = Filter.empty(self.spec)
+                filters[number].add(hashes[mine])
+                keys[number] = keys.get(number, 0) + len(hashes[mine])
         for number, bloom in filters.items():
             row = {"slice": number, "keys": keys[number], "filter": bloom.to_bytes()}
             yield pa.RecordBatch.from_pylist([row], schema=PARTIAL)

@@ -100,6 +100,7 @@ def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
             live(night, lake, {STORAGE: keys, OTHER: chance.sample(every, 20)})
         found = live_filter(spark, night, STORAGE)
         assert set(held(night, found, every)) == needed
+        assert (found.rows == 0) == (not needed)
 
 
 @pytest.mark.parametrize("here", [True, False])
