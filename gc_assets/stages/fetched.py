@@ -71,10 +71,10 @@ def fetched_here(files: Files, schema: pa.Schema, paths: Sequence[str], only: On
     return pa.Table.from_batches(fetch(iter([numbers])), schema)
 
 
-def grouped(paths: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, ...], ...]:
-    """Returns groups of files of about the same size, one for each task."""
+def grouped(paths: Sequence[str], sizes: Sequence[int], most: int | None = None) -> tuple[tuple[str, ...], ...]:
+    """Returns groups of files of about the same size, one for each task, `most` at most."""
     weights = [size + _REQUEST_BYTES for size in sizes]
-    count = min(len(paths), -(-sum(weights) // TASK_BYTES))
+    count = min(len(paths), -(-sum(weights) // TASK_BYTES), len(paths) if most is None else most)
     groups: list[list[str]] = [[] for _ in range(count)]
     load = [(0, number) for number in range(count)]
     for weight, path in sorted(zip(weights, paths, strict=True), reverse=True):

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.key_resolver import loose
 from gc_assets.stages.night import Night
-from gc_assets.stages.sweep.live_filter import asked_of_live_keys
+from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.stages.tables import passed
 from gc_assets.state.files import Files
@@ -42,7 +42,7 @@ def any_hit(spark: SparkSession, night: Night, storage_name: str, live: list[Pub
     if size_bytes > IN_MEMORY_CANDIDATES:
         return True  # too many to hold in a worker: the join tells
     equal = _Equal(night.state.files, tuple(candidate_paths))
-    found = asked_of_live_keys(spark, night, storage_name, live, "key", equal, "hits long", size_bytes)
+    found = LiveColumn.of(spark, night, storage_name, live, "key").answers(equal, "hits long", size_bytes)
     return sum(row["hits"] for row in found) > 0
 
 

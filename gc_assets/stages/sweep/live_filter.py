@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from xxhash import xxh64_intdigest
@@ -18,14 +17,12 @@ from xxhash import xxh64_intdigest
 from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
-from gc_assets.stages import engine
 from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
+from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.stages.tables import (
     PARTS_DDL,
-    Task,
-    answers,
     collect,
     frame_of,
     here,
@@ -47,6 +44,9 @@ from gc_assets.state.schemas import LIVE_FILES, LIVE_FILTER
 # MiB.
 SLICE_KEYS: Final = 20_000_000
 FALSE_POSITIVE_SAMPLES: Final = 1_000_000
+# So many partial filters of one slice are made at most: each is as large as the whole.
+MOST_PARTIAL: Final = 8
+SLICED_DDL: Final = "key_hash long, slice int"
 PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
 
@@ -68,23 +68,6 @@ def live_keys(spark: SparkSession, night: Night, storage_name: str, live: list[P
     for frame in frames[1:]:
         everything = everything.unionByName(frame)
     return everything.filter(F.col("storage") == storage_name)
-
-
-def asked_of_live_keys(
-    spark: SparkSession, night: Night, storage_name: str, live: list[Published], column: str, task: Task, ddl: str, task_bytes: int
-) -> Sequence[Any]:
-    """Returns what a task yields for one column of `live_keys` (rows of `ddl`). The task reads
-    `task_bytes` of its own.
-    """
-    paths = [path for table in live for path in table.paths()]
-    if task_bytes > engine.HERE_BYTES or not engine.is_little(sum(table.rows for table in live), len(paths)):
-        return answers(live_keys(spark, night, storage_name, live).select(column), task, ddl)
-    return here(task, _column_here(night.state.files, paths, storage_name, column).to_batches())
-
-
-def _column_here(files: Files, paths: Sequence[str], storage_name: str, column: str) -> pa.Table:
-    rows = read_parts(files, list(paths), LIVE_FILES.schema, ["storage", column])
-    return rows.filter(pc.equal(rows.column("storage"), storage_name)).select([column])
 
 
 def expired_keys(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
@@ -133,6 +116,9 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
 
     After publication every live key is looked up in the published artefact. One miss raises
     `GcError`, and the partition fails. The receipt carries the measured false-positive rate.
+
+    No key is carried over from an earlier night's filter. It would hold keys that left the live set
+    since, and what it holds is no candidate: the files that became garbage today would stay.
     """
     state = night.state
     live = live_tables(night)
@@ -140,10 +126,10 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
     slices = max(1, -(-count // SLICE_KEYS))
     run = begin(night, storage_name, LIVE_FILTER)
     spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_of(night.run_date))
-    hashes = _hashes(spark, night, storage_name, live, slices)
+    keys = LiveColumn.of(spark, night, storage_name, live, "key_hash")
     merge = _Merge(spec, slices, state.files, run)
     doing(f"{count:,} live keys in {slices:,} slices")
-    written = merge_written(hashes.built(_Build(spec), merge))
+    written = merge_written(_built(keys, spec, slices, merge))
     missing_slices = slices - written.rows
     facts = LiveFilterFacts(
         keys=count,
@@ -164,17 +150,17 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
         unsafe=night.unsafe,
     )
     doing(f"looking up {count:,} live keys")
-    _look_up(hashes, state.files, published, count)
+    _look_up(keys, state.files, published, count)
     return published
 
 
-def _look_up(hashes: _Keys, files: Files, published: Published, expected: int) -> None:
+def _look_up(keys: LiveColumn, files: Files, published: Published, expected: int) -> None:
     """Looks up every live key in the filter as read back from storage.
 
     Raises `GcError` with the counts unless all of them are in it.
     """
     probe = ProbeFilter(files, tuple(published.paths()))
-    rows = hashes.answers(_CountHits(probe), "probed long, hits long")
+    rows = keys.answers(_CountHits(probe), "probed long, hits long")
     probed, hits = sum(row["probed"] for row in rows), sum(row["hits"] for row in rows)
     if not probed == hits == expected:
         raise GcError(
@@ -183,61 +169,36 @@ def _look_up(hashes: _Keys, files: Files, published: Published, expected: int) -
         )
 
 
-class _Keys(Protocol):
-    """The hashes of a storage's live keys (columns `key_hash` and `slice`), read anew at each call."""
-
-    def answers(self, task: Task, ddl: str) -> Sequence[Any]:
-        """Returns what the task yields for all of them, rows of `ddl`."""
-        ...
-
-    def built(self, build: Task, merge: Task) -> Sequence[Any]:
-        """Returns what `merge` yields (rows of `PARTS_DDL`) for all that `build` yields (columns of
-        `PARTIAL`), each slice in one call.
-        """
-        ...
-
-
-def _hashes(spark: SparkSession, night: Night, storage_name: str, live: list[Published], slices: int) -> _Keys:
-    paths = tuple(path for table in live for path in table.paths())
-    rows = sum(table.receipt.rows for table in live)
-    if slices == 1 and engine.is_little(rows, len(paths)):
-        return _KeysHere(night.state.files, paths, storage_name)
-    frame = live_keys(spark, night, storage_name, live).select(
-        "key_hash", F.pmod(F.col("key_hash"), F.lit(slices)).cast("int").alias("slice")
-    )
-    return _KeysInExecutors(frame.repartition(slices, "slice") if slices > 1 else frame, min(slices, parallelism(spark)))
+def _built(keys: LiveColumn, spec: FilterSpec, slices: int, merge: _Merge) -> Sequence[Any]:
+    """Returns what `merge` reports of all keys (rows of `PARTS_DDL`), each slice in one call."""
+    build = _Build(spec, slices)
+    if slices == 1 and keys.is_little:
+        return here(merge, build(keys.batches()))
+    if slices == 1:
+        partial = keys.passed(build, spark_schema(PARTIAL), MOST_PARTIAL)
+    else:
+        # A task that met all slices would hold all of them.
+        sliced = keys.passed(_Sliced(slices), SLICED_DDL).repartition(slices, "slice")
+        partial = sliced.mapInArrow(build, spark_schema(PARTIAL))
+    width = min(slices, parallelism(keys.spark))
+    return collect(partial.repartition(width, "slice").mapInArrow(merge, PARTS_DDL))
 
 
-@dataclass(frozen=True)
-class _KeysHere:
-    """Few hashes, of one slice, in this process."""
-
-    files: Files
-    paths: tuple[str, ...]
-    storage: str
-
-    def answers(self, task: Task, ddl: str) -> Sequence[Any]:  # noqa: ARG002 - Arrow batches bring their own schema
-        return here(task, self._batches())
-
-    def built(self, build: Task, merge: Task) -> Sequence[Any]:
-        return here(merge, build(self._batches()))
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        mine = _column_here(self.files, self.paths, self.storage, "key_hash")
-        return iter(mine.append_column("slice", pa.array(np.zeros(mine.num_rows, np.int32))).to_batches())
+def _slice_of(hashes: np.ndarray, slices: int) -> np.ndarray:
+    """Returns the number of each hash's slice, as `pmod` does."""
+    return np.mod(hashes, slices)
 
 
-@dataclass(frozen=True)
-class _KeysInExecutors:
-    frame: DataFrame
-    width: int
-
-    def answers(self, task: Task, ddl: str) -> Sequence[Any]:
-        return collect(self.frame.mapInArrow(task, ddl))
-
-    def built(self, build: Task, merge: Task) -> Sequence[Any]:
-        partial = self.frame.mapInArrow(build, spark_schema(PARTIAL)).repartition(self.width, "slice")
-        return collect(partial.mapInArrow(merge, PARTS_DDL))
+def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np.ndarray]]:
+    """Yields the numbers of the slices that these hashes belong to, and an index of the hashes of
+    each.
+    """
+    if slices == 1:
+        yield from [(0, slice(None))] if len(hashes) else []
+        return
+    which = _slice_of(hashes, slices)
+    for number in np.unique(which).tolist():
+        yield number, which == number
 
 
 @dataclass(frozen=True)
@@ -255,10 +216,9 @@ class ProbeFilter:
         if slices == 0:
             return np.zeros(len(hashes), dtype=bool)
         found = np.zeros(len(hashes), dtype=bool)
-        which = np.mod(hashes, slices)
-        for number, bloom in filters.items():
-            mine = which == number
-            found[mine] = bloom.contains(hashes[mine])
+        for number, mine in _by_slice(hashes, slices):
+            if (bloom := filters.get(number)) is not None:
+                found[mine] = bloom.contains(hashes[mine])
         return found
 
 
@@ -269,20 +229,35 @@ def _load(files: Files, paths: tuple[str, ...]) -> tuple[int, dict[int, Filter]]
 
 
 @dataclass(frozen=True)
+class _Sliced:
+    """Adds the number of its slice to each hash (columns of `SLICED_DDL`)."""
+
+    slices: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            hashes = batch.column("key_hash")
+            numbers = pa.array(_slice_of(hashes.to_numpy(), self.slices), pa.int32())
+            yield pa.RecordBatch.from_pydict({"key_hash": hashes, "slice": numbers})
+
+
+@dataclass(frozen=True)
 class _Build:
     """Adds the hashes of a partition to partial filters, one per slice that it meets."""
 
     spec: FilterSpec
+    slices: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filters: dict[int, Filter] = {}
         keys: dict[int, int] = {}
         for batch in batches:
-            hashes, slices = batch.column("key_hash").to_numpy(), batch.column("slice").to_numpy()
-            for number in np.unique(slices).tolist():
-                mine = hashes[slices == number]
-                filters.setdefault(number, Filter.empty(self.spec)).add(mine)
-                keys[number] = keys.get(number, 0) + len(mine)
+            hashes = batch.column("key_hash").to_numpy()
+            for number, mine in _by_slice(hashes, self.slices):
+                if number not in filters:
+                    filters[number] = Filter.empty(self.spec)
+                filters[number].add(hashes[mine])
+                keys[number] = keys.get(number, 0) + len(hashes[mine])
         for number, bloom in filters.items():
             row = {"slice": number, "keys": keys[number], "filter": bloom.to_bytes()}
             yield pa.RecordBatch.from_pylist([row], schema=PARTIAL)

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner
 from gc_assets.core.gates import MAX_UNLISTED
-from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Amount, Sick
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.books.ledger import Reading, quarantine_ledger
 from gc_assets.stages.books.purged_by_rule import purged_by_rule
+from gc_assets.stages.direct import Parts
 from gc_assets.stages.engine import is_little
 from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.live_files import (
@@ -58,7 +58,7 @@ from gc_assets.stages.tables import (
     ROUTE,
     Totals,
     Written,
-    answers,
+    collect,
     frame_of,
     here,
     merge_written,
@@ -237,11 +237,11 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
 
 def _probed(spark: SparkSession, state: State, inventory: Published, probe: Probe) -> Sequence[Any]:
     """Returns what the probe reports of all listed objects (rows of `PARTS_DDL`)."""
-    if is_little(inventory.rows, len(inventory.paths())):
-        rows = read_rows(state, STORAGE_INVENTORY, inventory)
-        return here(probe, rows.append_column("key_hash", pa.array(xxhash64(rows.column("key")))).to_batches())
-    listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
-    return answers(listed.withColumn("key_hash", F.xxhash64("key")), probe, PARTS_DDL)
+    sizes = tuple(part.size_bytes for part in inventory.parts())
+    listed = Parts(state.files, STORAGE_INVENTORY.schema, tuple(inventory.paths()), sizes)
+    if is_little(inventory.rows, len(listed.paths)):
+        return here(probe, listed.batches())
+    return collect(listed.passed(spark, probe, PARTS_DDL))
 
 
 def _size_of_all(state: State, inventory: Published, live: Sequence[Published]) -> tuple[int, int]:

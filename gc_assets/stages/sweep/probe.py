@@ -66,7 +66,7 @@ class Probe:
         for batch in batches:
             found += self.metadata.found(batch)
             optional += self.optional.found(batch)
-            hits = self.live.contains(batch.column("key_hash").to_numpy())
+            hits = self.live.contains(xxhash64(batch.column("key")))
             beside = self._beside_live(batch, hits)
             side_files += np.count_nonzero(beside)
             hits = hits | beside

@@ -1,0 +1,82 @@
+"""Reads one column of a storage's live keys, in this process or in executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from gc_assets.stages import engine
+from gc_assets.stages.direct import Parts
+from gc_assets.stages.few_rows import is_of_few
+from gc_assets.stages.night import Night
+from gc_assets.stages.tables import Task, collect, here
+from gc_assets.state.journal import Published
+from gc_assets.state.schemas import LIVE_FILES
+
+_STORAGE: Final = "storage"
+
+
+@dataclass(frozen=True)
+class LiveColumn:
+    """A column of the rows of `live_files` of all lakes that lie in one storage, read anew at each
+    call. `parts` hold all of `live_files`, so many `rows`.
+    """
+
+    spark: SparkSession
+    parts: Parts
+    rows: int
+    storage: str
+    name: str
+
+    @classmethod
+    def of(cls, spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published], name: str) -> Self:
+        wanted = pa.schema([LIVE_FILES.schema.field(column) for column in (_STORAGE, name)])
+        paths, sizes = (path for table in live for path in table.paths()), (part.size_bytes for table in live for part in table.parts())
+        parts = Parts(night.state.files, wanted, tuple(paths), tuple(sizes))
+        return cls(spark, parts, sum(table.rows for table in live), storage_name, name)
+
+    @property
+    def is_little(self) -> bool:
+        """Says whether this process reads it."""
+        return is_of_few(self.spark) or engine.is_little(self.rows, len(self.parts.paths))
+
+    def answers(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
+        """Returns what a task yields for the column (rows of `ddl`). The task reads `task_bytes` of
+        its own.
+        """
+        if self.is_little and (task_bytes <= engine.HERE_BYTES or is_of_few(self.spark)):
+            return here(task, self.batches())
+        return collect(self.passed(task, ddl))
+
+    def passed(self, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
+        """Returns the frame of what a task yields for the column (columns of `ddl`). It runs in
+        executors, at most so many times.
+        """
+        return self.parts.passed(self.spark, _OfStorage(self.storage, self.name, task), ddl, most)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yields the column in this process."""
+        return _column(self.parts.batches(), self.storage, self.name)
+
+
+@dataclass(frozen=True)
+class _OfStorage:
+    """Yields what a task yields for a column of the rows that lie in a storage."""
+
+    storage: str
+    name: str
+    task: Task
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.task(_column(batches, self.storage, self.name))
+
+
+def _column(batches: Iterator[pa.RecordBatch], storage: str, name: str) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.filter(pc.equal(batch.column(_STORAGE), storage)).select([name])

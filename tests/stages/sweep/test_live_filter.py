@@ -1,0 +1,139 @@
+"""The filter over the live keys of a storage: what is in it, and what no longer is, wherever it is made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.config.models import Config, StorageConfig
+from gc_assets.core.clock import Clock
+from gc_assets.core.errors import StateError
+from gc_assets.core.hashing import xxhash64
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.stages import engine
+from gc_assets.stages.night import Night
+from gc_assets.stages.sweep import live_filter as stage
+from gc_assets.stages.sweep.exact import any_hit
+from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter, live_tables
+from gc_assets.stages.sweep.probe import CANDIDATES
+from gc_assets.stages.tables import publish, write_rows
+from gc_assets.state.journal import Published
+from gc_assets.state.parts import PartWriter
+from gc_assets.state.schemas import LIVE_FILES
+from tests.stages.lakehouse import NOW, STORAGE
+
+pytestmark = pytest.mark.spark
+
+OTHER = "archive"
+LAKES = ("sales", "weather")
+NO_COUNTS = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
+
+
+def night_of(root: Path, day: int = 0) -> Night:
+    storages = tuple(StorageConfig(name=name, location=f"file://{root}/{name}/") for name in (STORAGE, OTHER))
+    lakes = tuple(
+        IcechunkLakeConfig.model_validate({"name": name, "kind": "icechunk", "location": f"file://{root}/{STORAGE}/{name}/"})
+        for name in LAKES
+    )
+    now = NOW + timedelta(days=day)
+    return Night.of(Config(state=str(root / "state"), storages=storages, lakes=lakes), Clock(now), now.date())
+
+
+def live(night: Night, lake: str, keys: dict[str, list[str]]) -> Published:
+    """Publishes the live files of a lake, by storage."""
+    rows: list[dict[str, Any]] = []
+    for storage, named in keys.items():
+        hashes = xxhash64(pa.array(named, pa.string()))
+        rows += [{"storage": storage, "key": key, "key_hash": int(value)} for key, value in zip(named, hashes, strict=True)]
+    run = night.state.start(lake, LIVE_FILES.name, night.run_date, night.clock)
+    written = write_rows(pa.Table.from_pylist(rows, schema=LIVE_FILES.schema), LIVE_FILES, run, night.state.files)
+    by_storage = {storage: {"files": len(named), "bytes": 0} for storage, named in keys.items()}
+    facts = {**NO_COUNTS, "by_kind": {}, "metadata_by_storage": {}, "by_storage": by_storage}
+    return publish(night.state, run, written, night.clock, facts=facts)
+
+
+def held(night: Night, table: Published, keys: list[str]) -> list[str]:
+    """The keys that the filter takes for live."""
+    found = ProbeFilter(night.state.files, tuple(table.paths())).contains(xxhash64(pa.array(keys, pa.string())))
+    return [key for key, is_in in zip(keys, found.tolist(), strict=True) if is_in]
+
+
+@pytest.mark.parametrize("slice_keys", [10_000, 300])
+def test_executors_make_the_filter_that_this_process_makes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_keys: int
+) -> None:
+    monkeypatch.setattr(stage, "SLICE_KEYS", slice_keys)
+    night = night_of(tmp_path)
+    mine, elsewhere = [f"a/{number}" for number in range(1000)], [f"b/{number}" for number in range(1000)]
+    live(night, "sales", {STORAGE: mine[:700], OTHER: elsewhere})
+    live(night, "weather", {STORAGE: mine[500:]})
+    here = live_filter(spark, night, STORAGE)
+    monkeypatch.setattr(engine, "HERE_ROWS", -1)
+    there = live_filter(spark, night, STORAGE)
+    assert (there.receipt.digest, there.rows, there.receipt.balances) == (here.receipt.digest, here.rows, here.receipt.balances)
+    assert there.rows == -(-1200 // slice_keys)
+    assert held(night, there, mine) == mine
+    assert held(night, there, elsewhere) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """What left must leave at once: no candidate is sought among what the filter holds, so a filter that kept it would keep garbage."""
+    chance = Random(seed)
+    every = [f"k/{number}" for number in range(400)]
+    for day in range(4):
+        monkeypatch.setattr(engine, "HERE_ROWS", chance.choice([-1, 100_000]))
+        monkeypatch.setattr(stage, "SLICE_KEYS", chance.choice([100, 10_000]))
+        night = night_of(tmp_path, day)
+        needed: set[str] = set()
+        for lake in LAKES:
+            keys = chance.sample(every, chance.choice([0, 1, 50, 200]))
+            needed |= set(keys)
+            live(night, lake, {STORAGE: keys, OTHER: chance.sample(every, 20)})
+        found = live_filter(spark, night, STORAGE)
+        assert set(held(night, found, every)) == needed
+        assert (found.rows == 0) == (not needed)
+
+
+@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("damage", ["gone", "torn"])
+def test_no_filter_is_made_from_a_part_that_is_gone_or_torn(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, damage: str
+) -> None:
+    night = night_of(tmp_path)
+    live(night, "sales", {STORAGE: ["a", "b"]})
+    table = live(night, "weather", {STORAGE: ["c"]})
+    part = tmp_path / "state" / table.paths()[0]
+    if damage == "gone":
+        part.unlink()
+    else:
+        part.write_bytes(b"\0" * part.stat().st_size)
+    if not here:
+        monkeypatch.setattr(engine, "HERE_ROWS", -1)
+    with pytest.raises(StateError, match="part-"):
+        live_filter(spark, night, STORAGE)
+    assert night.state.history(STORAGE, "live_filter") == ()
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_candidate_that_is_a_live_key_is_found_but_for_its_spelling_and_only_in_its_storage(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
+) -> None:
+    if not here:
+        monkeypatch.setattr(engine, "HERE_ROWS", -1)
+    night = night_of(tmp_path)
+    live(night, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
+    live(night, "weather", {STORAGE: []})
+    for key, is_hit in (("a", True), ("x=1/2", True), ("b", False), ("elsewhere", False)):
+        writer = PartWriter(night.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
+        writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
+        paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
+        assert any_hit(spark, night, STORAGE, live_tables(night), paths) == is_hit
