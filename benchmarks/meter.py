@@ -1,7 +1,8 @@
 """CPU seconds and memory of a process and all its descendants, read from /proc (Linux).
 
 Memory is PSS, so pages that forked workers share count once. Reading it stops the process for some 30 ms a gigabyte, which
-would slow down what is measured: it is read only where RSS, which costs nothing, has risen. Knows nothing of what the processes do.
+would slow down what is measured: it is read only where RSS, which costs little, has changed since it was last read, whatever stretches
+of work were measured meanwhile. Knows nothing of what the processes do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _SAMPLE_SECONDS: Final = 0.2
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-# The rise in RSS over the highest so far that is worth a look at PSS.
+# The change of RSS that is worth a look at PSS.
 _RISE: Final = 1.02
 
 
@@ -34,11 +35,26 @@ class Usage:
     peak_resident_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """PSS in bytes, all together and by program, while RSS was `resident`."""
+
+    resident: int
+    total: int
+    jvm: int
+    driver: int
+
+    def still_holds(self, resident: int) -> bool:
+        return self.resident / _RISE < resident < self.resident * _RISE
+
+
 class Meter:
     """Watches the tree below a process. A thread samples memory five times a second while something is measured."""
 
     def __init__(self, root: int) -> None:
         self._root = root
+        self._memory: _Memory | None = None
+        self._turn = threading.Lock()
 
     @contextmanager
     def measure(self) -> Generator[Usage]:
@@ -71,21 +87,22 @@ class Meter:
         if resident < usage.peak_resident_bytes * _RISE:
             return
         usage.peak_resident_bytes = resident
-        total = jvm = driver = 0
-        for pid, _ in tree:
-            used = _pss_bytes(pid)
-            total += used
-            if pid == self._root:
-                driver = used
-            elif _is_java(pid):
-                jvm += used
-        usage.peak_bytes = max(usage.peak_bytes, total)
-        usage.peak_jvm_bytes = max(usage.peak_jvm_bytes, jvm)
-        usage.peak_driver_bytes = max(usage.peak_driver_bytes, driver)
+        with self._turn:
+            if self._memory is None or not self._memory.still_holds(resident):
+                self._memory = self._read(tree, resident)
+            memory = self._memory
+        usage.peak_bytes = max(usage.peak_bytes, memory.total)
+        usage.peak_jvm_bytes = max(usage.peak_jvm_bytes, memory.jvm)
+        usage.peak_driver_bytes = max(usage.peak_driver_bytes, memory.driver)
+
+    def _read(self, tree: list[tuple[int, list[str]]], resident: int) -> _Memory:
+        used = {pid: _pss_bytes(pid) for pid, _ in tree}
+        jvm = sum(size for pid, size in used.items() if pid != self._root and _is_java(pid))
+        return _Memory(resident, sum(used.values()), jvm, used.get(self._root, 0))
 
     def _tree(self) -> list[tuple[int, list[str]]]:
         """(pid, fields of /proc/<pid>/stat from the state on) of the root and its living descendants."""
-        names = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        names = [name for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  (a path for each costs more than reading it)
         stats = {int(name): stat for name in names if (stat := _stat(name)) is not None}
         children: dict[int, list[int]] = {}
         for pid, fields in stats.items():
@@ -101,10 +118,11 @@ class Meter:
 
 def _stat(pid: str) -> list[str] | None:
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:  # noqa: PTH123  (as above)
+            text = stat.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return text.rpartition(")")[2].split()
+    return text.rpartition(b")")[2].decode().split()
 
 
 def _is_java(pid: int) -> bool:

@@ -19,6 +19,7 @@ from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of, open_lake
 from gc_assets.lakes.protocol import ExpiringLake, Lake, expiring
 from gc_assets.state.journal import Published, State
+from gc_assets.state.place import RECHECK
 from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
 from gc_assets.stores.protocol import Lister, Store
 from gc_assets.stores.store import open_lister, open_objects, open_store, two_names
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from gc_assets.core.key_resolver import KeyResolver
 
 FIRST_RUN_DATE = date(1998, 1, 1)
-RECHECK = "_recheck"
 # Tables of a lake that a fresh mark shares with the night: it has none of its own.
 SHARED: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, SNAPSHOT_HISTORY.name, EXPIRY_LOG.name, MANIFEST_ENTRIES.name})
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gc_assets.state.place import FileStat
+from gc_assets.state.place import FileStat, outlives_its_writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +40,24 @@ class LocalFiles:
         return content, _version_of(content)
 
     def replace(self, path: str, content: bytes) -> None:
-        local = Path(f"{self.root}/{path}")
-        _make_directory(local.parent)
+        local, lasts = Path(f"{self.root}/{path}"), outlives_its_writer(path)
+        _make_directory(local.parent, lasts=lasts)
         temporary = local.with_name(f".{local.name}.{uuid.uuid4().hex}.tmp")
         try:
             with temporary.open("wb") as sink:
                 sink.write(content)
-                sink.flush()
-                os.fsync(sink.fileno())
+                if lasts:
+                    sink.flush()
+                    os.fsync(sink.fileno())
             temporary.replace(local)
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        _fsync_directory(local.parent)
+        if lasts:
+            _fsync_directory(local.parent)
 
     def replace_if(self, path: str, content: bytes, version: str | None) -> str | None:
-        with _exclusive(Path(f"{self.root}/{path}")):
+        with _exclusive(Path(f"{self.root}/{path}"), lasts=outlives_its_writer(path)):
             try:
                 found = self.read_version(path)[1]
             except FileNotFoundError:
@@ -126,9 +128,9 @@ def _version_of(content: bytes) -> str:
 
 
 @contextmanager
-def _exclusive(path: Path) -> Generator[None]:
+def _exclusive(path: Path, *, lasts: bool) -> Generator[None]:
     """Holds a name for one holder at a time. The kernel frees it when a process dies."""
-    _make_directory(path.parent)
+    _make_directory(path.parent, lasts=lasts)
     lock = path.with_name(f".{path.name}.lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
@@ -138,11 +140,11 @@ def _exclusive(path: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-def _make_directory(directory: Path) -> None:
-    """Makes the directory and its parents so that they survive a power cut: a directory's name lies
+def _make_directory(directory: Path, *, lasts: bool) -> None:
+    """Makes the directory and its parents. What lasts survives a power cut: a directory's name lies
     in its parent.
     """
-    new = [path for path in (directory, *directory.parents) if not path.exists()]
+    new = [path for path in (directory, *directory.parents) if not path.exists()] if lasts else []
     directory.mkdir(parents=True, exist_ok=True)
     for path in new:
         _fsync_directory(path.parent)

@@ -87,6 +87,28 @@ def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: S
         assert {name: count for name, count in told.items() if count} == dict.fromkeys(joins, 1)
 
 
+def test_an_apply_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: SparkSession, tmp_path: Path) -> None:
+    """The history before and after its edits, the live files after them, and the plan with all that is needed. What was marked before
+    the edits is compared with nothing: they put another mark in its place.
+    """
+    if not hasattr(spark, "sparkContext"):
+        pytest.skip("Spark Connect does not tell how many jobs there were")
+    house, iceberg = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    orders = iceberg.table("db.orders", days_ago(60))
+    orders.append(days_ago(50))
+    orders.overwrite(days_ago(20))
+    orders.leftovers(days_ago(10))
+    house.lakes = [iceberg.config("sales")]
+
+    header = house.plan()
+    before = jobs_of(spark)
+    assert before is not None
+    applied = house.carry_out(header)
+    assert applied.edited
+    assert applied.books["quarantine", "done"].rows
+    assert jobs_of(spark) == before + 4
+
+
 def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,6 +160,20 @@ def test_a_file_in_new_directories_survives_a_power_cut(tmp_path: Path, monkeypa
     assert [path for path in directories if path not in synced] == []
 
 
+def test_what_only_its_writer_reads_need_not_survive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fresh mark of an apply: the next apply makes its own. All else is on the disk before a write returns."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    files = Files(str(tmp_path))
+    files.replace("_recheck/plan-1/sales/lake_refs/part", b"1")
+    assert files.replace_if("_recheck/plan-1/sales/lake_refs/current.json", b"{}", None)
+    assert (files.read("_recheck/plan-1/sales/lake_refs/part"), synced) == (b"1", [])
+    for path in ("sales/_recheck/part", "_rechecked", "_recheck-2/part"):
+        files.replace(path, b"1")
+        assert synced, path
+        synced.clear()
+
+
 def test_deleting_takes_the_named_file_or_directory_and_nothing_beside_it(files: Files) -> None:
     for name in ("t/a", "t/b", "t_2/a", "t/side/c"):
         files.replace(name, b"")

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, attrgetter
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
@@ -53,7 +54,7 @@ from gc_assets.stages.few_rows import fitting, is_of_few
 from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.mark.whole import mark
-from gc_assets.stages.night import RECHECK, Night
+from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, counting, doing, each, logged
 from gc_assets.stages.sweep.aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
@@ -69,11 +70,13 @@ from gc_assets.stages.tables import (
     read_rows,
     read_table,
     row_hash,
+    spark_schema,
     write_frame,
     write_rows,
 )
 from gc_assets.state.facts import DeletionLogFacts, LakeRefsFacts
 from gc_assets.state.journal import Published, State
+from gc_assets.state.place import RECHECK
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
 from gc_assets.stores.execution import balance, releasing, user_name
@@ -199,25 +202,6 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
         )
 
 
-def _proven_rows(spark: SparkSession, state: State, plan: StoredPlan) -> DataFrame:
-    """Returns the plan's rows. Raises `StateError` unless they are those whose digest went into its
-    id. Few rows are read once, and what is returned is what was proven.
-    """
-    if is_of_few(spark):
-        there = read_rows(state, DELETION_PLAN, plan.published)
-        rows, total = frame_of(spark, there), digest(there)
-    else:
-        rows = read_table(spark, state, DELETION_PLAN, plan.published)
-        total = collect(rows.agg(F.sum(row_hash(rows.schema).cast("decimal(38,0)")).alias("digest")))[0]["digest"]
-    found = f"{int(total or 0) % 2**64:016x}"
-    if found != plan.header.rows_digest:
-        raise StateError(
-            f"plan {plan.header.plan_id}: its rows have the digest {found}, it was approved with {plan.header.rows_digest}; "
-            f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
-        )
-    return rows
-
-
 def log_directory(header: PlanHeader, phases: Sequence[str]) -> str:
     """Returns where the execution is logged.
 
@@ -237,22 +221,83 @@ def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
     return replace(night, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
 
 
-@dataclass(frozen=True, slots=True)
-class _Fresh:
-    """What a mark under the lease says of the storage.
-
-    `needed` are the keys that a lake needs (columns key, needed, is_live); `is_live` is false for a
-    key that only expired history needs. Keys that wait for a table that cannot be read count as
-    needed. `rows` are the plan's, and `judge` judges them. `frozen_at` is when the first ref was
-    read. `sick` is what could not be read. `spark` is the session of both frames.
+@dataclass(frozen=True)
+class _Rows:
+    """The plan's rows, proven to be those that were approved. Few are held in this process (`here`),
+    so what is judged is what was proven.
     """
 
     spark: SparkSession
-    needed: DataFrame
-    rows: DataFrame
+    state: State
+    plan: StoredPlan
+    here: pa.Table | None
+
+    @classmethod
+    def proven(cls, spark: SparkSession, state: State, plan: StoredPlan) -> Self:
+        """Raises `StateError` unless the rows are those whose digest went into the plan's id."""
+        here = read_rows(state, DELETION_PLAN, plan.published) if is_of_few(spark) else None
+        rows = cls(spark, state, plan, here)
+        if here is not None:
+            total = digest(here)
+        else:
+            hashed = row_hash(spark_schema(DELETION_PLAN.schema)).cast("decimal(38,0)")
+            total = collect(rows.frame.agg(F.sum(hashed).alias("digest")))[0]["digest"]
+        found = f"{int(total or 0) % 2**64:016x}"
+        if found != plan.header.rows_digest:
+            raise StateError(
+                f"plan {plan.header.plan_id}: its rows have the digest {found}, it was approved with {plan.header.rows_digest}; "
+                f"{plan.published.path} was changed after the plan was made. Make a new one with `gc-assets run`."
+            )
+        return rows
+
+    @property
+    def frame(self) -> DataFrame:
+        if self.here is not None:
+            return frame_of(self.spark, self.here)
+        return read_table(self.spark, self.state, DELETION_PLAN, self.plan.published)
+
+    def judged(self, phase: str, judge: Judge) -> DataFrame:
+        """Returns the rows of a phase as the judge takes them, with `refused`."""
+        schema = DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string()))
+        if self.here is None:
+            return passed(self.frame.filter(F.col("action") == phase), judge, schema)
+        mine = self.here.filter(pc.equal(self.here.column("action"), phase))
+        return frame_of(self.spark, pa.Table.from_batches(judge(iter(mine.to_batches())), schema))
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """What a mark under the lease says of the storage.
+
+    `live` and `refs` are its tables of every lake, `rows` are the plan's, and `judge` judges them.
+    `frozen_at` is when the first ref was read. `sick` is what could not be read. `spark` is the
+    session that fits their size.
+    """
+
+    spark: SparkSession
+    again: Night
+    storage: str
+    live: Sequence[Published]
+    refs: Sequence[Published]
+    rows: _Rows
     judge: Judge
     frozen_at: datetime
     sick: tuple[Sick, ...]
+
+    @cached_property
+    def needed(self) -> DataFrame:
+        """The keys that a lake needs (columns key, needed, is_live); `is_live` is false for a key
+        that only expired history needs. Keys that wait for a table that cannot be read count as
+        needed.
+
+        Made when first asked for: edits of history put another mark in the place of this one.
+        """
+        live, held = (read(self.spark, self.again, self.storage, list(self.live)) for read in (live_keys, expired_keys))
+        both = live.selectExpr("key", "lake", "true as is_live").unionByName(held.selectExpr("key", "lake", "false as is_live"))
+        once = both.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
+        live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
+        keys = once.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
+        return with_withheld(keys, lambda: self.rows.frame, self.again, self.storage, self.live, self.refs)
 
 
 def _refuse_newly_sick(header: PlanHeader, sick: Sequence[Sick]) -> None:
@@ -296,17 +341,11 @@ def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
     session = fitting(spark, *_size(night.state, plan, tables))
-    live = live_keys(session, again, header.storage, tables).select("key", "lake", F.lit(True).alias("is_live"))
-    held = expired_keys(session, again, header.storage, tables).select("key", "lake", F.lit(False).alias("is_live"))
-    once = live.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
-    live_again = F.concat(F.lit("live again: lake "), "lake", F.lit(" needs it"))
-    in_history = F.concat(F.lit("the history of lake "), "lake", F.lit(" reaches it"))
-    keys = once.select("key", F.when(F.col("is_live"), live_again).otherwise(in_history).alias("needed"), "is_live")
-    rows = _proven_rows(session, night.state, plan)
+    rows = _Rows.proven(session, night.state, plan)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
-    needed = with_withheld(keys, rows, again, header.storage, tables, refs)
     frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
-    return _Fresh(session, needed, rows, Judge.of(again, header, refs, tables), frozen_at, sick_of(tables))
+    judge = Judge.of(again, header, refs, tables)
+    return _Fresh(session, again, header.storage, tables, refs, rows, judge, frozen_at, sick_of(tables))
 
 
 def _size(state: State, plan: StoredPlan, live: Sequence[Published]) -> tuple[int, int]:
@@ -401,14 +440,17 @@ class _Execution:
         uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
         gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
         unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
+        told = {
+            "in_quarantine": F.col("quarantined_at").isNotNull() & is_held,
+            REFUSED: F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)),
+            "retry": failed & ~F.coalesce("is_live", F.lit(False)),
+            "needed": F.coalesce("needed", F.when(failed | not_made, uncertain), unheard),
+        }
         return (
-            passed(fresh.rows.filter(F.col("action") == phase), fresh.judge, DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string())))
+            fresh.rows.judged(phase, fresh.judge)
             .join(fresh.needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
-            .withColumn("in_quarantine", F.col("quarantined_at").isNotNull() & is_held)
-            .withColumn(REFUSED, F.coalesce(REFUSED, F.when((F.col("action") == PURGE) & early, too_early)))
-            .withColumn("retry", failed & ~F.coalesce("is_live", F.lit(False)))
-            .withColumn("needed", F.coalesce("needed", F.when(failed | not_made, uncertain), unheard))
+            .withColumns(told)
             .select(*ACT.names)
         )
 

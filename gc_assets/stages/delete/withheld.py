@@ -6,7 +6,7 @@ last sweeps missed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,10 +51,16 @@ def swept(night: Night) -> tuple[Sick, ...]:
 
 
 def with_withheld(
-    needed: DataFrame, rows: DataFrame, night: Night, storage_name: str, live: Sequence[Published], refs: Sequence[Published]
+    needed: DataFrame,
+    rows: Callable[[], DataFrame],
+    night: Night,
+    storage_name: str,
+    live: Sequence[Published],
+    refs: Sequence[Published],
 ) -> DataFrame:
     """Adds to the needed keys (columns key, needed, is_live) those of a plan that must wait: all
-    that it would purge, and all below the claims of what is sick.
+    that it would purge, and all below the claims of what is sick. The plan's rows are asked for only
+    where something is.
     """
     missed = swept(night)
     sick = (*sick_of(live), *missed)
@@ -72,7 +78,7 @@ def with_withheld(
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in sick[:3]) + (f" and {len(sick) - 3:,} more" if len(sick) > 3 else "")
     withhold = _Withhold(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
-    waiting = passed(rows.select("key", "action"), withhold, WITHHELD)
+    waiting = passed(rows().select("key", "action"), withhold, WITHHELD)
     return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 
 

@@ -72,6 +72,14 @@ WITNESSES: Final = pa.schema(
         ("container_must_exist", pa.bool_()),
     ]
 )
+# Expressions are text here: each function of a column object is some calls to the JVM.
+_KINDS: Final = len(FILE_KINDS)
+_KIND_NAMES: Final = f"array({', '.join(repr(str(kind)) for kind in FILE_KINDS)})"
+# The kind's place in `FILE_KINDS`. A kind that is not there stops the run: its file must not fall
+# out of the live set.
+_UNKNOWN_KIND: Final = "raise_error(concat('live_files: unknown file kind ', coalesce(kind, 'null')))"
+_KIND_PLACE: Final = f"array_position({_KIND_NAMES}, kind)"
+_KIND_NUMBER: Final = f"case when {_KIND_PLACE} > 0 then {_KIND_PLACE} - 1 else cast({_UNKNOWN_KIND} as bigint) end"
 # Files that commits or containers name themselves, in the shape in which entries are counted.
 DIRECT: Final = pa.schema([("witness", pa.int64()), *NAMED])
 
@@ -266,16 +274,13 @@ def named_files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lak
     `entries` are those of `entries_of`.
     """
     expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
-    children = (
-        entries.join(expanding, "container")
-        .withColumn("must_exist", F.col("must_exist") & F.col("container_must_exist"))
-        .withColumn("container_size_bytes", F.lit(None).cast("long"))
+    children = entries.join(expanding, "container").withColumns(
+        {"must_exist": F.expr("must_exist and container_must_exist"), "container_size_bytes": F.expr("cast(null as bigint)")}
     )
     placed = _placed(direct).unionByName(_placed(children))
     # Witness and kind as one number: Spark aggregates numbers by hashing, but text only by sorting.
-    strongest = F.col("witness") * len(FILE_KINDS) + _kind_number()
     grouped = (
-        placed.withColumn("strongest", strongest)
+        placed.withColumn("strongest", F.expr(f"witness * {_KINDS} + {_KIND_NUMBER}"))
         .groupBy("storage", "key")
         .agg(
             F.min("strongest").alias("strongest"),
@@ -284,13 +289,13 @@ def named_files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lak
             F.max("container_size_bytes").alias("container_size_bytes"),
         )
     )
-    named_by = grouped.withColumn("witness", F.expr(f"strongest div {len(FILE_KINDS)}"))
+    named_by = grouped.withColumn("witness", F.expr(f"strongest div {_KINDS}"))
     return named_by.join(witnesses, "witness").select(
         "storage",
         "key",
-        F.xxhash64("key").alias("key_hash"),
-        F.array(*map(F.lit, FILE_KINDS))[(F.col("strongest") % len(FILE_KINDS)).cast("int")].alias("kind"),
-        F.coalesce("size_bytes", "container_size_bytes").alias("size_bytes"),
+        F.expr("xxhash64(key)").alias("key_hash"),
+        F.expr(f"{_KIND_NAMES}[int(strongest % {_KINDS})]").alias("kind"),
+        F.expr("coalesce(size_bytes, container_size_bytes)").alias("size_bytes"),
         F.lit(lake_name).alias("lake"),
         "commit_id",
         "container",
@@ -317,17 +322,6 @@ def _without(files: DataFrame, released: DataFrame) -> DataFrame:
     return flagged.withColumn(ROUTE, route).select(*files.columns)
 
 
-def _kind_number() -> Column:
-    """Returns the kind's place in `FILE_KINDS`.
-
-    A kind that is not there stops the run: its file must not fall out of the live set.
-    """
-    unknown = F.raise_error(F.concat(F.lit("live_files: unknown file kind "), F.coalesce("kind", F.lit("null")))).cast("long")
-    place = F.array_position(F.array(*map(F.lit, FILE_KINDS)), F.col("kind"))
-    return F.when(place > 0, place - 1).otherwise(unknown)
-
-
 def _route() -> Column:
-    rank = F.col("rank")
-    by_rank = F.when(rank <= SPARED, "").when(rank <= RELEASED, EXPIRED_SIDE).otherwise(DANGLING_SIDE)
-    return F.when(F.col("storage").isNull(), EXTERNAL_SIDE).otherwise(by_rank)
+    by_rank = f"case when rank <= {SPARED} then '' when rank <= {RELEASED} then '{EXPIRED_SIDE}' else '{DANGLING_SIDE}' end"
+    return F.expr(f"if(storage is null, '{EXTERNAL_SIDE}', {by_rank})")

@@ -13,15 +13,17 @@ from datetime import date, timedelta
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT
 from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import collect, frame_of, publish, read_paths, read_table, write_frame
+from gc_assets.stages.tables import Totals, collect, frame_of, publish, read_paths, read_table, write_frame
 from gc_assets.state.facts import LakeRefsFacts, SnapshotHistoryFacts
 from gc_assets.state.folds import Pieces
 from gc_assets.state.journal import Published
@@ -93,24 +95,29 @@ def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, ac
         )
     graph = again.table(COMMIT_GRAPH, lake_name)
     spark = _fitting(spark, _edits(again, lake_name), [newest, graph])
-    removals = frame_of(spark, actions.select(["action", *ID, "reason"])).filter("action = 'remove_snapshot'")
-    removals = removals.select(*ID, F.col("reason").alias("why"))
+    removed = actions.filter(pc.equal(actions.column("action"), REMOVE_SNAPSHOT)).select([*ID, "reason"])
+    removals = frame_of(spark, removed).withColumnRenamed("reason", "why")
     known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
-    listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
-    forgotten = collect(removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti").limit(1))
-    if forgotten:
-        raise StateError(
-            f"lake {lake_name}: snapshot {forgotten[0]['snapshot_id']} of table {forgotten[0]['table_uuid']} is not in snapshot_history, "
-            "so removing it would lose its record; run the night again"
-        )
     rows = known.join(removals, list(ID), "left").select(
         *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"reason", "plan_id"}],
         F.coalesce("why", "reason").alias("reason"),
         F.when(F.col("why").isNotNull(), plan_id).otherwise(F.col("plan_id")).alias("plan_id"),
     )
     run = begin(again, lake_name, SNAPSHOT_HISTORY, newest.receipt.run_date)
-    written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
+    written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["plan_id"])
+    if written.totals.get((plan_id,), Totals()).rows < removed.num_rows:
+        listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
+        _refuse_forgotten(lake_name, removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti"))
     return publish(state, run, written, again.clock, inputs=[newest], facts=newest.facts(SnapshotHistoryFacts), unsafe=again.unsafe)
+
+
+def _refuse_forgotten(lake_name: str, forgotten: DataFrame) -> None:
+    """Raises `StateError` naming the first of these snapshots; there should be none."""
+    for row in collect(forgotten.limit(1)):
+        raise StateError(
+            f"lake {lake_name}: snapshot {row['snapshot_id']} of table {row['table_uuid']} is not in snapshot_history, "
+            "so removing it would lose its record; run the night again"
+        )
 
 
 def _edits(night: Night, lake_name: str) -> Pieces:
