@@ -53,7 +53,7 @@ def deferred() -> Generator[None]:
 
 
 def _after(of_spark: signal._HANDLER) -> signal._HANDLER:  # pyright: ignore[reportPrivateUsage]  (typeshed has no public name)
-    """Returns a handler that does what Spark's does, which stops its jobs, and raises `Interrupted`."""
+    """Returns a handler that stops Spark's jobs, as Spark's own does, and raises `Interrupted`."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         try:
