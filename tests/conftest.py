@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadFileScheduling
 
 from gc_assets.resources.spark import SparkRuntime
 from tests import cluster
@@ -54,6 +56,7 @@ LONG = (
     "assets/test_in_a_browser.py",
     "stages/test_s3_protocol.py",
     "stages/test_histories.py",
+    "stages/mark/test_carried.py",
     "stages/test_connect_service.py",
     "stores/contract.py",
     "test_demo.py",
@@ -70,6 +73,37 @@ LONG = (
     "stages/test_nessie_safety.py",
     "state/test_requests.py",
 )
+
+
+# Files whose tests one process runs, because they share servers that take many seconds of a core to start.
+TOGETHER = (
+    {"stages/test_cluster.py", "job/test_submit.py"},
+    {
+        "stages/test_s3_protocol.py",
+        "cli/test_secrets.py",
+        "stages/test_nessie_safety.py",
+        "stages/test_nessie_scenarios.py",
+        "stages/test_nessie_night.py",
+        "stages/test_empty_lakes.py",
+        "lakes/nessie/test_client.py",
+        "lakes/nessie/test_commits.py",
+        "lakes/nessie/test_retention_random.py",
+        "benchmarks/test_nessie_lake.py",
+    },
+)
+
+
+class _Together(LoadFileScheduling):
+    """Hands out files, and those of `TOGETHER` at once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return next((" ".join(sorted(files)) for files in TOGETHER if file.removeprefix("tests/") in files), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return _Together(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+C = TypeVar("C")
 
 FULL = os.environ.get("GC_ASSETS_TEST_DEPTH") == "all"
 
@@ -10,3 +14,8 @@ FULL = os.environ.get("GC_ASSETS_TEST_DEPTH") == "all"
 def times(usual: int, full: int) -> int:
     """A number of examples, of histories or of moments to be killed at. For a step between them the full one is the smaller."""
     return full if FULL else usual
+
+
+def some(usual: Sequence[C], beyond: Sequence[C]) -> list[C]:
+    """Cases of a test: `usual` of them always, and those `beyond` that keep the same promise once more."""
+    return [*usual, *(beyond if FULL else ())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -66,18 +67,21 @@ def room_of(module: str) -> str | None:
     return parts[1] if parts[0] == "gc_assets" and len(parts) > 1 else None
 
 
-MODULES = dict(modules())
+@functools.cache
+def all_modules() -> dict[str, ast.Module]:
+    """Read once by the process that runs these tests, and by none that only collects them."""
+    return dict(modules())
 
 
 def test_every_room_has_a_floor() -> None:
-    rooms = {room for name in MODULES if (room := room_of(name)) is not None}
+    rooms = {room for name in all_modules() if (room := room_of(name)) is not None}
     assert rooms == set(FLOOR)
 
 
 def test_no_import_runs_up_or_across_a_floor() -> None:
     found = [
         f"{name} imports {target}"
-        for name, tree in MODULES.items()
+        for name, tree in all_modules().items()
         for target in imported(tree)
         if (here := room_of(name)) is not None and (there := room_of(target)) in FLOOR and there != here and FLOOR[there] >= FLOOR[here]
     ]
@@ -87,7 +91,7 @@ def test_no_import_runs_up_or_across_a_floor() -> None:
 def test_a_room_does_not_know_its_strangers() -> None:
     found = [
         f"{name} imports {target}"
-        for name, tree in MODULES.items()
+        for name, tree in all_modules().items()
         for target in imported(tree)
         if target.partition(".")[0] in STRANGERS.get(room_of(name) or "", set())
     ]
@@ -95,8 +99,8 @@ def test_a_room_does_not_know_its_strangers() -> None:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    names = set(MODULES) - {FRONT_DOOR}  # it imports what somebody asks it for
-    edges = {name: {target for target in imported(MODULES[name]) if target in names and target != name} for name in names}
+    names = set(all_modules()) - {FRONT_DOOR}  # it imports what somebody asks it for
+    edges = {name: {target for target in imported(all_modules()[name]) if target in names and target != name} for name in names}
     TopologicalSorter(edges).prepare()  # raises CycleError with the circle
 
 
@@ -118,7 +122,7 @@ def test_the_code_location_is_loaded_without_what_few_nights_need() -> None:
 
 def test_nothing_reaches_the_resources_past_the_package() -> None:
     """The wheel has no package `resources`: the folder of the checkout is `gc_assets.resources` there."""
-    found = [name for name, tree in MODULES.items() for target in imported(tree) if target.partition(".")[0] == "resources"]
+    found = [name for name, tree in all_modules().items() for target in imported(tree) if target.partition(".")[0] == "resources"]
     assert found == []
 
 

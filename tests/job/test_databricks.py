@@ -1,4 +1,7 @@
-"""Nights as runs of Databricks, by a fake of the calls that they make. No real workspace has run any of this."""
+"""Nights as runs of Databricks, by a fake of the calls that they make. No real workspace has run any of this.
+
+Its library takes two seconds to import. So tests import it, and every other process that collects this file does without.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,28 @@ import re
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 import yaml
 from dagster_pipes import decode_param
-from databricks.sdk import WorkspaceClient
-from databricks.sdk.config import Config
-from databricks.sdk.service.jobs import RunLifeCycleState
 
 from gc_assets.config.jobs import Databricks
 from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import UsageError
-from gc_assets.resources import databricks as of_databricks
 from gc_assets.resources import jobs
-from gc_assets.resources.databricks import Runs, job_run, task_of
 from gc_assets.resources.spark_submit import ENTRY
 from tests.job.nights import Ran, run, sales, with_spark
 from tests.job.serverless import aws
 from tests.job.workspace import CANCELED, FAILED, NOT_INSTALLED, PENDING, RUNNING, SUCCESS, TOKEN, Workspace, workspace
 
+if TYPE_CHECKING:
+    from databricks.sdk.service.jobs import SubmitTask
+
+    from gc_assets.resources.databricks import Runs
+
+OF_DATABRICKS = "gc_assets.resources.databricks"
 ROOT = Path(__file__).parents[2]
 TABLES = ["sales/policy_table", "sales/lake_refs"]
 BUCKET = "runs"
@@ -83,7 +87,18 @@ def staying(databricks: Workspace) -> Iterator[Workspace]:
 
 
 def runs_of(there: Workspace, token: str = TOKEN) -> Runs:
+    from databricks.sdk import WorkspaceClient
+    from databricks.sdk.config import Config
+
+    from gc_assets.resources.databricks import Runs
+
     return Runs(WorkspaceClient(config=Config(host=there.host, token=token)).jobs, there.host)
+
+
+def task_of(asked: Databricks) -> SubmitTask:
+    from gc_assets.resources import databricks
+
+    return databricks.task_of(asked)
 
 
 def start(runs: Runs) -> Runs:
@@ -135,7 +150,7 @@ def test_a_run_that_nobody_can_watch_is_cancelled(staying: Workspace, lake: Path
     def silent(*_: Any) -> Any:
         raise OSError("no answer")
 
-    monkeypatch.setattr(Runs, "get_run", silent)
+    monkeypatch.setattr(f"{OF_DATABRICKS}.Runs.get_run", silent)
     failure = night(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
     ran = staying.last
     assert f"run {ran.run_id} of {staying.host} was RUNNING and could not be watched any longer, so it was cancelled (no answer)" in failure
@@ -155,7 +170,7 @@ def test_a_secret_that_stands_in_the_file_goes_to_no_bucket_and_no_workspace(sta
 def test_a_run_whose_state_nobody_says_does_not_count_as_ended(
     staying: Workspace, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_databricks, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(f"{OF_DATABRICKS}.PATIENCE_SECONDS", 0.0)
 
     def deny(line: str) -> None:
         staying.denied |= "observed state transition" in line
@@ -212,7 +227,7 @@ def test_a_run_that_has_not_ended_is_cancelled_and_never_said_to_have(staying: W
 def test_a_workspace_that_fails_for_a_while_is_asked_again(staying: Workspace) -> None:
     runs, staying.failing = start(runs_of(staying)), 1
     state = runs.get_run(staying.last.run_id).state
-    assert (staying.failing, state and state.life_cycle_state) == (0, RunLifeCycleState.RUNNING)
+    assert (staying.failing, state and state.life_cycle_state and state.life_cycle_state.value) == (0, "RUNNING")
 
 
 def test_a_run_that_was_cancelled_before_it_was_started_is_cancelled_then(staying: Workspace) -> None:
@@ -262,6 +277,8 @@ def test_what_the_page_shows_is_what_the_api_takes() -> None:
 
 
 def test_a_machine_that_cannot_log_in_says_so_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from gc_assets.resources.databricks import job_run
+
     for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "none"))

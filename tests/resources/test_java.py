@@ -96,6 +96,17 @@ def test_the_java_of_this_machine_reports_a_home_that_holds_its_launcher(monkeyp
     assert (Path(home) / "bin" / "java").is_file()
 
 
+def test_a_java_is_tried_once_and_again_only_when_it_has_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = java_that_says(tmp_path / "jdk", "21")
+    launcher, tries = home / "bin" / "java", tmp_path / "tries"
+    launcher.write_text(launcher.read_text() + f"echo >>{tries}\n")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert [ensure_java_home() for _ in range(3)] == [str(home)] * 3
+    assert tries.read_text() == "\n"
+    launcher.unlink()
+    assert ensure_java_home() != str(home)
+
+
 def test_every_usual_home_holds_a_launcher() -> None:
     assert all((home / "bin" / "java").is_file() for home in usual_homes())
 

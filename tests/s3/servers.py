@@ -159,6 +159,11 @@ def versitygw(folder: Path) -> Iterator[S3Server]:
         yield server
 
 
+def object_file(server: S3Server, bucket: str, key: str) -> Path:
+    """The file that is this object of a versitygw on this machine. The object was last modified when the file was."""
+    return server.log.parent / "data" / bucket / key
+
+
 SERVERS: dict[str, Callable[[Path], AbstractContextManager[S3Server]]] = {"ceph": ceph_rgw, "versity": versitygw}
 _starting = threading.Lock()
 

@@ -23,7 +23,7 @@ from tests.lakes.lakefs.fake_server import Answer, FakeServer
 from tests.lakes.lakefs.support import config_of
 from tests.lakes.nessie.builder import NessieBuilder, iceberg_table
 from tests.lakes.nessie.server import Server
-from tests.s3.servers import REGION, S3Server, shared
+from tests.s3.servers import REGION, S3Server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.test_lakefs_protocol import Filled
 
@@ -39,7 +39,7 @@ def file_io(server: S3Server) -> dict[str, str]:
 def catalog_of(house: BucketHouse) -> dict[str, str]:
     """pyiceberg's properties for a catalog on the disk whose warehouse is `iceberg` in the house's bucket."""
     place = f"{house.bench.store.location}iceberg"
-    return {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": place, **file_io(shared("ceph"))}
+    return {"type": "sql", "uri": f"sqlite:///{house.root}/catalog.db", "warehouse": place, **file_io(house.bench.server)}
 
 
 class BucketLake(Protocol):
@@ -85,7 +85,7 @@ class Icechunk:
     """
 
     def __init__(self, house: BucketHouse) -> None:
-        self.house, bench, server = house, house.bench, shared("ceph")
+        self.house, bench, server = house, house.bench, house.bench.server
         self.storage = icechunk.s3_storage(
             bucket=bench.bucket,
             prefix=f"{bench.prefix}weather",
@@ -134,7 +134,7 @@ class Nessie:
         server.reset()
         self.builder = NessieBuilder(server.uri, house.root / "unused")
         place = {"uri": f"sqlite:///{house.root}/writer.db", "warehouse": f"{house.bench.store.location}shop"}
-        catalog = SqlCatalog("writer", **place, **file_io(shared("ceph")))
+        catalog = SqlCatalog("writer", **place, **file_io(house.bench.server))
         catalog.create_namespace("db")
         tables = {name: catalog.create_table(f"db.{name}", ROWS) for name in ("orders", "dropped")}
         for name in ("orders", "orders", "dropped", "dropped"):
@@ -157,7 +157,7 @@ class Nessie:
         for commit in retained:
             content = self.builder.content(("db", "orders"), f"@{commit}")
             assert content is not None
-            table = StaticTable.from_metadata(content["metadataLocation"], file_io(shared("ceph")))
+            table = StaticTable.from_metadata(content["metadataLocation"], file_io(self.house.bench.server))
             rows.add(table.scan(snapshot_id=content["snapshotId"]).to_arrow().num_rows)
         assert rows == {2, 3}
 

@@ -64,7 +64,7 @@ class Scene:
     def house(self, spark: SparkSession) -> BucketHouse:
         places = Places(default=self.server.settings)
         store = open_store(f"s3://{self.bucket}/{self.prefix}", places)
-        bench = S3Bench(self.server.client(), self.bucket, self.prefix, store, places, "versioned")
+        bench = S3Bench(self.server, self.server.client(), self.bucket, self.prefix, store, places, "versioned")
         settings = {"quarantine": "versioned"}
         return BucketHouse(spark, self.root, self.lakes, settings, self.now, state=self.state, s3=self.s3, bench=bench)
 

@@ -1,33 +1,26 @@
 """Lakes that were written on a disk with histories long past, in a bucket: byte for byte, by the same keys, and as old as their files.
 
-A server dates an object by the moment at which it gets it. So these lakes are reached through a proxy that says the time of the file
-instead. This is the one thing that is not real.
+A server dates an object by the moment at which it gets it. A versitygw reads that time from the object's file on its disk, so the times of
+these are set there.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
-from email.utils import format_datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
-from gc_assets.config.s3 import Places
-from gc_assets.stores.store import open_store
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
-from tests.s3.proxy import Exchange, Fault, Rule, always, proxied
-from tests.s3.servers import shared
+from tests.s3.servers import object_file
 from tests.stores.s3_bench import S3Bench
 
+SERVER = "versity"
 ADDRESS, FOLDER = "mirror.address", "mirror.folder"
 
 
@@ -68,38 +61,14 @@ class _MirroredTable(TableBuilder):
         return Path(address.replace(self.lake.mirror[ADDRESS], f"{self.lake.mirror[FOLDER]}/"))
 
 
-@contextmanager
-def mirrored(warehouse: Path, bench: S3Bench, *folders: Path) -> Iterator[S3Bench]:
-    """Puts every file of these folders of the warehouse into the bucket, and yields the place as it is reached with the files' times."""
-    times = dict[str, datetime]()
+def mirror(warehouse: Path, bench: S3Bench, *folders: Path) -> None:
+    """Puts every file of these folders of the warehouse into a bucket of `SERVER`, as old as it is here."""
 
     def put(path: Path) -> None:
         key = str(path.relative_to(warehouse))
-        times[f"{bench.prefix}{key}"] = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         bench.put(key, path.read_bytes())
+        found = path.stat()
+        os.utime(object_file(bench.server, bench.bucket, bench.prefix + key), ns=(found.st_atime_ns, found.st_mtime_ns))
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(put, [path for folder in folders for path in folder.rglob("*") if path.is_file()]))
-    with proxied(shared("ceph"), Rule(always, _dated(times), times=10**9)) as proxy:
-        places = Places(default=proxy.server.settings)
-        yield replace(bench, places=places, store=open_store(bench.store.location, places))
-
-
-def _dated(times: Mapping[str, datetime]) -> Fault:
-    def listed(found: re.Match[bytes]) -> bytes:
-        key = re.search(rb"<Key>(.*?)</Key>", found[0])
-        at = times.get(unquote(key[1].decode())) if key else None
-        said = b"<LastModified>%s</LastModified>" % at.strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode() if at else b""
-        return re.sub(rb"<LastModified>.*?</LastModified>", said, found[0]) if said else found[0]
-
-    def fault(exchange: Exchange) -> None:
-        answer = exchange.forward()
-        at = times.get(unquote(urlsplit(exchange.request.target).path).split("/", 2)[-1])
-        if at is not None:
-            headers = [(name, value) for name, value in answer.headers if name.lower() != "last-modified"]
-            answer = replace(answer, headers=(*headers, ("Last-Modified", format_datetime(at, usegmt=True))))
-        elif b"<Contents>" in answer.body:
-            answer = replace(answer, body=re.sub(rb"<Contents>.*?</Contents>", listed, answer.body, flags=re.DOTALL))
-        exchange.reply(answer)
-
-    return fault

@@ -1,5 +1,5 @@
-"""Random lakes against brute force: what is live and what is garbage in 100 Iceberg tables and 200 Icechunk repositories on a disk, and in
-50 of each in a bucket (`make test DEPTH=all`: 200 tables too).
+"""Random lakes against brute force: what is live and what is garbage in 50 Iceberg tables and 50 Icechunk repositories, on a disk and in a
+bucket (`make test DEPTH=all`: 200 of each on the disk).
 
 `random_lakes` draws and writes them, and `oracles` reads them back sharing no code with the project. `mirrored` puts them into a bucket.
 """
@@ -28,18 +28,17 @@ from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import times
 from tests.lakes.iceberg.builder import LakeBuilder, clock_at
-from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import file_io
 from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, swept, under_policy, with_refs_of_now
 from tests.stages.lakehouse import Lakehouse
-from tests.stages.mirrored import MirrorBuilder, mirrored
+from tests.stages.mirrored import SERVER, MirrorBuilder, mirror
 from tests.stages.oracles import FOLDERS, FOLDERS_OF, Verdict, iceberg_tables, iceberg_verdict, icechunk_verdict, local
 from tests.stages.random_lakes import AS_OF, GRACE_CUTOFF, NOW, TABLE_HISTORIES, TREE_HISTORIES, Tree, build_table, build_tree, drawn
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
-TABLES = {"disk": times(100, 200), "bucket": 50}
-TREES = {"disk": 200, "bucket": 50}
+# The first that Hypothesis draws are the simple ones. So some of many are taken, and not fewer drawn.
+DRAWN, EVERY = 200, {"disk": times(4, 1), "bucket": 4}
 PLACES = ("disk", "bucket")
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4
@@ -63,7 +62,7 @@ class Night:
 
 @pytest.fixture(scope="module", params=PLACES)
 def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
-    root, histories = tmp_path_factory.mktemp("tables"), drawn(TABLE_HISTORIES, TABLES[request.param])
+    root, histories = tmp_path_factory.mktemp("tables"), drawn(TABLE_HISTORIES, DRAWN)[:: EVERY[request.param]]
     with ExitStack() as places:
         if request.param == "disk":
             house = Lakehouse(spark, root, now=NOW)
@@ -71,14 +70,14 @@ def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
                 build_table(LakeBuilder(root, warehouse=house.warehouse / f"h{number:03}"), history)
             house.lakes = [LakeBuilder(root).config("sales")]
         else:
-            bench = places.enter_context(in_a_bucket("ceph", prefix="lakes/"))
+            bench = places.enter_context(in_a_bucket(SERVER, prefix="lakes/"))
             for number, history in enumerate(histories):
                 build_table(MirrorBuilder(root, root / "warehouse", f"h{number:03}", bench.store.location), history)
             FOLDERS_OF[bench.store.location] = f"{root}/warehouse/"
-            dated = places.enter_context(mirrored(root / "warehouse", bench, root / "warehouse"))
-            house = BucketHouse(spark, root, now=NOW, bench=dated)
+            mirror(root / "warehouse", bench, root / "warehouse")
+            house = BucketHouse(spark, root, now=NOW, bench=bench)
             lake = LakeBuilder(root)
-            lake.properties |= file_io(shared("ceph"))
+            lake.properties |= file_io(bench.server)
             house.lakes = [lake.config("sales")]
         found = iceberg_tables(root / "catalog.db")
         assert len(found) == len(histories)
@@ -142,7 +141,7 @@ def drop_refs(root: Path, names: set[str]) -> None:
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
     root = tmp_path_factory.mktemp("trees") / "warehouse"
-    return [build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(drawn(TREE_HISTORIES, TREES["disk"]))]
+    return [build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(drawn(TREE_HISTORIES, DRAWN)[:: EVERY["disk"]])]
 
 
 @dataclass(frozen=True)
@@ -163,13 +162,14 @@ class Forest:
 
 @pytest.fixture(scope="module", params=PLACES)
 def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest]:
-    warehouse, some = trees[0].path.parent, trees[: TREES[request.param]]
+    warehouse, some = trees[0].path.parent, trees[:: EVERY[request.param] // EVERY["disk"]]
     if request.param == "disk":
         yield Forest(some, f"file://{warehouse}/", LocalObjects())
         return
-    with in_a_bucket("ceph", prefix="lakes/") as bench, mirrored(warehouse, bench, *(tree.path for tree in some)) as dated:
+    with in_a_bucket(SERVER, prefix="lakes/") as bench:
+        mirror(warehouse, bench, *(tree.path for tree in some))
         FOLDERS_OF[bench.store.location] = f"{warehouse}/"
-        yield Forest(some, bench.store.location, dated.store.objects, dated)
+        yield Forest(some, bench.store.location, bench.store.objects, bench)
 
 
 def verdict_of(tree: Tree) -> Verdict:
@@ -290,7 +290,8 @@ def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
 ) -> None:
     """Refs are really dropped, so the trees are copies. Beside every chunk lies a checksum file, which goes when the chunk goes."""
     house = Lakehouse(spark, tmp_path, now=NOW)
-    several = sorted(trees, key=lambda tree: -len(list((tree.path / "refs").iterdir())))[:WHAT_IF_TREES]
+    some = trees[:: EVERY["bucket"] // EVERY["disk"]]  # the same tree, however many there are
+    several = [tree for tree in some if len(list((tree.path / "refs").iterdir())) > 2][:WHAT_IF_TREES]
     copies = [Tree(Path(shutil.copytree(tree.path, house.warehouse / tree.path.name)), tree.max_age) for tree in several]
     for chunk in [path for tree in copies for path in (tree.path / "chunks").iterdir()]:
         side = chunk.with_name(f".{chunk.name}.crc")

@@ -15,6 +15,7 @@ from botocore.exceptions import ClientError
 from gc_assets.config.s3 import Places
 from gc_assets.stores.protocol import QuarantineMode, Store
 from gc_assets.stores.store import open_store
+from tests.depth import times
 from tests.s3.servers import S3Server, shared
 
 PREFIX = "lake/ä b+%2F/"
@@ -24,6 +25,7 @@ PREFIX = "lake/ä b+%2F/"
 class S3Bench:
     """`prefix` is where the storage lies in the bucket."""
 
+    server: S3Server
     client: Any
     bucket: str
     prefix: str
@@ -32,7 +34,7 @@ class S3Bench:
     mode: QuarantineMode
     # Answers to GET and HEAD say the time in whole seconds.
     tick: timedelta = timedelta(seconds=1)
-    many: int = 100
+    many: int = times(40, 100)
 
     def put(self, key: str, content: bytes) -> None:
         self.client.put_object(Bucket=self.bucket, Key=self.prefix + key, Body=content)
@@ -71,5 +73,5 @@ def in_a_bucket(kind: str, *, versioned: bool = False, prefix: str = PREFIX, own
     bucket = server.bucket(versioned) if own else _bucket(server, versioned=versioned)
     places = Places(default=server.settings)
     yield S3Bench(
-        server.client(), bucket, below, open_store(f"s3://{bucket}/{below}", places), places, "versioned" if versioned else "trash"
+        server, server.client(), bucket, below, open_store(f"s3://{bucket}/{below}", places), places, "versioned" if versioned else "trash"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import tarfile
+import lzma
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -46,8 +47,11 @@ class Recording:
         """A copy of the namespace, file times kept, that a test may change: `<folder>/<name>`."""
         target = folder / self.name
         archive = next((DATA / self.name).glob("namespace.tar.*"))
-        with tarfile.open(archive) as tar:
-            tar.extractall(target, filter="tar")
+        opened = lzma.open if archive.suffix == ".xz" else gzip.open
+        target.mkdir(parents=True)
+        with opened(archive) as content:
+            # Python's own tarfile takes ten seconds for the 22,000 files of the largest one.
+            subprocess.run(["tar", "--extract", "--no-same-owner", "--directory", target], input=content.read(), check=True)
         return target
 
     def files(self) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ class Growing:
 
 
 @settings(
-    max_examples=times(20, 60),
+    max_examples=times(12, 60),
     deadline=None,
     derandomize=True,
     database=None,

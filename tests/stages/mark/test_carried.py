@@ -29,6 +29,7 @@ from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_CONTENTS
+from tests.depth import times
 from tests.stages.mark.carrying import (
     LAKE,
     LAKES,
@@ -55,7 +56,7 @@ SOMEBODY = st.sampled_from(["1", "2", None])
 def test_rows_of_random_histories_that_are_carried_over_are_those_of_a_full_computation(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    events = play(spark, tmp_path, kind, histories=12, nights=6)
+    events = play(spark, tmp_path, kind, histories=times(6, 12), nights=6)
     assert events["carried"] > events["rows"] // 4
 
 
@@ -65,14 +66,14 @@ def test_rows_are_those_of_a_full_computation_where_spark_joins_and_executors_co
     spark: SparkSession, tmp_path: Path, broadcast_rows: int
 ) -> None:
     with of_many_rows(broadcast_rows):
-        events = play(spark, tmp_path, "lakefs", histories=4, nights=3)
+        events = play(spark, tmp_path, "lakefs", histories=times(2, 4), nights=3)
     assert events["carried"]
 
 
 @pytest.mark.spark
 def test_rows_are_those_of_a_full_computation_where_a_fold_holds_old_and_new_segments(spark: SparkSession, tmp_path: Path) -> None:
     with folding():
-        events = play(spark, tmp_path, "iceberg", histories=6, nights=6)
+        events = play(spark, tmp_path, "iceberg", histories=times(3, 6), nights=6)
     assert events["carried"] > events["rows"] // 3
     assert list(tmp_path.glob(f"carrying/{LAKE}/manifest_entries/_folds/*"))
 
