@@ -10,6 +10,8 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
+from gc_assets.stores.store import SCHEMES
+
 PRELOADED = (
     "pandas",
     "pyarrow.compute",
@@ -19,16 +21,13 @@ PRELOADED = (
     "gc_assets.stages.delete.apply",
     "gc_assets.stages.sweep.orphan_files",
     "gc_assets.stages.mark.reachable_snapshots",
-    "gc_assets.stores.local.store",
-    "gc_assets.stores.s3.store",
     "gc_assets.stores.own_listing",
     "gc_assets.stores.inventories.lister",
     "gc_assets.stores.inventories.readings",
-    "gc_assets.lakes.lakefs.xids",
 )
 
 if __name__ == "__main__":
-    for name in PRELOADED:
+    for name in (*PRELOADED, *(name for kind in SCHEMES.values() for name in kind.preloaded)):
         import_module(name)
     # A worker collects garbage after every task, before it takes the next. The imported modules are
     # none, and looking at them took 50 ms a task.

@@ -26,8 +26,8 @@ class StoreKind:
     the place of a listing. `settings` is the key of a storage that says how places of the scheme
     are reached, null where nothing needs to be said. `two_names` finds places that have two names
     in storages (name, location), and `links` the symbolic links there, as far as a quick look meets
-    them. `examine_state` returns findings about what the store itself
-    deletes at the location of a state.
+    them. `examine_state` returns findings about what the store itself deletes at the location of a
+    state. `preloaded` are modules that Spark's Python workers are forked with.
     """
 
     scheme: str
@@ -41,3 +41,4 @@ class StoreKind:
     two_names: Callable[[Sequence[tuple[str, str]]], list[TwoNames]] = lambda _: []
     links: Callable[[str, str], Iterable[LinkMet]] = lambda _, __: ()
     examine_state: Callable[[str, Places], Iterable[Finding]] = lambda _, __: ()
+    preloaded: tuple[str, ...] = ()

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import os
-
-from benchmarks.meter import Meter
+import json
+import subprocess
+import sys
 
 MIB = 2**20
+# In a process without children: those of other tests would come and go.
+STRETCHES = f"""
+import json, os
+from benchmarks.meter import Meter
+
+meter = Meter(os.getpid())
+with meter.measure() as first:
+    pass
+with meter.measure() as again:
+    pass
+with meter.measure() as larger:
+    held = bytes(range(256)) * (200 * {MIB} // 256)
+print(json.dumps([[used.peak_bytes, used.peak_driver_bytes, used.peak_jvm_bytes] for used in (first, again, larger)]))
+"""
 
 
 def test_each_stretch_of_work_has_its_own_peak_though_memory_is_read_only_where_it_changed() -> None:
-    meter = Meter(os.getpid())
-    with meter.measure() as first:
-        pass
-    with meter.measure() as again:
-        pass
-    with meter.measure() as larger:
-        held = bytes(range(256)) * (200 * MIB // 256)
-    del held
-    assert first.peak_bytes == first.peak_driver_bytes + first.peak_jvm_bytes > 0
-    assert again.peak_bytes == first.peak_bytes, "nothing changed, so nothing was read again"
-    assert larger.peak_bytes > first.peak_bytes + 150 * MIB
+    done = subprocess.run([sys.executable, "-c", STRETCHES], capture_output=True, text=True, check=True)
+    first, again, larger = json.loads(done.stdout)
+    assert first[0] == first[1] > first[2] == 0
+    assert again == first, "nothing changed, so nothing was read again"
+    assert larger[0] > first[0] + 150 * MIB

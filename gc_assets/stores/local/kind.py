@@ -57,4 +57,5 @@ LOCAL: Final = StoreKind(
     _delivery,
     two_names=_two_names,
     links=_links,
+    preloaded=("gc_assets.stores.local.store",),
 )
