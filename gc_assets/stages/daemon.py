@@ -10,8 +10,6 @@ from importlib import import_module
 
 from pyspark.daemon import manager
 
-from gc_assets.stores.store import SCHEMES
-
 PRELOADED = (
     "pandas",
     "pyarrow.compute",
@@ -27,7 +25,11 @@ PRELOADED = (
 )
 
 if __name__ == "__main__":
-    for name in (*PRELOADED, *(name for kind in SCHEMES.values() for name in kind.preloaded)):
+    for name in PRELOADED:
+        import_module(name)
+    from gc_assets.stores.store import SCHEMES  # a Python without our libraries has failed by now, and named one
+
+    for name in (name for kind in SCHEMES.values() for name in kind.preloaded):
         import_module(name)
     # A worker collects garbage after every task, before it takes the next. The imported modules are
     # none, and looking at them took 50 ms a task.
