@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -16,9 +18,10 @@ from gc_assets.core.errors import StateError
 from gc_assets.state.facts import Freeze
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
-from tests.state.publisher import DAY, NOW, died, publish_empty, started
+from tests.state.publisher import DAY, NOW, publish_empty
 from tests.state.s3_place import place
 
+CHECKOUT = Path(__file__).parents[2]
 INDEX = "sales/live_files/_index.json"
 
 
@@ -57,6 +60,11 @@ def on_disk(tmp_path: Path) -> State:
     return State.at(str(tmp_path))
 
 
+def process(state: State, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.state.publisher", state.files.root, *arguments]
+    return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+
+
 def exists(state: State, path: str) -> bool:
     return path in {item.name for item in Files.list(state.files, "", recursive=True)}
 
@@ -79,7 +87,8 @@ def test_an_asset_that_never_ran_has_no_runs(state: State) -> None:
 
 def test_runs_published_by_processes_at_once_are_all_in_the_index(state: State) -> None:
     each = 15 if state.files.are_local else 5
-    made = {run_id for _, answers in [started(state, each) for _ in range(3)] for run_id in answers.get()}
+    processes = [process(state, str(each)) for _ in range(3)]
+    made = {line for one in processes for line in one.communicate()[0].split()}
     assert len(made) == 3 * each
     assert set(run_ids(state)) == made
     assert state.unindexed() == []
@@ -129,7 +138,7 @@ def test_an_index_that_lacks_the_current_run_holds_no_newer_one_up(state: State)
 
 def test_a_run_that_died_before_its_receipt_is_passed_over_without_a_listing(state: State) -> None:
     made = publish_empty(state)
-    assert died(state, "_receipt.json")
+    assert process(state, "1", "_receipt.json").wait() == -9
     ASKED.clear()
     assert run_ids(state) == [made]
     assert [path.rpartition("/")[2] for path in ASKED] == ["_index.json", "_receipt.json"]
@@ -138,7 +147,7 @@ def test_a_run_that_died_before_its_receipt_is_passed_over_without_a_listing(sta
 def test_a_run_that_died_after_its_receipt_is_found(state: State) -> None:
     """Its table is whole: a log that nobody found would let its files be forgotten."""
     publish_empty(state)
-    assert died(state, "current.json")
+    assert process(state, "1", "current.json").wait() == -9
     assert len(run_ids(state)) == 2
     publish_empty(state)
     ASKED.clear()
@@ -221,7 +230,7 @@ def test_a_run_that_an_older_release_added_since_is_reported_and_repaired(state:
 
 
 def test_a_repair_keeps_a_run_that_is_about_to_publish(state: State) -> None:
-    assert died(state, "_receipt.json")
+    assert process(state, "1", "_receipt.json").wait() == -9
     before = Files.read(state.files, INDEX)
     assert state.repair() == []
     assert Files.read(state.files, INDEX) == before
@@ -265,7 +274,7 @@ def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
 
 def test_the_newest_table_is_the_newest_that_became_current(state: State) -> None:
     publish_empty(state, day=date(2026, 3, 1))
-    assert died(state, "current.json")
+    subprocess.run([sys.executable, "-m", "tests.state.publisher", state.files.root, "1", "current.json"], cwd=CHECKOUT, check=False)
     found = state.latest("sales", "live_files")
     assert found is not None
     assert found.receipt.run_date == date(2026, 3, 1)

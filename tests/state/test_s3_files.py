@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from io import BytesIO
@@ -20,10 +23,10 @@ from gc_assets.s3 import pages
 from gc_assets.state import s3_files
 from gc_assets.state.files import Files, may_not_write
 from gc_assets.state.journal import State
-from tests.killed import PROCESSES
 from tests.s3.servers import REGION, shared
 from tests.state.s3_place import ACCESS, BUCKET, SECRET, place
 
+CHECKOUT = Path(__file__).parents[2]
 RACERS = 8
 
 
@@ -185,26 +188,28 @@ def test_a_content_that_breaks_off_is_asked_for_again(monkeypatch: pytest.Monkey
         files.read("a")
 
 
-def race(start: Any, answers: Any, files: Files, number: int, version: str) -> None:
-    files.replace_if(f"warm/{number}", b"", None)  # a connection is made before the race
-    start.wait(60)
-    created = [files.replace_if(f"new/{turn}", str(number).encode(), None) for turn in range(10)]
-    answers.put((number, created, files.replace_if("there", str(number).encode(), version)))
+RACE = """
+import json, sys, time
+from tests.state.s3_place import files_at
+root, number, start, version = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
+files = files_at(root)
+files.replace_if(f"warm/{number}", b"", None)
+time.sleep(max(0, start - time.time()))
+won = [files.replace_if(f"new/{turn}", str(number).encode(), None) for turn in range(10)]
+print(json.dumps([won, files.replace_if("there", str(number).encode(), version)]))
+"""
 
 
 def test_of_processes_that_race_one_wins_each_time(files: Files) -> None:
     files.replace("there", b"")
-    version, start, answers = files.read_version("there")[1], PROCESSES.Barrier(RACERS), PROCESSES.Queue()
-    racers = [PROCESSES.Process(target=race, args=(start, answers, files, number, version)) for number in range(RACERS)]
-    for racer in racers:
-        racer.start()
-    told = sorted(answers.get(timeout=60) for _ in racers)
-    for racer in racers:
-        racer.join()
+    version, start = files.read_version("there")[1], str(time.time() + 3)
+    commands = [[sys.executable, "-c", RACE, files.root, str(number), start, version] for number in range(RACERS)]
+    racers = [subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) for command in commands]
+    told = [json.loads(racer.communicate()[0]) for racer in racers]
     for turn in range(10):
-        winners = [number for number, created, _ in told if created[turn]]
+        winners = [number for number, (created, _) in enumerate(told) if created[turn]]
         assert [str(number).encode() for number in winners] == [files.read(f"new/{turn}")]
-    assert [str(number).encode() for number, _, replaced in told if replaced] == [files.read("there")]
+    assert [str(number).encode() for number, (_, replaced) in enumerate(told) if replaced] == [files.read("there")]
 
 
 def test_what_travels_holds_no_secret(files: Files) -> None:
