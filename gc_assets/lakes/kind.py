@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gc_assets.config.models import LakeConfig
+from gc_assets.state.schemas import EXPIRY_LOG, LIVE_CONTENTS, REACHABLE_SNAPSHOTS, SHARED_TABLES, Table
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from gc_assets.core.objects import EditableObjects
     from gc_assets.lakes.discovery import Found, Place
     from gc_assets.lakes.protocol import Lake
-
-
-from gc_assets.config.models import LakeConfig
-from gc_assets.state.schemas import EXPIRY_LOG, LIVE_CONTENTS, REACHABLE_SNAPSHOTS, SHARED_TABLES, Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ from gc_assets.state.place import ABSENT, Seen
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 FOLDED: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE})
 LIST: Final = "_folds.json"
 VERSION: Final = 1

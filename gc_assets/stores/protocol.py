@@ -36,15 +36,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Final, Literal, Protocol
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.objects import EditableObjects, Objects
 from gc_assets.core.phases import Action, Verdict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # The one prefix of a storage that is the collector's own: lease, fencing token, trash, canaries.
 # Never listed, never planned.

@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    from gc_assets.core.findings import Finding
-    from gc_assets.core.objects import EditableObjects
-    from gc_assets.stores.protocol import LinkMet, Lister, Store, TwoNames
-
-
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.models import StorageConfig
 from gc_assets.config.s3 import EVERYWHERE, Places
@@ -22,6 +16,11 @@ from gc_assets.stores.inventories.kinds import KINDS as REPORT_KINDS
 from gc_assets.stores.kind import StoreKind
 from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.s3.kind import S3
+
+if TYPE_CHECKING:
+    from gc_assets.core.findings import Finding
+    from gc_assets.core.objects import EditableObjects
+    from gc_assets.stores.protocol import LinkMet, Lister, Store, TwoNames
 
 SCHEMES: Final[dict[str, StoreKind]] = {kind.scheme: kind for kind in (LOCAL, S3)}
 

@@ -157,6 +157,21 @@ def test_what_pyiceberg_merges_in_by_itself_is_in_the_digest_and_told_without_se
     assert load_platform({}, str(lakes_yaml)).config.policy_digest() == after.policy_digest()
 
 
+@pytest.mark.parametrize("home", [None, "/" + "long" * 100], ids=["no home", "a home that cannot be looked at"])
+def test_a_lake_is_configured_whatever_the_home_of_its_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str | None) -> None:
+    """A container may run under a number that no list of users has, or with the home of another user."""
+    for name in [name for name in os.environ if name.lower().startswith("pyiceberg_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    else:
+        monkeypatch.setenv("HOME", home)
+    lake = IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": {"type": "sql"}})
+    assert lake.completed() == lake
+
+
 def test_pyiceberg_has_no_configuration_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where `pyiceberg_is_told` says no, pyiceberg is not asked. A release of pyiceberg that reads one more file fails here."""
     for name in [name for name in os.environ if name.lower().startswith("pyiceberg_")]:

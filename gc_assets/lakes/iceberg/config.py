@@ -38,10 +38,15 @@ def secrets_in(address: str) -> list[str]:
 
 def pyiceberg_is_told() -> bool:
     """Says whether pyiceberg may have a configuration of its own: a variable, or a file where it looks
-    for one. What it says, only pyiceberg tells (`completed`).
+    for one, or where nobody can look. What it says, only pyiceberg tells (`completed`).
     """
-    variables = any(name.lower().startswith("pyiceberg_") for name in os.environ)  # PYICEBERG_HOME, another place, is one
-    return variables or any((place / ".pyiceberg.yaml").is_file() for place in (Path("~").expanduser(), Path.cwd()))
+    if any(name.lower().startswith("pyiceberg_") for name in os.environ):  # PYICEBERG_HOME, another place, is one
+        return True
+    places = (os.path.expanduser("~"), ".")  # noqa: PTH111  (`Path` raises where the user has no home)
+    try:
+        return any(Path(place, ".pyiceberg.yaml").is_file() for place in places)
+    except OSError:
+        return True
 
 
 def _without_secrets(value: str) -> str:
