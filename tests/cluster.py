@@ -141,7 +141,7 @@ def _alive(page: int) -> int:
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             return json.load(answer)["aliveworkers"]
-    except OSError:
+    except (OSError, ValueError):  # before its pages stand, a master answers with another one
         return 0
 
 

@@ -38,6 +38,7 @@ from gc_assets.resources.platform import load_platform
 from gc_assets.s3.client import client_of
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
+from tests.days import now_for
 from tests.s3.servers import S3Server
 from tests.typed import blocks, type_lines
 
@@ -82,6 +83,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def night(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Night:
     config = ensure_demo(tmp_path_factory.mktemp("demo"))
+    now_for(minutes=6)
     with config.open("a") as file:
         file.write(SPARK_SETTINGS)
     before, said = contents(config.parent / "lake"), []

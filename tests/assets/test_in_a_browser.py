@@ -24,6 +24,7 @@ from tests.assets.dagster_page import DagsterPage
 from tests.browser import chromium, program
 from tests.composed import Composed, composed
 from tests.conftest import TEST_CONF
+from tests.days import now_for
 from tests.s3.servers import S3Server
 
 pytestmark = pytest.mark.spark
@@ -64,10 +65,11 @@ def lakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evening(lakes: Path, spark: SparkSession, versity: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Evening:
     """`versity` skips the test where this machine has no such server."""
     pictures = tmp_path_factory.mktemp("pictures")
+    today = now_for(minutes=8).date()
     with composed(tmp_path_factory.mktemp("services"), {"GC_ASSETS_CONFIG": str(lakes)}) as running:
         the_night(lakes, running)
         with chromium() as browser:
-            seen = spent(DagsterPage(running.page, browser, pictures), lakes)
+            seen = spent(DagsterPage(running.page, browser, pictures), lakes, today)
     for picture in PICTURES.glob("*.png") if os.environ.get("GC_ASSETS_TEST_PICTURES") == "keep" else ():
         shutil.copy(pictures / picture.name, picture)
     return seen
@@ -82,8 +84,8 @@ def the_night(lakes: Path, running: Composed) -> None:
     assert result.exit_code == 0, result.stderr
 
 
-def spent(page: DagsterPage, lakes: Path) -> Evening:
-    today, *dates = ((date.today() - timedelta(days=days)).isoformat() for days in (0, 2, 1))  # noqa: DTZ011
+def spent(page: DagsterPage, lakes: Path, day: date) -> Evening:
+    today, *dates = ((day - timedelta(days=days)).isoformat() for days in (0, 2, 1))
     files = [lying(lakes)]
 
     page.sized(*GRAPH)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from click.testing import CliRunner, Result
 
 from gc_assets.cli.main import cli
 from tests.cli.lakes import write_config
-
-TODAY = datetime.now(UTC).date().isoformat()
+from tests.days import now_for
 
 
 def rules(root: Path, *options: str) -> Result:
@@ -25,11 +23,12 @@ def rules(root: Path, *options: str) -> Result:
 
 
 def test_with_v_each_stage_says_what_it_begins_and_what_came_of_it_once(tmp_path: Path) -> None:
+    run_date = now_for(minutes=0.5).date()
     result = rules(tmp_path, "-v")
     assert result.exit_code == 0, result.stderr
     lines = result.stderr.splitlines()
     for table in ("policy_table", "current_rules"):
-        mine = [line for line in lines if f" INFO sales/{table} of {TODAY}: " in line]
+        mine = [line for line in lines if f" INFO sales/{table} of {run_date}: " in line]
         assert ["begins run" in line for line in mine] == [True, False]
         assert mine[1].endswith(" rows")
     assert sum("begins run" in line for line in lines) == 2

@@ -24,9 +24,9 @@ from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.resources.platform import load_platform
 from gc_assets.stages.books.ledger import quarantine_ledger
 from tests.cli.lakes import SmallLake, small_lake
+from tests.days import now_for
 
 pytestmark = pytest.mark.spark
-TODAY = datetime.now(UTC).date().isoformat()
 
 
 class Shell:
@@ -51,10 +51,15 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> SmallLake:
 
 
 @pytest.fixture(scope="module")
-def night(spark: SparkSession, lake: SmallLake) -> tuple[Shell, Result]:
+def run_date() -> str:
+    return now_for(minutes=4).date().isoformat()
+
+
+@pytest.fixture(scope="module")
+def night(spark: SparkSession, lake: SmallLake, run_date: str) -> tuple[Shell, Result]:
     """The lake after today's run, in mode apply: without an approval it plans like any other."""
     shell, before = Shell(lake.lakes_yaml), lake.keys()
-    result = shell("run", "--run-date", TODAY, "--mode", "apply", "--format", "json")
+    result = shell("run", "--run-date", run_date, "--mode", "apply", "--format", "json")
     assert lake.keys() == before
     return shell, result
 
@@ -100,15 +105,15 @@ def tables() -> list[str]:
 @pytest.mark.parametrize("asset", tables())
 def test_every_table_shows_in_every_format_with_the_same_rows(asset: str, night: tuple[Shell, Result], tmp_path: Path) -> None:
     shell = night[0]
-    rows = shell.json("show", asset, "--run-date", TODAY)
+    rows = shell.json("show", asset)
     assert all(list(row) == all_tables()[asset].schema.names for row in rows)
-    as_csv = list(csv.DictReader(io.StringIO(shell("show", asset, "--run-date", TODAY, "--format", "csv").stdout)))
+    as_csv = list(csv.DictReader(io.StringIO(shell("show", asset, "--format", "csv").stdout)))
     assert len(as_csv) == len(rows)
     target = tmp_path / "table.parquet"
-    assert shell("show", asset, "--run-date", TODAY, "--format", "parquet", "-o", str(target)).exit_code == 0
+    assert shell("show", asset, "--format", "parquet", "-o", str(target)).exit_code == 0
     assert pq.read_table(target).num_rows == len(rows)
     assert pq.read_schema(target).names == all_tables()[asset].schema.names
-    table = shell("show", asset, "--run-date", TODAY, "--limit", "1")
+    table = shell("show", asset, "--limit", "1")
     assert table.exit_code == 0
     assert f"{min(1, len(rows))} of {len(rows)} rows" in table.stderr
 
@@ -336,7 +341,7 @@ def test_a_plan_that_a_gate_refuses_is_printed_with_it_and_exits_3(night: tuple[
     shell = night[0]
     try:
         lake.configure(gates={"max_delete_bytes": 1})
-        result = shell("run", "--run-date", TODAY, "--format", "json")
+        result = shell("run", "--format", "json")
         (plan,) = json.loads(result.stdout)
         assert result.exit_code == 3
         assert plan["passed"] is False
@@ -373,7 +378,7 @@ def test_a_table_that_cannot_be_read_fails_the_run_in_its_own_words(night: tuple
     content, aside = path.read_bytes(), graph.rename(graph.with_name("aside"))
     try:
         path.write_bytes(content[:100])
-        result = night[0]("run", "--run-date", TODAY, "--lake", "sales", "--through", "commit_graph")
+        result = night[0]("run", "--lake", "sales", "--through", "commit_graph")
         assert (result.exit_code, result.stdout) == (1, "")
         assert path.name in result.stderr
         assert "Traceback" not in result.stderr
@@ -383,8 +388,8 @@ def test_a_table_that_cannot_be_read_fails_the_run_in_its_own_words(night: tuple
         aside.rename(graph)
 
 
-def test_a_damaged_state_fails_and_names_the_file(night: tuple[Shell, Result], lake: SmallLake) -> None:
-    pointer = lake.root / "state" / "sales" / "lake_refs" / f"run_date={TODAY}" / "current.json"
+def test_a_damaged_state_fails_and_names_the_file(night: tuple[Shell, Result], lake: SmallLake, run_date: str) -> None:
+    pointer = lake.root / "state" / "sales" / "lake_refs" / f"run_date={run_date}" / "current.json"
     content = pointer.read_bytes()
     try:
         pointer.write_bytes(content[:10])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -17,9 +16,9 @@ from gc_assets.cli.main import cli
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.cli.lakes import SmallLake, small_lake
+from tests.days import now_for
 
 pytestmark = pytest.mark.spark
-TODAY = datetime.now(UTC).date().isoformat()
 LOG, EDITS = dg.AssetKey(["warehouse", "deletion_log"]), dg.AssetKey(["sales", "expiry_log"])
 
 
@@ -40,10 +39,15 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 
 
 @pytest.fixture(scope="module")
-def applied(spark: SparkSession, lake: SmallLake, instance: dg.DagsterInstance) -> str:
+def run_date() -> str:
+    return now_for(minutes=4).date().isoformat()
+
+
+@pytest.fixture(scope="module")
+def applied(spark: SparkSession, lake: SmallLake, instance: dg.DagsterInstance, run_date: str) -> str:
     """The id of a plan that `gc-assets apply` executed."""
     lake.configure(mode="apply")
-    (plan,) = json.loads(typed(lake, "run", "--format", "json").stdout)
+    (plan,) = json.loads(typed(lake, "run", "--run-date", run_date, "--format", "json").stdout)
     typed(lake, "approve", plan["plan_id"], "--by", "ada")
     typed(lake, "apply", plan["plan_id"])
     return plan["plan_id"]
@@ -62,9 +66,9 @@ def newest(instance: dg.DagsterInstance, key: dg.AssetKey) -> dg.AssetMaterializ
     return event.asset_materialization
 
 
-def by_page(lake: SmallLake, plan_id: str) -> dict[dg.AssetKey, dg.AssetMaterialization]:
+def by_page(lake: SmallLake, plan_id: str, run_date: str) -> dict[dg.AssetKey, dg.AssetMaterialization]:
     """What the job `apply` of the page says of a plan."""
-    return launched(lake, "apply", "warehouse__deletion_log", {"plan_id": plan_id}, TODAY)
+    return launched(lake, "apply", "warehouse__deletion_log", {"plan_id": plan_id}, run_date)
 
 
 def launched(
@@ -85,29 +89,31 @@ def launched(
 
 
 def test_an_applied_plan_is_on_the_page_as_the_page_itself_would_show_it(
-    applied: str, lake: SmallLake, instance: dg.DagsterInstance
+    applied: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str
 ) -> None:
     shown = newest(instance, LOG)
-    assert (shown.partition, shown.metadata["plan_id"].value) == (TODAY, applied)
+    assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied)
     assert shown.metadata["quarantined_files"].value >= len(lake.leftovers)
-    told = by_page(lake, applied)[LOG]  # it changes nothing, and shows the log as it is
+    told = by_page(lake, applied, run_date)[LOG]  # it changes nothing, and shows the log as it is
     assert {name: value for name, value in told.metadata.items() if name != "nothing_changed"} == shown.metadata
     assert told.tags["dagster/data_version"] == shown.tags["dagster/data_version"]
 
 
-def test_the_edits_of_an_applied_plan_are_on_the_page_too(applied: str, lake: SmallLake, instance: dg.DagsterInstance) -> None:
+def test_the_edits_of_an_applied_plan_are_on_the_page_too(
+    applied: str, lake: SmallLake, instance: dg.DagsterInstance, run_date: str
+) -> None:
     shown = newest(instance, EDITS)
     rows = json.loads(typed(lake, "show", "expiry_log", "--format", "json").stdout)
-    assert (shown.partition, shown.metadata["plan_id"].value) == (TODAY, applied)
+    assert (shown.partition, shown.metadata["plan_id"].value) == (run_date, applied)
     assert shown.metadata["done_edits"].value == shown.metadata["dagster/row_count"].value == len(rows) > 0
 
 
-def test_who_approved_a_plan_is_on_the_page_with_the_plan(applied: str, instance: dg.DagsterInstance) -> None:
+def test_who_approved_a_plan_is_on_the_page_with_the_plan(applied: str, instance: dg.DagsterInstance, run_date: str) -> None:
     records = instance.fetch_observations(dg.AssetKey(["warehouse", "deletion_plan"]), limit=100, ascending=True).records
     observed = records[0].asset_observation
     assert observed is not None
     said = {name: observed.metadata[name].value for name in ("plan_id", "status", "approved_by", "approvals")}
-    assert (said, observed.partition) == ({"plan_id": applied, "status": "approved", "approved_by": "ada", "approvals": "1 of 1"}, TODAY)
+    assert (said, observed.partition) == ({"plan_id": applied, "status": "approved", "approved_by": "ada", "approvals": "1 of 1"}, run_date)
     assert newest(instance, LOG).metadata["approved_by"].value == "ada"
 
 
@@ -135,11 +141,11 @@ def test_a_page_that_cannot_be_told_is_said_and_changes_no_exit_code(
     assert "Dagster's page was not told of this" in typed(lake, "restore", "--plan", applied).stderr
 
 
-def test_what_the_page_decided_and_applied_is_what_the_command_line_tells(lake: SmallLake, applied: str) -> None:
+def test_what_the_page_decided_and_applied_is_what_the_command_line_tells(lake: SmallLake, applied: str, run_date: str) -> None:
     del applied
     (plan,) = json.loads(typed(lake, "run", "--format", "json").stdout)
     launched(lake, "approve", "approve_plan", {"plan_id": plan["plan_id"], "by": "ada"})
-    shown = by_page(lake, plan["plan_id"])[LOG]
+    shown = by_page(lake, plan["plan_id"], run_date)[LOG]
     listed: dict[str, dict[str, Any]] = {row["plan_id"]: row for row in json.loads(typed(lake, "plans", "--format", "json").stdout)}
     rows = json.loads(typed(lake, "show", "deletion_log", "--format", "json").stdout)
     assert (listed[plan["plan_id"]]["status"], listed[plan["plan_id"]]["approved_by"]) == ("applied", "ada")

@@ -8,7 +8,6 @@ import json
 import logging
 import pickle
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.cli.main import cli
 from gc_assets.state.files import Files
+from tests.days import noon
 from tests.lakes.lakefs.fake_server import KEY_ID
 from tests.lakes.lakefs.fake_server import SECRET as LAKEFS_SECRET
 from tests.lakes.nessie.server import Server
@@ -77,7 +77,7 @@ def test_no_secret_is_written_said_or_sent(
     home.mkdir()
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     monkeypatch.setenv("DAGSTER_HOME", str(home))
-    now = (datetime.now(UTC) + timedelta(days=10)).replace(microsecond=0)
+    now = noon(days=10)
     monkeypatch.setenv("GC_ASSETS_UNSAFE_NOW", now.isoformat())
     with in_a_bucket("ceph", prefix="lakes/") as bench, place() as (state, _):
         house = BucketHouse(spark, tmp_path / "lakes", now=now, bench=bench, state=state, s3=shared("ceph").settings)

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from tests.cli.lakes import small_lake
 from tests.commands import typed_lines
+from tests.days import now_for
 from tests.typed import blocks
 
 pytestmark = pytest.mark.spark
@@ -22,6 +23,7 @@ def test_a_night_is_typed_as_the_page_of_the_command_line_shows_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (block,) = (block for block in blocks(PAGE.read_text()) if block.startswith("$ gc-assets doctor"))
+    now_for(minutes=2)
     lake = small_lake(tmp_path)
     before = lake.keys()
     monkeypatch.chdir(tmp_path)

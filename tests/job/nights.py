@@ -7,29 +7,33 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform, load_platform
 from tests.conftest import TEST_CONF
+from tests.days import now_for
 from tests.lakes.iceberg.builder import LakeBuilder
 
-NOW = datetime.now(UTC)
-TODAY = NOW.date().isoformat()
 LOG = "warehouse/deletion_log"
 
 
 def sales(root: Path, conf: Mapping[str, str], **spark: Any) -> Path:
-    """Makes a table with expired history, and the four leftovers of a crashed writer. Returns its `lakes.yaml`."""
+    """Makes a table with expired history, and the four leftovers of a crashed writer. Returns its `lakes.yaml`.
+
+    All that a module of tests tells about it ends on the same day.
+    """
+    now = now_for(minutes=6)
     lake = LakeBuilder(root)
-    table = lake.table("sales.orders", NOW - timedelta(days=60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
+    table = lake.table("sales.orders", now - timedelta(days=60), properties={"history.expire.max-snapshot-age-ms": str(10 * 86_400_000)})
     for days in (50, 6):
-        table.append(NOW - timedelta(days=days))
-    table.leftovers(NOW - timedelta(days=20), 3)
+        table.append(now - timedelta(days=days))
+    table.leftovers(now - timedelta(days=20), 3)
     document = {
         "state": f"{root}/state",
         "storages": [{"name": "warehouse", "location": f"file://{lake.warehouse}/", "mode": "apply"}],
@@ -94,7 +98,7 @@ def night_of(at: Platform, assets: Sequence[str] = (), meanwhile: Callable[[str]
     keys = {key.to_user_string() for key in definitions.resolve_asset_graph().executable_asset_keys} - {LOG}
     ops = {LOG.replace("/", "__"): {"config": config}} if config else {}
     result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
-        partition_key=TODAY,
+        partition_key=Clock().today().isoformat(),
         asset_selection=[dg.AssetKey(name.split("/")) for name in assets or sorted(keys)],
         run_config={"ops": ops, "loggers": {"heard": {"config": {}}}},
         instance=dg.DagsterInstance.ephemeral(),

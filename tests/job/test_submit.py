@@ -25,6 +25,7 @@ from gc_assets.assets.box import has
 from gc_assets.assets.lake_boxes import in_order
 from gc_assets.assets.results import materialized
 from gc_assets.assets.storage_boxes import STORAGE_BOXES
+from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.job_request import JobRequest, refuse_written_secrets, versions
@@ -34,7 +35,7 @@ from gc_assets.resources.spark_submit import ENTRY
 from gc_assets.stages.books.plans import approve, plans
 from gc_assets.stages.night import Night
 from tests.cluster import CONF, Cluster
-from tests.job.nights import LOG, NOW, TODAY, Ran, night_of, run, sales, with_spark
+from tests.job.nights import LOG, Ran, night_of, run, sales, with_spark
 
 KEY = "Zm9yIG5vYm9keSdzIGV5ZXM"
 REFS = "sales/lake_refs"
@@ -120,7 +121,7 @@ def submitted(lake: Path) -> tuple[Ran, set[str]]:
 def test_the_page_hears_what_a_step_of_its_own_would_have_said(submitted: tuple[Ran, set[str]], lake: Path) -> None:
     tables, checks = submitted[0].tables(), submitted[0].checks()
     at = load_platform(os.environ, str(lake))
-    night = at.night(NOW.date())
+    night = at.night(Clock().today())
     boxes = [(box, owner) for owner in at.config.lakes for box in in_order(owner)]
     boxes += [(box, owner) for owner in at.config.storages for box in STORAGE_BOXES]
     said = [materialized(night, owner.name, shown, box.checks) for box, owner in boxes for shown in box.shown if has(owner, shown.table)]
@@ -255,7 +256,7 @@ def test_a_file_that_was_changed_since_dagster_read_it_is_refused(lake: Path, tm
     document = json.loads(path.read_text())
     document["storages"][0]["quarantine_days"] = 30
     path.write_text(json.dumps(document))
-    request = JobRequest.of(at, None, NOW.date(), **ASKED)
+    request = JobRequest.of(at, None, Clock().today(), **ASKED)
     with pytest.raises(UsageError, match="asks for another policy where the job runs"):
         request.platform(os.environ)
 
@@ -264,7 +265,7 @@ def test_a_job_that_would_keep_its_books_elsewhere_refuses(lake: Path, tmp_path:
     """What it restored, for example, would be looked for in a state that never heard of the plan."""
     monkeypatch.setenv("GC_TEST_STATE", str(tmp_path / "of-dagster"))
     path = with_spark(lake, tmp_path / "lakes.yaml", state="${GC_TEST_STATE}", mode="submit")
-    request = JobRequest.of(load_platform(os.environ, str(path)), None, NOW.date(), **ASKED)
+    request = JobRequest.of(load_platform(os.environ, str(path)), None, Clock().today(), **ASKED)
     there = tmp_path / "of-the-job"
     with pytest.raises(UsageError, match=f"names the state {there} where the job runs, and {tmp_path}/of-dagster where Dagster runs"):
         request.platform({**os.environ, "GC_TEST_STATE": str(there)})
@@ -273,7 +274,7 @@ def test_a_job_that_would_keep_its_books_elsewhere_refuses(lake: Path, tmp_path:
 def test_a_request_for_nothing_is_none(lake: Path) -> None:
     """A job that names no asset would make all of them, what deletes among them."""
     with pytest.raises(ValueError, match="a request names assets or a job"):
-        JobRequest.of(load_platform(os.environ, str(lake)), None, NOW.date(), assets=[])
+        JobRequest.of(load_platform(os.environ, str(lake)), None, Clock().today(), assets=[])
 
 
 def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
@@ -282,7 +283,7 @@ def test_checks_alone_start_no_job(lake: Path, tmp_path: Path) -> None:
     checks = dg.define_asset_job("checks", dg.AssetSelection.checks(check))
     definitions = dg.Definitions.merge(build_definitions(load_platform(os.environ, str(path))), dg.Definitions(jobs=[checks]))
     job = definitions.resolve_job_def("checks")
-    of_today = {"dagster/partition": TODAY}
+    of_today = {"dagster/partition": Clock().today().isoformat()}
     result = job.execute_in_process(tags=of_today, instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
     assert f"no table is asked for, and checks judge a table while its job makes it (receipt of {REFS})" in Ran(result, []).failure
     assert not (tmp_path / "started").exists()
@@ -323,7 +324,7 @@ def test_a_job_runs_by_what_dagster_was_asked(lake: Path) -> None:
     at = load_platform(os.environ | {"GC_ASSETS_UNSAFE_NOW": "2026-11-20T03:00:00+00:00"}, str(lake))
     storages = tuple(storage.model_copy(update={"mode": "plan"}) for storage in at.config.storages)
     asked = replace(at, config=at.config.model_copy(update={"storages": storages}))
-    document = json.loads(json.dumps(JobRequest.of(asked, None, NOW.date(), **ASKED).model_dump(mode="json")))
+    document = json.loads(json.dumps(JobRequest.of(asked, None, Clock().today(), **ASKED).model_dump(mode="json")))
     there = JobRequest.read(document).platform(os.environ)
     assert (there.clock, there.unsafe, there.config.storages, there.config.own_files()) == (
         asked.clock,

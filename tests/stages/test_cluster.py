@@ -9,7 +9,6 @@ import tarfile
 import venv
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.stores.store import open_store
 from tests.cluster import CONF, Cluster
 from tests.conftest import TEST_CONF
+from tests.days import noon
 from tests.s3.proxy import Exchange, Fault, Request, Rule, lists, proxied
 from tests.s3.servers import shared
 from tests.stages import clustered
@@ -58,7 +58,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, spark_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Story:
     folder = tmp_path_factory.mktemp("cluster")
-    now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
+    now = noon(days=30)
     with ExitStack() as places:
         direct = places.enter_context(in_a_bucket("ceph", versioned=True, prefix="lakes/"))
         proxy = places.enter_context(proxied(shared("ceph")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import icechunk
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.assets import checks
 from gc_assets.state.schemas import LIVE_FILES
+from tests.days import noon
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
@@ -22,7 +23,7 @@ from tests.stages.lakehouse import Lakehouse, outcomes
 
 pytestmark = pytest.mark.spark
 
-START = datetime.now(UTC) + timedelta(days=30)
+START = noon(days=30)
 
 
 def aged(path: Path, days: float) -> Path:

@@ -5,13 +5,14 @@ The tests of this module are one story in order; each stands on what the one bef
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.stages import engine
 from gc_assets.stages.read.scenarios import Scenario
+from tests.days import noon
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
 from tests.stages.foreseen import Foreseen, difference, foreseen, sizes, under_policy
@@ -19,7 +20,7 @@ from tests.stages.lakehouse import Lakehouse, Story, counts, outcomes
 
 pytestmark = pytest.mark.spark
 
-START = datetime.now(UTC) + timedelta(days=1)
+START = noon(days=1)
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GcError
+from tests.days import noon
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, iceberg_table, open_table, put
 from tests.lakes.nessie.server import Server
 from tests.stages.lakehouse import Lakehouse
 
 pytestmark = pytest.mark.spark
 
-START = datetime.now(UTC) + timedelta(days=2)
+START = noon(days=2)
 HEADS = {"default": "1"}
 
 

@@ -12,6 +12,7 @@ from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import start_of
+from tests.days import noon
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.scenarios import SCENARIOS, Told, tell
 from tests.lakes.nessie.server import Server
@@ -20,7 +21,7 @@ from tests.stages.lakehouse import Lakehouse, outcomes
 
 pytestmark = pytest.mark.spark
 
-START = datetime.now(UTC) + timedelta(days=2)
+START = noon(days=2)
 AS_OF = start_of(START.date())
 
 

@@ -92,7 +92,9 @@ def test_only_the_innermost_stage_breaks_the_silence(
     @logged(CURRENT_RULES)
     def inner(_: Night, __: str) -> None:
         reached("reading")
-        for _ in range(3):
+        Heard("reading").wait()
+        caplog.clear()  # of what a busy machine let the outer one say before
+        for _ in range(2):
             Heard("reading").wait()
 
     @logged(POLICY_TABLE)

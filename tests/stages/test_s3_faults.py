@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import StoreError
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stores.protocol import QuarantineMode
+from tests.days import noon
 from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
@@ -35,7 +36,7 @@ LOST = ("gone", "kept", "resized", "same_bytes", "same_size")
 def house_of(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule) -> Iterator[BucketHouse]:
     """A table whose snapshots all stay, and five lost files below it. The house asks through a proxy."""
     with in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/", own=True) as bench, proxied(shared("ceph"), *rules) as proxy:
-        now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=4)
+        now = noon(days=4)
         settings = {"quarantine": mode, "s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
         house.lakes = [Iceberg(house).config]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
+from tests.days import noon
 from tests.lakes.nessie.server import Server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
@@ -71,7 +72,7 @@ def story(
     mode, state = request.param
     with ExitStack() as places:
         bench = places.enter_context(in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/"))
-        now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
+        now = noon(days=30)
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":
             house.state, house.s3 = places.enter_context(place())

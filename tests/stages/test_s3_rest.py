@@ -6,7 +6,7 @@ It marks its tables with `gc.enabled=false`, and such a table is nobody's to col
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
+from tests.days import noon
 from tests.lakes.nessie.server import running
 from tests.s3.servers import REGION, S3Server, shared
 from tests.stages.bucket_house import BucketHouse
@@ -61,7 +62,7 @@ def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(sp
             change.set_properties({"gc.enabled": "true"})
         orders = catalog.load_table("db.orders")
         here = f"{orders.location()}/".removeprefix(bench.store.location)
-        now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
+        now = noon(days=30)
         house = BucketHouse(spark, tmp_path, settings={"quarantine": "trash"}, now=now, bench=bench)
         house.lakes = [IcebergLakeConfig.model_validate({"name": "sales", "kind": "iceberg", "catalog": properties})]
         before = house.contents()

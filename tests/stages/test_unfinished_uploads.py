@@ -36,6 +36,7 @@ from gc_assets.state.side_tables import UPLOADS
 from gc_assets.stores.execution import releasing
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
+from tests.days import noon
 from tests.s3.proxy import Request, Rule, error_answer, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
@@ -92,7 +93,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     denied = Rule(is_denied, lambda exchange: exchange.reply(error_answer(403, "AccessDenied")), times=9)
     with in_a_bucket("ceph", prefix="lakes/") as bench, proxied(shared("ceph"), denied) as proxy:
         root: Path = tmp_path_factory.mktemp("uploads")
-        now = datetime.now(UTC).replace(microsecond=0) + timedelta(days=4)
+        now = noon(days=4)
         settings = {"s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
         house.lakes = [Iceberg(house).config]
