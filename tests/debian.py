@@ -27,9 +27,11 @@ def install(what: str, packages: str, without: str) -> None:
     """Installs the packages. Raises `Unavailable` where this user or machine cannot; `without` says how the tests are run without."""
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         raise Unavailable(f"{what} is missing, and only root installs it: apt-get install --no-install-recommends {packages}, {without}")
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages.split()]
+    # Another installation may be at work, and a mirror may answer at the second try.
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3"]
+    command = [*apt, "install", "-y", "--no-install-recommends", *packages.split()]
     if done(command).returncode:
-        done(["apt-get", "update", "-qq"])
+        done([*apt, "update"])
         last = done(command)
         if last.returncode:
             raise Unavailable(f"{' '.join(command)} failed: {last.stdout.strip()[-2000:]}; {without}")
