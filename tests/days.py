@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 def now_for(minutes: float) -> datetime:
     """Now, where that many minutes are left of the day; else it waits for the next one. A story of theirs ends on the day it began."""
     now, story = datetime.now(UTC), timedelta(minutes=minutes)
-    if (now + story).date() != now.date():
-        time.sleep(story.total_seconds())
+    midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC)
+    if now + story >= midnight:
+        time.sleep((midnight - now).total_seconds() + 1)
     return datetime.now(UTC)
 
 

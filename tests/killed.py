@@ -133,11 +133,14 @@ def _session(pid: int) -> int | None:
 
 def main(file: str) -> None:
     rounds: Rounds = pickle.loads(Path(file).read_bytes())  # noqa: S301 - written by `killed_at_random`
-    luck, unit = random.Random(rounds.seed), _seconds(rounds.unit)
+    luck, unit = random.Random(rounds.seed), min(_seconds(rounds.unit) for _ in range(3))
     told = []
     for _ in range(rounds.kills):
         in_time = _killed(rounds.work, unit * luck.uniform(rounds.least, rounds.most))
-        told.append({"killed": in_time, "seen": rounds.look()})
+        seen = rounds.look()
+        if rounds.unit is not None and told and seen == told[-1]["seen"]:
+            unit *= 1.2  # nothing was done by then: it was measured in a quieter moment
+        told.append({"killed": in_time, "seen": seen})
     sys.stdout.write(json.dumps(told))
 
 

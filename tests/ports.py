@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import socket
+
+_given = set[int]()
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port below those that a system gives to whoever asks for any. It is given once."""
+    while True:
+        port = random.SystemRandom().randrange(11_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in _given:
+            _given.add(port)
+            return port

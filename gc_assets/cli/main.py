@@ -136,6 +136,8 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 def main() -> None:
     """The console script."""
     take_interrupts()
+    # Commands want no plugin of pydantic, and looking for one reads what every package installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     logging.getLogger().addFilter(_is_no_interrupt)  # py4j logs by the root logger
     try:
         cli(prog_name="gc-assets")

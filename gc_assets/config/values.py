@@ -14,7 +14,7 @@ from gc_assets.core.units import LONGEST, format_duration, parse_bytes, parse_cu
 class Model(BaseModel):
     """A mapping of `lakes.yaml`. A key that the model does not know is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 def _duration(value: Any) -> timedelta:

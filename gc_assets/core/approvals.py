@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 class Word(BaseModel):
     """A person's yes or no to one plan. `overrides` are the gates that this yes passes over."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     plan_id: str
     by: str

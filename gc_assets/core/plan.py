@@ -29,7 +29,7 @@ _NAME_WHAT_IS_SICK: Final = frozenset({"sick_tables", "never_read"})
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Amount(_Model):

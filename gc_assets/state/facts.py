@@ -195,7 +195,9 @@ class LiveFilesFacts(Facts):
 
     `carried_files` rows were carried over from the run `carried_from`. `full_for` says why none
     were, and is null where some were. `nights_carried` counts the nights since everything was
-    computed, of the run date `full_on`; `differences` are those that this night found then. By
+    computed, of the run date `full_on`, and `nights_uncompared` those since that was held against
+    what carrying over gives. `differences` are those that this night found, and `distrusted_on` is
+    the run date of the last that found some: this release carries nothing over from then on. By
     `made_as` and the `segments` of the cache a later night knows whether it may carry over these
     rows.
     """
@@ -220,7 +222,9 @@ class LiveFilesFacts(Facts):
     full_for: str | None = None
     full_on: date | None = None
     nights_carried: int = 0
+    nights_uncompared: int = 0
     differences: tuple[str, ...] = ()
+    distrusted_on: date | None = None
     made_as: str | None = None
     segments: tuple[str, ...] = ()
     segments_digest: str = ""

@@ -67,7 +67,7 @@ RUN_ID: Final = "run_id"
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class FoldPart(Part):

@@ -29,7 +29,7 @@ _H = TypeVar("_H", bound=Headline)
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Part(_Model):

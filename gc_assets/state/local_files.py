@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -12,8 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
+from gc_assets.core.errors import StateError
 from gc_assets.state.place import FileStat, outlives_its_writer
+
+# Why there is nothing to be said of a name: it went meanwhile, or is a link that leads nowhere.
+_GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,23 +107,30 @@ class LocalFiles:
 
 def _entries(directory: str, *, recursive: bool) -> Iterator[tuple[str, os.stat_result]]:
     """Yields what lies in a directory, by its path there, and what each link leads to. Nothing where
-    there is no such directory; what goes meanwhile is passed over.
+    there is no such directory; what goes meanwhile is passed over, and so is a link to itself.
 
-    Raises `ValueError` for a name that is no UTF-8.
+    Raises `StateError` for a name that is no UTF-8.
     """
     try:
         found = os.scandir(directory)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
         if Path(directory).exists():
             raise
         return
     with found:
         for entry in found:
-            entry.name.encode()  # raises: no path of the state has such a name
+            try:
+                entry.name.encode()
+            except UnicodeEncodeError:
+                raise StateError(f"{directory} holds the name {os.fsencode(entry.name)!r}, which no run of gc-assets wrote") from None
             try:
                 info = entry.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                continue
+            except OSError as error:
+                if error.errno in _GONE:
+                    continue
+                raise
             yield entry.name, info
             if recursive and stat.S_ISDIR(info.st_mode):
                 yield from ((f"{entry.name}/{name}", below) for name, below in _entries(entry.path, recursive=True))

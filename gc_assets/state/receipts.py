@@ -13,7 +13,7 @@ from gc_assets.state.schemas import SCHEMA_VERSION
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class PartFile(_Model):

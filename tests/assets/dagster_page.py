@@ -31,7 +31,7 @@ class DagsterPage:
 
     def __post_init__(self) -> None:
         self.page: Page = self.browser.new_page()
-        self.page.set_default_timeout(90 * SECONDS)
+        self.page.set_default_timeout(180 * SECONDS)
         self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.sized(1280, 900)
@@ -90,7 +90,7 @@ class DagsterPage:
         self.picture(f"launch-{job}")
         self._leave_by(button)
         ended = self.page.get_by_text(ENDED).first
-        ended.wait_for(timeout=120 * SECONDS)
+        ended.wait_for(timeout=400 * SECONDS)
         self.picture(f"run-{job}")
         return ended.inner_text()
 

@@ -223,7 +223,7 @@ def test_a_command_that_fails_is_named_by_its_end_and_not_by_its_words(words: tu
 
 
 def test_a_command_that_does_not_end_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "SECONDS", 0.5)
+    monkeypatch.setattr(program, "SECONDS", 3)
     child = tmp_path / "child"
     script = f"import time; open({str(child)!r}, 'w').write(str(time.time())); time.sleep(60)"
     started = f"{shlex.quote(sys.executable)} -c {shlex.quote(script)} & echo $! > {shlex.quote(str(child))}.pid; wait"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-STARTED_WITHIN_SECONDS = 60
+STARTED_WITHIN_SECONDS = 240
 # Leads the process group. Its input ends when we do, whether we close it or are killed. A signal at the death of the parent would not do:
 # it comes when the thread ends that started the process.
 KEEPER = "cat >/dev/null; kill -KILL 0"

@@ -111,7 +111,7 @@ def played(scene: Scene, file: Path) -> dict[str, Any]:
     """The protocol in a process of its own. Raises `AssertionError` with its last words where it fails."""
     file.write_bytes(pickle.dumps(scene))
     command = [sys.executable, "-m", "tests.stages.clustered", str(file)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -146,7 +146,7 @@ def refusals(spark: SparkSession, bare: Path) -> dict[str, str]:
 
 
 def _long(batches: Any) -> Any:
-    time.sleep(2)
+    time.sleep(6)
     yield from batches
 
 

@@ -81,13 +81,15 @@ def test_a_silence_is_broken_by_what_the_stage_does_and_how_far_it_is(
             Heard("12 of 30 edits").wait()
 
     long(night, "sales")
-    assert re.fullmatch(r"sales/policy_table of 2026-03-14: \d+ s, 12 of 30 edits", caplog.messages[0])
+    assert any(re.fullmatch(r"sales/policy_table of 2026-03-14: \d+ s, 12 of 30 edits", said) for said in caplog.messages)
 
 
 def test_only_the_innermost_stage_breaks_the_silence(
     night: Night, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
+
+    heard = list[str]()
 
     @logged(CURRENT_RULES)
     def inner(_: Night, __: str) -> None:
@@ -96,6 +98,7 @@ def test_only_the_innermost_stage_breaks_the_silence(
         caplog.clear()  # of what a busy machine let the outer one say before
         for _ in range(2):
             Heard("reading").wait()
+        heard.extend(caplog.messages)
 
     @logged(POLICY_TABLE)
     def outer(night: Night, name: str) -> None:
@@ -103,7 +106,8 @@ def test_only_the_innermost_stage_breaks_the_silence(
         inner(night, name)
 
     outer(night, "sales")
-    assert not any("waiting for another" in text for text in caplog.messages)
+    assert heard
+    assert not any("waiting for another" in text for text in heard)
 
 
 def test_progress_that_cannot_be_told_does_not_stop_the_stage(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from gc_assets.core.errors import UsageError
+from gc_assets.core.errors import StateError, UsageError
 from gc_assets.state.files import Files
 from gc_assets.state.place import ABSENT, FileStat, Seen
 from tests.state.s3_place import place
@@ -102,8 +102,14 @@ def test_a_disk_is_listed_through_its_links_as_arrow_lists_it(tmp_path: Path) ->
 def test_a_listing_stops_at_a_name_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / os.fsdecode(b"\xff.json")).write_bytes(b"{}")
-    with pytest.raises(ValueError, match="encode"):
+    with pytest.raises(StateError, match=r"state holds the name b'\\xff.json', which no run of gc-assets wrote"):
         Files(str(tmp_path / "state")).list("")
+
+
+def test_a_link_to_itself_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "file").write_bytes(b"")
+    assert [item.name for item in Files(str(tmp_path)).list("", recursive=True)] == ["file"]
 
 
 def test_what_stands_where_a_directory_is_expected_is_no_empty_directory(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class LifecycleRule(BaseModel):
     `foo/barn` too.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     prefix: str
     days: Days | None = None

@@ -29,7 +29,7 @@ _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 class Forgotten(BaseModel):
     """A person's word that a lake is to go."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     by: str
     at: datetime

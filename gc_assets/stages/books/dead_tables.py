@@ -30,7 +30,7 @@ from gc_assets.state.journal import State
 class DeadTable(BaseModel):
     """A person's word that a table is dead below a prefix of a storage, or no longer so."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     table_uuid: str
     prefix: str

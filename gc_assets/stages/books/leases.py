@@ -20,7 +20,7 @@ from gc_assets.stores.protocol import Lease, Store
 class _Highest(BaseModel):
     """The highest fencing token under which anything was done in a storage."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     token: int
 

@@ -52,7 +52,7 @@ class _Record(RootModel[dict[str, Any]]):
 class PlanRecord(BaseModel):
     """What people and executions did with one plan. `words` are by the names of their files."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     words: dict[str, Word] = Field(default_factory=dict[str, Word])
     finished_at: datetime | None = None

@@ -19,6 +19,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import reduce
 from typing import Any, Final
 
@@ -141,7 +142,7 @@ class Base:
 
     def is_due(self, full_every: int) -> bool:
         """Says whether everything is to be computed again, and compared."""
-        return self.facts.nights_carried + 1 >= full_every
+        return max(self.facts.nights_carried, self.facts.nights_uncompared) + 1 >= full_every
 
     @property
     def new_rows(self) -> int:
@@ -153,11 +154,12 @@ class Base:
 @dataclass(frozen=True, slots=True)
 class Full:
     """Everything is computed, and why. With `compare` the result is held against what carrying over
-    would have given.
+    would have given. `distrusted_on` is the run date that found carried rows to be wrong.
     """
 
     why: str
     compare: bool = False
+    distrusted_on: date | None = None
 
     @property
     def in_short(self) -> str:
@@ -181,48 +183,54 @@ def segments_digest(cache: Sequence[PastRun]) -> str:
     return hashlib.sha256(json.dumps([[run.run_id, run.entry.receipt_sha256] for run in with_rows(cache)]).encode()).hexdigest()
 
 
-def base_of(night: Night, lake_name: str, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | str:
+def base_of(night: Night, lake_name: str, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
     """Returns the newest `live_files` of the lake that rows may be carried over from, or why there
     is none.
 
-    Its rows follow from what it was made of, so it may be of any date, also of a later one. A night
+    Its rows follow from what it was made of, so it may be of any run date, also of a later one. But
+    a run that a clock ahead of ours made would stay the newest for years, and is none. A night
     under real limits takes none that was made under lowered ones or a rehearsal's clock. A fresh
     mark takes those of nights, and no night takes that of a fresh mark.
     """
     if night.config.full_every == 0:
-        return "full_every is 0"
-    state = night.state
+        return Full("full_every is 0")
+    state, now = night.state, night.clock.now()
     try:
-        runs = sorted(state.history(lake_name, LIVE_FILES.name), key=lambda run: run.run_id, reverse=True)
+        history = [run for run in state.history(lake_name, LIVE_FILES.name) if run.entry.created_at <= now]
+        runs = sorted(history, key=lambda run: run.run_id, reverse=True)
         opened = (state.open(run) for run in runs[:MOST_OPENED])
         last = next((found for found in opened if set(found.receipt.unsafe) <= set(night.unsafe)), None)
         if last is None:
-            return "there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock"
+            return Full("there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock")
         return _fit(night, lake_name, last, cache, lifecycle)
     except (StateError, OSError) as error:
-        return f"{DAMAGED}: {error}"
+        return Full(f"{DAMAGED}: {error}")
 
 
-def _fit(night: Night, lake_name: str, last: Published, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | str:
+def _fit(night: Night, lake_name: str, last: Published, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
     facts = last.facts(LiveFilesFacts)
     if facts.made_as != made_as(night, lake_name):
-        return "the earlier night was of another release, of other storages or of other settings"
+        return Full("the earlier night was of another release, of other storages or of other settings")
+    if facts.distrusted_on is not None:
+        return Full(f"rows that this release carried over were wrong on {facts.distrusted_on}", distrusted_on=facts.distrusted_on)
     if facts.sick:
-        return "the earlier night could not read everything"
+        return Full("the earlier night could not read everything")
     known, now = set(facts.segments), with_rows(cache)
     if segments_digest([run for run in now if run.run_id in known]) != facts.segments_digest:
-        return "segments of the cache are gone"
+        return Full("segments of the cache are gone")
     released = _released(night, lake_name, last, lifecycle)
-    if isinstance(released, str):
+    if isinstance(released, Full):
         return released
     base = Base(last, facts, tuple(run for run in now if run.run_id not in known), released)
     if not base.rows:
-        return "the earlier night had no rows"
-    return base if last.parts(NEEDS_SIDE) else f"the earlier night lacks {NEEDS_SIDE}"
+        return Full("the earlier night had no rows")
+    return base if last.parts(NEEDS_SIDE) else Full(f"the earlier night lacks {NEEDS_SIDE}")
 
 
-def _released(night: Night, lake_name: str, last: Published, lifecycle: Published | None) -> tuple[Published, ...] | str:
-    """Returns the tables of released files, of both nights, unless they are equal."""
+def _released(night: Night, lake_name: str, last: Published, lifecycle: Published | None) -> tuple[Published, ...] | Full:
+    """Returns the tables of released files, of both nights, unless they are equal. Raises
+    `StateError` where the earlier one is damaged.
+    """
     then = [text for name, text in last.receipt.inputs.items() if name.split("/")[-2] == LIFECYCLE_OBJECTS.name]
     if not then:
         return () if lifecycle is None else (lifecycle,)
@@ -231,17 +239,19 @@ def _released(night: Night, lake_name: str, last: Published, lifecycle: Publishe
         return ()
     found = [run for run in night.state.history(lake_name, LIFECYCLE_OBJECTS.name) if run.run_id == run_id]
     if not found:
-        return f"{LIFECYCLE_OBJECTS.name} of the earlier night is gone"
-    return (night.state.open(found[0]), *([lifecycle] if lifecycle is not None else []))
+        return Full(f"{LIFECYCLE_OBJECTS.name} of the earlier night is gone")
+    earlier = night.state.open(found[0])
+    night.state.verify(earlier)
+    return (earlier, *([lifecycle] if lifecycle is not None else []))
 
 
-def why_full(base: Base | str, found: Mapping[str, Any], full_every: int, *, sick: bool, entries: int) -> Full | None:
+def why_full(base: Base | Full, found: Mapping[str, Any], full_every: int, *, sick: bool, entries: int) -> Full | None:
     """Decides whether everything is computed; null where rows are carried over.
 
     `found` are the facts of `Before.compare`, `entries` is how many cached entries there are.
     """
-    if isinstance(base, str):
-        return Full(base)
+    if isinstance(base, Full):
+        return base
     if damaged := found.get("damaged"):
         return Full(damaged)
     if sick or "entries" not in found:

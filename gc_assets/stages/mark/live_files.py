@@ -20,7 +20,19 @@ from gc_assets.core.plan import Sick
 from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.engine import once
-from gc_assets.stages.mark.carried import NEEDS_SIDE, Base, Before, Doubt, base_of, made_as, needs_of, segments_digest, why_full, with_rows
+from gc_assets.stages.mark.carried import (
+    NEEDS_SIDE,
+    Base,
+    Before,
+    Doubt,
+    Full,
+    base_of,
+    made_as,
+    needs_of,
+    segments_digest,
+    why_full,
+    with_rows,
+)
 from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.edges import read_edges
@@ -97,11 +109,11 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     try:
         return _published(spark, night, lake_name, cache, lifecycle, base)
     except Doubt as doubt:
-        return _published(spark, night, lake_name, cache, lifecycle, str(doubt))
+        return _published(spark, night, lake_name, cache, lifecycle, Full(str(doubt)))
 
 
 def _published(
-    spark: SparkSession, night: Night, lake_name: str, cache: list[PastRun], lifecycle: Published | None, base: Base | str
+    spark: SparkSession, night: Night, lake_name: str, cache: list[PastRun], lifecycle: Published | None, base: Base | Full
 ) -> Published:
     """Publishes the table. Raises `Doubt` where the base turns out to be none; nothing is left."""
     state = night.state

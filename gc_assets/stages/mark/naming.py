@@ -22,6 +22,7 @@ from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.carried import (
     CHANGED,
     CHANGED_SIDE,
+    DAMAGED,
     KEYS,
     KEYS_SIDE,
     NAMED,
@@ -116,29 +117,47 @@ class Source:
     lifecycle: Published | None
     known: int
 
-    def made(self, base: Base | str, full: Full | None) -> Made:
+    def made(self, base: Base | Full, full: Full | None) -> Made:
         """Writes the rows: those of touched keys beside what is carried over, or all of them.
 
         Raises `Doubt` where the base turns out to be none.
         """
         if full is not None and self.closed.facts.get(NOTHING_TO_NAME):
             raise Doubt(full.why)  # there is nothing here to compute from
-        return self._carried(base) if full is None and isinstance(base, Base) else self._computed(base, full or Full(str(base)))
+        if isinstance(base, Full):
+            return self._computed(None, base)
+        return self._carried(base) if full is None else self._computed(base, full)
 
-    def _computed(self, base: Base | str, full: Full) -> Made:
+    def _computed(self, base: Base | None, full: Full) -> Made:
         doing(f"naming all files, because {full.in_short}")
+        compared = base if full.compare else None
+        if compared is not None:
+            self._verify(compared)
         session = self._session(self.known)
         files = self._files(session, None)
         written = write_frame(files, LIVE_FILES, self.run, self._state, ["storage", "kind"], ROUTED_SIDES)
-        differ = self._compared(base, written) if full.compare and isinstance(base, Base) else ()
-        notes: tuple[str, ...] = ()
-        if differ and isinstance(base, Base):
+        differ, notes = (), tuple[str, ...]()
+        if compared is not None and (differ := self._compared(compared, written)):
             notes = (
-                f"lake {self.lake_name}: rows carried over since {base.facts.full_on} are not those that are computed, which stand here: "
-                f"{'; '.join(differ)}. Plans since then rest on the former; please report it.",
+                f"lake {self.lake_name}: rows carried over since {compared.facts.full_on} are not those that are computed, which stand "
+                f"here: {'; '.join(differ)}. Plans since then rest on the former; please report it. This release carries nothing over "
+                "here any more.",
             )
-        how = {"full_for": full.why, "full_on": self.night.run_date, "nights_carried": 0, "differences": differ}
+        how = {
+            "full_for": full.why,
+            "full_on": self.night.run_date,
+            "nights_uncompared": base.facts.nights_uncompared + 1 if base is not None and compared is None else 0,
+            "differences": differ,
+            "distrusted_on": self.night.run_date if differ else full.distrusted_on,
+        }
         return Made(written, *_amounts(written.totals), None, how, notes)
+
+    def _verify(self, base: Base) -> None:
+        """Raises `Doubt` where the base is damaged."""
+        try:
+            self._state.verify(base.published)
+        except (StateError, OSError) as error:
+            raise Doubt(f"{DAMAGED}: {error}") from error
 
     def _carried(self, base: Base) -> Made:
         touched, written = (), Written((), 0)
@@ -163,11 +182,15 @@ class Source:
             if side in carried.side or side in written.side
         }
         whole = Written((*carried.parts, *written.parts), (carried.digest + written.digest) % 2**64, together)
+        for amounts in (by_kind, by_storage):
+            if (counted := Amount.total(amounts.values()).files) != whole.rows:
+                raise Doubt(f"the earlier night counts {counted:,} files as of tonight, and there are {whole.rows:,}")
         how = {
             "carried_files": carried.rows,
             "carried_from": base.published.receipt.run_id,
             "full_on": base.facts.full_on,
             "nights_carried": base.facts.nights_carried + 1,
+            "nights_uncompared": base.facts.nights_uncompared + 1,
         }
         return Made(whole, by_kind, by_storage, possible, carried, how)
 
@@ -211,10 +234,6 @@ class Source:
         """
         doing("comparing with what would have been carried over")
         session, state = self._session(self.known + base.rows), self._state
-        try:
-            state.verify(base.published)
-        except (StateError, OSError) as error:
-            return (f"{LIVE_FILES.name} of {base.published.receipt.run_date} cannot be read: {error}",)
         rows = routed(session, state.files, routes_of(base.published))
         if self._touches(base):
             touched = self._touched(base)

@@ -119,7 +119,7 @@ def test_an_expiry_killed_at_a_random_moment_leaves_a_whole_repository_and_is_en
             else:
                 time.sleep(rnd.uniform(0, span))
                 child.kill()
-                child.join(60)
+                child.join(300)
             killed_in_the_middle += child.exitcode == -signal.SIGKILL
             everything_reads(path)
             assert verdicts(expire(lake, AS_OF, plan)) <= {"done", "absent"}
@@ -141,7 +141,7 @@ def test_of_two_expiries_at_once_each_edit_is_made_once_and_the_other_finds_it_m
                 child.start()
             found = [answers.get(timeout=60) for _ in children]
             for child in children:
-                child.join(60)
+                child.join(300)
             for one, other in zip(*found, strict=True):
                 assert sorted([one, other]) == ["absent", "done"]
             assert files_of(path, ".") == files_of(wanted, ".")

@@ -30,7 +30,7 @@ NEWEST = "0.99.0"
 OLDEST = "0.60.1"
 # The plugin's version is named, because Debian's Maven defaults to one that cannot copy a classifier's artifact.
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"
-STARTED_WITHIN_SECONDS = 90
+STARTED_WITHIN_SECONDS = 240
 
 
 class Unavailable(Exception):

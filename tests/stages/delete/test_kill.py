@@ -21,7 +21,7 @@ from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 pytestmark = pytest.mark.spark
 
 # Several batches of the write-ahead log, so that there is a middle to be killed in.
-LEFTOVERS = 4_000
+LEFTOVERS = 10_000
 # How long the killed process may take until its log begins: a start of Spark and a mark, on a busy machine.
 PATIENCE_SECONDS = 400
 

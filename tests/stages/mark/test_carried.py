@@ -19,8 +19,9 @@ from pyspark.sql import SparkSession
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Sick
 from gc_assets.lakes.file_kinds import Kind
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import EXPIRED, RETAINED
-from gc_assets.stages.mark import carried
+from gc_assets.stages.mark import carried, naming
 from gc_assets.stages.mark import live_files as stage
 from gc_assets.stages.mark.carried import NEEDS, Before, differing
 from gc_assets.stages.mark.content_roots import ROOTS, _shown, closure
@@ -451,10 +452,68 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
     assert third.receipt.facts["differences"]
     assert "please report it" in third.receipt.facts["notes"][-1]
     scene.equal(third)
-    fourth = scene.live(full_every=2)
-    assert (why(fourth), fourth.receipt.facts["nights_carried"]) == (None, 1)
-    fifth = scene.live(full_every=1)
-    assert (fifth.receipt.facts["nights_carried"], fifth.receipt.facts["differences"]) == (0, [])
+    for _ in range(2):
+        assert why(scene.live(full_every=2)) == f"rows that this release carried over were wrong on {third.receipt.run_date}"
+    monkeypatch.setattr(carried, "FORMAT", 0)
+    assert "of another release" in str(why(scene.live(full_every=2)))
+    next_one = scene.live(full_every=2)
+    assert (why(next_one), next_one.receipt.facts["nights_carried"]) == (None, 1)
+    last = scene.live(full_every=1)
+    assert (last.receipt.facts["nights_carried"], last.receipt.facts["differences"]) == (0, [])
+
+
+@pytest.mark.spark
+def test_nights_that_compute_all_for_another_reason_do_not_put_the_comparison_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carried, "MOST_TOUCHED", 0)
+    reasons = []
+    for name in "abcdef":
+        scene.put(name, name, [scene.world.container(name, Kind.MANIFEST, [scene.file(f"new {name}")])])
+        reasons.append(str(why(scene.live(full_every=3)))[:5])
+    assert reasons == ["there", "up to", "up to", "every", "up to", "up to"]
+
+
+@pytest.mark.spark
+def test_a_base_that_is_damaged_when_all_is_to_be_compared_is_not_compared_with(scene: Scene) -> None:
+    flip(scene.part(scene.live()))
+    second = scene.live(full_every=1)
+    assert str(why(second)).startswith("the earlier night is damaged")
+    assert second.receipt.facts["differences"] == []
+    assert second.receipt.facts["distrusted_on"] is None
+
+
+@pytest.mark.spark
+def test_a_night_of_a_clock_that_ran_ahead_is_the_base_of_none(scene: Scene) -> None:
+    first = scene.live()
+    scene.now += timedelta(days=70 * 365)
+    scene.live()
+    scene.now -= timedelta(days=70 * 365)
+    assert scene.live().receipt.facts["carried_from"] == first.receipt.run_id
+
+
+@pytest.mark.spark
+def test_sums_that_are_not_those_of_the_rows_are_carried_on_by_no_night(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.live()
+    drop("1")(scene.world)
+    with monkeypatch.context() as wrong:
+        wrong.setattr(naming, "amended", lambda before, *_: before)
+        second = scene.live()
+    assert "files as of tonight, and there are" in str(why(second))
+    scene.equal(second)
+
+
+@pytest.mark.spark
+def test_released_files_of_the_earlier_night_that_are_damaged_are_no_base(spark: SparkSession, tmp_path: Path) -> None:
+    with always_carrying():
+        scene = Scene(spark, tmp_path, "lakefs")
+        scene.world.released = {("one", "first"): False}
+        scene.live()
+        (part,) = (tmp_path / "carrying" / LAKE / LIFECYCLE_OBJECTS.name).glob("**/*.parquet")
+        flip(part)
+        scene.world.released = {("one", "second"): False}
+        for full_every in (100, 1):
+            found = scene.live(full_every=full_every)
+            assert found.receipt.facts["lifecycle_files"] == 1
+            scene.equal(found)
 
 
 @pytest.mark.spark

@@ -254,6 +254,6 @@ def test_of_two_replacements_at_once_none_is_lost():
         for child in children:
             child.start()
         for child in children:
-            child.join(60)
+            child.join(300)
         assert path.read_bytes() == b"400"
         assert names(path) == ["A"]

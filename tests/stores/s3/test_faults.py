@@ -100,7 +100,7 @@ def test_of_two_machines_at_once_one_is_refused_or_finds_the_plan_done_and_each_
             process.start()
         told = dict(answers.get(timeout=120) for _ in machines)
         for process in machines:
-            process.join(60)
+            process.join(300)
         done = [owner for owner, answer in told.items() if answer == ["done"] * len(keys)]
         assert done
         for owner in told.keys() - set(done):
@@ -125,7 +125,7 @@ def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and
             with through(bench, Rule(nth(step), killing)) as (store, proxy):
                 children.append(PROCESSES.Process(target=carried_out, args=(store, Files(root, proxy.server.settings), rows)))
                 children[0].start()
-                children[0].join(60)
+                children[0].join(300)
             assert children[0].exitcode in {0, -signal.SIGKILL}
             assert [outcome.verdict for outcome in apply(bench.store, Files(root, settings), rows, "versioned", "we", LATER)] == [
                 "done"

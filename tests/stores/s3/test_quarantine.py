@@ -563,7 +563,7 @@ def killed_and_ended(bench: S3Bench, step: int, at: Any, mode: QuarantineMode, a
     with in_memory() as state, through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
         children.append(PROCESSES.Process(target=apply, args=(store, state, rows, mode, lease)))
         children[0].start()
-        children[0].join(60)
+        children[0].join(300)
         assert children[0].exitcode in {0, -signal.SIGKILL}
         assert apply(bench.store, state, rows, mode, lease) == ["done"] * 3
     stays = action == "restore" or (action == "quarantine" and mode == "deferred")

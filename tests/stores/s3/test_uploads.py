@@ -264,7 +264,7 @@ def killed_and_ended(step: int, at: Any) -> bool:
         with through(bench, Rule(nth(step), at(lambda: kill(children)))) as (store, _):
             children.append(PROCESSES.Process(target=apply, args=(store, state, rows, lease)))
             children[0].start()
-            children[0].join(60)
+            children[0].join(300)
             assert children[0].exitcode in {0, -signal.SIGKILL}
         assert apply(bench.store, state, rows, lease) == ["done"] * len(KEYS)
         assert left(bench) == [(KEYS[0], another["UploadId"])]

@@ -1,0 +1,46 @@
+"""What nothing undoes rests on a mark of its own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gc_assets.stages.delete import apply
+from gc_assets.stages.night import Night
+from gc_assets.state.facts import LiveFilesFacts
+from gc_assets.state.journal import Published
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.stages.lakehouse import Lakehouse, days_ago
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_mark_before_a_purge_takes_no_live_file_over_from_the_nights_before(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, lake = Lakehouse(spark, tmp_path), LakeBuilder(tmp_path)
+    table = lake.table("db.t", days_ago(40))
+    table.append(days_ago(30))
+    leftovers = table.leftovers(days_ago(20), 1)
+    house.lakes = [lake.config("sales")]
+    mark, marked = apply.mark, list[tuple[str | None, str | None]]()
+
+    def heard(session: SparkSession, night: Night, lake_name: str) -> Published:
+        live = mark(session, night, lake_name)
+        facts = live.facts(LiveFilesFacts)
+        marked.append((facts.carried_from, facts.full_for))
+        return live
+
+    monkeypatch.setattr(apply, "mark", heard)
+    assert house.carry_out(house.plan()).books
+    house.now += timedelta(days=1)
+    purge = house.plan()
+    assert set(purge.totals) == {"purge"}
+    assert house.carry_out(purge).books
+    assert not any(path.exists() for path in leftovers)
+    (taken, _), (from_nobody, why) = marked
+    assert taken is not None
+    assert (from_nobody, why) == (None, "full_every is 0")
