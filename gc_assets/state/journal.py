@@ -155,7 +155,7 @@ class State:
                 runs = self.history(group, asset) if there.names_others(runs) else runs
                 if folds.fold(self.files, runs, there) is None:
                     break
-        except (StateError, OSError, pa.ArrowException) as error:
+        except (StateError, OSError, ValueError, pa.ArrowException) as error:  # ValueError: a damaged name is no UTF-8
             _log.warning("%s/%s: its small runs stay apart: %s", group, asset, error)
 
     def current(self, group: str, asset: str, run_date: date) -> Published | None:
