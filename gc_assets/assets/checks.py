@@ -107,7 +107,8 @@ def _nothing_sick(_: Night, published: Published) -> Verdict:
 def _carried_right(_: Night, published: Published) -> Verdict:
     facts = published.facts(LiveFilesFacts)
     numbers = {"carried_files": facts.carried_files, "nights_carried": facts.nights_carried, "differences": len(facts.differences)}
-    return Verdict(not facts.differences, numbers, "\n".join(facts.differences) or None)
+    distrusted = f"nothing is carried over since {facts.distrusted_on}" if facts.distrusted_on is not None else None
+    return Verdict(distrusted is None, numbers, "\n".join(facts.differences) or distrusted)
 
 
 def _everything_decoded(_: Night, published: Published) -> Verdict:

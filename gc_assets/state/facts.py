@@ -197,8 +197,8 @@ class LiveFilesFacts(Facts):
     were, and is null where some were. `nights_carried` counts the nights since everything was
     computed, of the run date `full_on`, and `nights_uncompared` those since that was held against
     what carrying over gives. `differences` are those that this night found, and `distrusted_on` is
-    the run date of the last that found some: this release carries nothing over from then on. By
-    `made_as` and the `segments` of the cache a later night knows whether it may carry over these
+    the run date of the last night on record that found some: nothing is carried over from then on.
+    By `made_as` and the `segments` of the cache a later night knows whether it may carry over these
     rows.
     """
 
@@ -228,6 +228,18 @@ class LiveFilesFacts(Facts):
     made_as: str | None = None
     segments: tuple[str, ...] = ()
     segments_digest: str = ""
+
+
+class Compared(Headline):
+    """The `made_as` of rows that were found to be wrong where they were carried over. It is null
+    where nothing was found.
+    """
+
+    wrong: str | None = None
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Compared:
+        return cls(wrong=facts.get("made_as") if facts.get("differences") else None)
 
 
 class LiveFilterFacts(Facts):
@@ -420,6 +432,7 @@ class LifecycleObjectsFacts(Facts):
 HEADLINES: Final[Mapping[str, type[Headline]]] = {
     LakeRefsFacts.TABLE: Freeze,
     ManifestEntriesFacts.TABLE: Segment,
+    LiveFilesFacts.TABLE: Compared,
     OrphanFilesFacts.TABLE: Sweep,
     DeletionPlanFacts.TABLE: Planned,
     ExpiryLogFacts.TABLE: Verdicts,

@@ -105,13 +105,15 @@ class LocalFiles:
         fs.LocalFileSystem().delete_dir(f"{self.root}/{path}")
 
 
-def _entries(directory: str, *, recursive: bool) -> Iterator[tuple[str, os.stat_result]]:
+def _entries(directory: str, *, recursive: bool, above: frozenset[tuple[int, int]] = frozenset()) -> Iterator[tuple[str, os.stat_result]]:
     """Yields what lies in a directory, by its path there, and what each link leads to. Nothing where
-    there is no such directory; what goes meanwhile is passed over, and so is a link to itself.
+    there is no such directory; what goes meanwhile is passed over. So is a link that leads to itself
+    or up to one of the directories `above` (device and inode).
 
     Raises `StateError` for a name that is no UTF-8.
     """
     try:
+        status = Path(directory).stat()
         found = os.scandir(directory)
     except FileNotFoundError:
         return
@@ -119,6 +121,7 @@ def _entries(directory: str, *, recursive: bool) -> Iterator[tuple[str, os.stat_
         if Path(directory).exists():
             raise
         return
+    here = above | {(status.st_dev, status.st_ino)}
     with found:
         for entry in found:
             try:
@@ -133,7 +136,8 @@ def _entries(directory: str, *, recursive: bool) -> Iterator[tuple[str, os.stat_
                 raise
             yield entry.name, info
             if recursive and stat.S_ISDIR(info.st_mode):
-                yield from ((f"{entry.name}/{name}", below) for name, below in _entries(entry.path, recursive=True))
+                inner = _entries(entry.path, recursive=True, above=here) if (info.st_dev, info.st_ino) not in here else ()
+                yield from ((f"{entry.name}/{name}", below) for name, below in inner)
 
 
 def _version_of(content: bytes) -> str:

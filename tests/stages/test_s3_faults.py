@@ -39,7 +39,7 @@ def house_of(spark: SparkSession, root: Path, mode: QuarantineMode, *rules: Rule
         now = noon(days=4)
         settings = {"quarantine": mode, "s3": proxy.server.settings.model_dump(mode="json", exclude_none=True)}
         house = BucketHouse(spark, root, settings=settings, now=now, bench=bench)
-        house.lakes = [Iceberg(house).config]
+        house.lakes = [Iceberg(house).config.with_retention("30d")]
         for name in LOST:
             bench.put(f"{PLACE}{name}", name.encode())
         yield house

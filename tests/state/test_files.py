@@ -106,8 +106,10 @@ def test_a_listing_stops_at_a_name_that_is_no_text(tmp_path: Path) -> None:
         Files(str(tmp_path / "state")).list("")
 
 
-def test_a_link_to_itself_is_passed_over(tmp_path: Path) -> None:
+def test_links_to_themselves_and_upwards_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("up", "and_up"):
+        (tmp_path / name).symlink_to(tmp_path)
     (tmp_path / "file").write_bytes(b"")
     assert [item.name for item in Files(str(tmp_path)).list("", recursive=True)] == ["file"]
 

@@ -220,8 +220,8 @@ def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
 def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
     """Returns the night of the fresh mark.
 
-    Nothing undoes a purge. So the mark before it computes every live file, and takes none over from
-    the nights that had the same files quarantined and planned.
+    Nothing undoes a purge. So the mark before it computes every row of `live_files`, and takes none
+    over from the nights that had the same files quarantined and planned.
     """
     config = night.config.model_copy(update={"full_every": 0}) if PURGE in plan.header.totals else night.config
     return replace(night, config=config, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)

@@ -18,7 +18,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from functools import reduce
 from typing import Any, Final
@@ -57,7 +57,7 @@ from gc_assets.stages.tables import (
     row_hash,
     spark_schema,
 )
-from gc_assets.state.facts import LiveFilesFacts
+from gc_assets.state.facts import Compared, LiveFilesFacts
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
@@ -154,12 +154,14 @@ class Base:
 @dataclass(frozen=True, slots=True)
 class Full:
     """Everything is computed, and why. With `compare` the result is held against what carrying over
-    would have given. `distrusted_on` is the run date that found carried rows to be wrong.
+    would have given. `distrusted_on` is the run date that found carried rows to be wrong, and
+    `nights_uncompared` counts the nights since the last comparison, tonight among them.
     """
 
     why: str
     compare: bool = False
     distrusted_on: date | None = None
+    nights_uncompared: int = 0
 
     @property
     def in_short(self) -> str:
@@ -196,23 +198,27 @@ def base_of(night: Night, lake_name: str, cache: Sequence[PastRun], lifecycle: P
         return Full("full_every is 0")
     state, now = night.state, night.clock.now()
     try:
-        history = [run for run in state.history(lake_name, LIVE_FILES.name) if run.entry.created_at <= now]
-        runs = sorted(history, key=lambda run: run.run_id, reverse=True)
+        history, mine = state.history(lake_name, LIVE_FILES.name), made_as(night, lake_name)
+        if wrong := [run.run_date for run in history if run.headline(Compared).wrong == mine]:
+            return Full(f"rows that this release carried over were wrong on {max(wrong)}", distrusted_on=max(wrong))
+        latest = f"{now:%Y%m%dT%H%M%SZ}~"  # behind every id of a run that began by now
+        made = [run for run in history if run.entry.created_at <= now and run.run_id <= latest]
+        runs = sorted(made, key=lambda run: run.run_id, reverse=True)
         opened = (state.open(run) for run in runs[:MOST_OPENED])
         last = next((found for found in opened if set(found.receipt.unsafe) <= set(night.unsafe)), None)
         if last is None:
             return Full("there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock")
-        return _fit(night, lake_name, last, cache, lifecycle)
+        facts = last.facts(LiveFilesFacts)
+        if facts.made_as != mine:
+            return Full("the earlier night was of another release, of other storages or of other settings")
+        found = _fit(night, lake_name, last, cache, lifecycle)
+        return found if isinstance(found, Base) else replace(found, nights_uncompared=facts.nights_uncompared + 1)
     except (StateError, OSError) as error:
         return Full(f"{DAMAGED}: {error}")
 
 
 def _fit(night: Night, lake_name: str, last: Published, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
     facts = last.facts(LiveFilesFacts)
-    if facts.made_as != made_as(night, lake_name):
-        return Full("the earlier night was of another release, of other storages or of other settings")
-    if facts.distrusted_on is not None:
-        return Full(f"rows that this release carried over were wrong on {facts.distrusted_on}", distrusted_on=facts.distrusted_on)
     if facts.sick:
         return Full("the earlier night could not read everything")
     known, now = set(facts.segments), with_rows(cache)

@@ -109,7 +109,8 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
     try:
         return _published(spark, night, lake_name, cache, lifecycle, base)
     except Doubt as doubt:
-        return _published(spark, night, lake_name, cache, lifecycle, Full(str(doubt)))
+        uncompared = base.facts.nights_uncompared + 1 if isinstance(base, Base) else base.nights_uncompared
+        return _published(spark, night, lake_name, cache, lifecycle, Full(str(doubt), nights_uncompared=uncompared))
 
 
 def _published(

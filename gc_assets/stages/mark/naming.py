@@ -138,6 +138,7 @@ class Source:
         written = write_frame(files, LIVE_FILES, self.run, self._state, ["storage", "kind"], ROUTED_SIDES)
         differ, notes = (), tuple[str, ...]()
         if compared is not None and (differ := self._compared(compared, written)):
+            self._verify(compared)  # what rotted meanwhile is no difference
             notes = (
                 f"lake {self.lake_name}: rows carried over since {compared.facts.full_on} are not those that are computed, which stand "
                 f"here: {'; '.join(differ)}. Plans since then rest on the former; please report it. This release carries nothing over "
@@ -146,7 +147,11 @@ class Source:
         how = {
             "full_for": full.why,
             "full_on": self.night.run_date,
-            "nights_uncompared": base.facts.nights_uncompared + 1 if base is not None and compared is None else 0,
+            "nights_uncompared": 0
+            if compared is not None
+            else full.nights_uncompared
+            if base is None
+            else base.facts.nights_uncompared + 1,
             "differences": differ,
             "distrusted_on": self.night.run_date if differ else full.distrusted_on,
         }

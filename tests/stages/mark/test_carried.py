@@ -452,8 +452,12 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
     assert third.receipt.facts["differences"]
     assert "please report it" in third.receipt.facts["notes"][-1]
     scene.equal(third)
-    for _ in range(2):
-        assert why(scene.live(full_every=2)) == f"rows that this release carried over were wrong on {third.receipt.run_date}"
+    scene.live(full_every=0)
+    scene.live(unsafe=("a rehearsal",))
+    for full_every in (2, 10, 1):
+        found = scene.live(full_every=full_every)
+        assert why(found) == f"rows that this release carried over were wrong on {third.receipt.run_date}"
+        assert found.receipt.facts["distrusted_on"] == str(third.receipt.run_date)
     monkeypatch.setattr(carried, "FORMAT", 0)
     assert "of another release" in str(why(scene.live(full_every=2)))
     next_one = scene.live(full_every=2)
@@ -470,6 +474,18 @@ def test_nights_that_compute_all_for_another_reason_do_not_put_the_comparison_of
         scene.put(name, name, [scene.world.container(name, Kind.MANIFEST, [scene.file(f"new {name}")])])
         reasons.append(str(why(scene.live(full_every=3)))[:5])
     assert reasons == ["there", "up to", "up to", "every", "up to", "up to"]
+
+
+@pytest.mark.spark
+def test_nights_that_cannot_read_everything_do_not_put_the_comparison_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = Sick(lake=LAKE, table_name="never read", why="it is torn", since=NOW)
+    reasons = []
+    for night in range(5):
+        with monkeypatch.context() as sick:
+            if night == 1:
+                sick.setattr(stage, "_sick", lambda *_: (unknown,))
+            reasons.append(str(why(scene.live(full_every=4)))[:22])
+    assert reasons == ["there is no earlier ni", "not everything can be ", "the earlier night coul", "None", "every 4 nights all of "]
 
 
 @pytest.mark.spark
