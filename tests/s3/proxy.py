@@ -246,6 +246,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = do_any  # noqa: N815
 
+    def handle_expect_100(self) -> bool:
+        """A client waits a second for this answer, which would lie in the buffer."""
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
+
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""
 

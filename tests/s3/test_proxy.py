@@ -102,7 +102,7 @@ def test_a_delayed_request_is_slow_and_done(server: S3Server) -> None:
 
 def test_a_client_that_does_not_wait_is_done_with_before_the_server_acts(server: S3Server) -> None:
     bucket = server.bucket()
-    with proxied(server, Rule(always, delay(5))) as proxy:
+    with proxied(server, Rule(always, delay(3))) as proxy:
         with pytest.raises(ReadTimeoutError):
             once(proxy, read_timeout=0.1).put_object(Bucket=bucket, Key="k", Body=b"x")
         assert there(server, bucket) == []
