@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_no_program_over_a_store_that_lies_loses_a_file(spark: SparkSession, tmp_path: Path) -> None:
-    events = play(spark, tmp_path, range(times(4, 10)), days=1)
+    events = play(spark, tmp_path, range(times(3, 10)), days=1)
     assert min(events[name] for name in ("nights", "applies", "files of a quarantine")) > 0, events
 
 

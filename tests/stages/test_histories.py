@@ -38,7 +38,7 @@ from tests.stages.random_lakes import AS_OF, GRACE_CUTOFF, NOW, TABLE_HISTORIES,
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
 # The first that Hypothesis draws are the simple ones. So some of many are taken, and not fewer drawn.
-DRAWN, EVERY = 200, {"disk": times(4, 1), "bucket": 4}
+DRAWN, EVERY = 200, {"disk": times(8, 1), "bucket": times(20, 4)}
 PLACES = ("disk", "bucket")
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4

@@ -10,12 +10,13 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stores.local.objects import LocalObjects
+from tests.depth import times
 from tests.killed import Rounds, killed_at_random
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.iceberg.expiries import AS_OF, DAY, GRACE_CUTOFF, START, expired, lake, planned, verdicts
 from tests.stages.oracles import iceberg_tables
 
-TABLES, SNAPSHOTS, KILLS = 40, 5, 30
+TABLES, SNAPSHOTS, KILLS = 20, 5, times(12, 30)
 
 
 @dataclass(frozen=True)

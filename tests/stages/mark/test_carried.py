@@ -57,7 +57,7 @@ SOMEBODY = st.sampled_from(["1", "2", None])
 def test_rows_of_random_histories_that_are_carried_over_are_those_of_a_full_computation(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    events = play(spark, tmp_path, kind, histories=times(6, 12), nights=6)
+    events = play(spark, tmp_path, kind, histories=times(4, 12), nights=times(5, 20))
     assert events["carried"] > events["rows"] // 4
 
 
@@ -67,14 +67,14 @@ def test_rows_are_those_of_a_full_computation_where_spark_joins_and_executors_co
     spark: SparkSession, tmp_path: Path, broadcast_rows: int
 ) -> None:
     with of_many_rows(broadcast_rows):
-        events = play(spark, tmp_path, "lakefs", histories=times(2, 4), nights=3)
+        events = play(spark, tmp_path, "lakefs", histories=times(1, 4), nights=3)
     assert events["carried"]
 
 
 @pytest.mark.spark
 def test_rows_are_those_of_a_full_computation_where_a_fold_holds_old_and_new_segments(spark: SparkSession, tmp_path: Path) -> None:
     with folding():
-        events = play(spark, tmp_path, "iceberg", histories=times(3, 6), nights=6)
+        events = play(spark, tmp_path, "iceberg", histories=times(2, 6), nights=times(4, 6))
     assert events["carried"] > events["rows"] // 3
     assert list(tmp_path.glob(f"carrying/{LAKE}/manifest_entries/_folds/*"))
 
