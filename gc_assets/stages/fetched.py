@@ -10,7 +10,8 @@ files, and the others cost next to nothing.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,17 +107,22 @@ class Fetch:
     def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         contents, number = self.files.contents(paths), 0
         while number < len(paths):
-            where = f"{self.files.root}/{paths[number]}"
-            try:
-                content = next(contents)
-                yield from decoded(content, self.schema, self.only)
-            except FileNotFoundError:
-                raise StateError(f"{where} is missing: the table is half there; run its asset again") from None
-            except OSError as error:
-                raise StateError(f"{where} cannot be read: {error}") from error
-            except pa.ArrowException as error:
-                raise StateError(f"{where} is damaged ({error}); run its asset again") from error
+            with readable(f"{self.files.root}/{paths[number]}"):
+                yield from decoded(next(contents), self.schema, self.only)
             number += 1
+
+
+@contextmanager
+def readable(where: str) -> Generator[None]:
+    """Raises `StateError` for a part that is missing, cannot be read or is damaged, by its name."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise StateError(f"{where} is missing: the table is half there; run its asset again") from None
+    except OSError as error:
+        raise StateError(f"{where} cannot be read: {error}") from error
+    except pa.ArrowException as error:
+        raise StateError(f"{where} is damaged ({error}); run its asset again") from error
 
 
 def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iterator[pa.RecordBatch]:
@@ -126,7 +132,7 @@ def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iter
     """
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, schema)
-    groups = [number for number in range(source.num_row_groups) if only is None or _may_hold(source.metadata.row_group(number), *only)]
+    groups = [number for number in range(source.num_row_groups) if only is None or may_hold(source.metadata.row_group(number), *only)]
     if not groups:
         return
     for batch in source.iter_batches(_BATCH_ROWS, groups, columns=[name for name in schema.names if name not in missing]):
@@ -134,7 +140,8 @@ def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iter
         yield rows if only is None else rows.filter(pc.fill_null(pc.equal(rows.column(only[0]), only[1]), True))
 
 
-def _may_hold(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
+def may_hold(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
+    """Says whether a row group may have a row with this value, by Parquet's statistics."""
     chunks = (group.column(number) for number in range(group.num_columns))
     told = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
     return told is None or not told.has_min_max or told.min <= value <= told.max

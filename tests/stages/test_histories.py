@@ -38,7 +38,8 @@ from tests.stages.random_lakes import AS_OF, GRACE_CUTOFF, NOW, TABLE_HISTORIES,
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
 # The first that Hypothesis draws are the simple ones. So some of many are taken, and not fewer drawn.
-DRAWN, EVERY = 200, {"disk": times(8, 1), "bucket": times(20, 4)}
+DRAWN = 200
+EVERY_TABLE, EVERY_TREE = {"disk": times(8, 1), "bucket": times(8, 4)}, {"disk": times(4, 1), "bucket": 4}
 PLACES = ("disk", "bucket")
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4
@@ -62,7 +63,7 @@ class Night:
 
 @pytest.fixture(scope="module", params=PLACES)
 def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
-    root, histories = tmp_path_factory.mktemp("tables"), drawn(TABLE_HISTORIES, DRAWN)[:: EVERY[request.param]]
+    root, histories = tmp_path_factory.mktemp("tables"), drawn(TABLE_HISTORIES, DRAWN)[:: EVERY_TABLE[request.param]]
     with ExitStack() as places:
         if request.param == "disk":
             house = Lakehouse(spark, root, now=NOW)
@@ -141,7 +142,7 @@ def drop_refs(root: Path, names: set[str]) -> None:
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> list[Tree]:
     root = tmp_path_factory.mktemp("trees") / "warehouse"
-    return [build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(drawn(TREE_HISTORIES, DRAWN)[:: EVERY["disk"]])]
+    return [build_tree(root / f"t{number:03}", tree) for number, tree in enumerate(drawn(TREE_HISTORIES, DRAWN)[:: EVERY_TREE["disk"]])]
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class Forest:
 
 @pytest.fixture(scope="module", params=PLACES)
 def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest]:
-    warehouse, some = trees[0].path.parent, trees[:: EVERY[request.param] // EVERY["disk"]]
+    warehouse, some = trees[0].path.parent, trees[:: EVERY_TREE[request.param] // EVERY_TREE["disk"]]
     if request.param == "disk":
         yield Forest(some, f"file://{warehouse}/", LocalObjects())
         return
@@ -290,7 +291,7 @@ def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
 ) -> None:
     """Refs are really dropped, so the trees are copies. Beside every chunk lies a checksum file, which goes when the chunk goes."""
     house = Lakehouse(spark, tmp_path, now=NOW)
-    some = trees[:: EVERY["bucket"] // EVERY["disk"]]  # the same tree, however many there are
+    some = trees[:: EVERY_TREE["bucket"] // EVERY_TREE["disk"]]  # the same tree, however many there are
     several = [tree for tree in some if len(list((tree.path / "refs").iterdir())) > 2][:WHAT_IF_TREES]
     copies = [Tree(Path(shutil.copytree(tree.path, house.warehouse / tree.path.name)), tree.max_age) for tree in several]
     for chunk in [path for tree in copies for path in (tree.path / "chunks").iterdir()]:

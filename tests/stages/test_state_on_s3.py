@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tarfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from gc_assets.stages.tables import publish, read_paths, read_rows, read_table, 
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES
+from tests.archives import unpack
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import STORAGE, Lakehouse, counts, days_ago
 from tests.state.publisher import DAY, NOW
@@ -198,8 +198,7 @@ def test_files_are_shared_out_by_size() -> None:
 
 
 def test_parts_of_an_older_release_are_read_with_the_columns_of_this_one(tmp_path: Path) -> None:
-    with tarfile.open(Path(__file__).parents[1] / "data" / "state-0.2.0" / "state.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(Path(__file__).parents[1] / "data" / "state-0.2.0" / "state.tar.xz", tmp_path)
     tables, read = all_tables(), Counter[str]()
     for path in tmp_path.rglob("state/*/*/run_date=*/*/*.parquet"):
         name = path.parts[-4]

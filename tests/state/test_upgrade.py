@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import shutil
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from gc_assets.resources.platform import NOW_VARIABLE, load_platform
 from gc_assets.stages.books.ledger import quarantine_ledger
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stores.local.objects import etag_of
+from tests.archives import unpack
 
 pytestmark = pytest.mark.spark
 
@@ -96,8 +96,7 @@ def upgraded(spark: SparkSession) -> Iterator[Upgraded]:
     with ROOT.with_name(f"{ROOT.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         shutil.rmtree(ROOT, ignore_errors=True)
-        with tarfile.open(ARCHIVE) as archive:
-            archive.extractall(ROOT.parent, filter="data")
+        unpack(ARCHIVE, ROOT.parent)
         config = ROOT / "lakes.yaml"  # the tests go on by a clock of their own
         config.write_text(config.read_text().replace("mode: apply", "mode: apply, rehearsals: allowed"))
         for receipt in sorted(ROOT.glob("state/lake/deletion_log/*/*/_receipt.json")):

@@ -89,11 +89,11 @@ NEEDS: Final = pa.schema(
 )
 # By what of a row with `expands` the entries of its container are judged.
 _JUDGED_BY: Final = ["address", "rank", "commit_id", "table_uuid", "must_exist"]
-# Scratch: containers whose cached entries are touched, keys that `NEEDS` touches, hashes of all.
+# Scratch: containers whose cached entries are touched, keys that `NEEDS` touches, all touched keys.
 CHANGED_SIDE, KEYS_SIDE, TOUCHED_SIDE = "_changed", "_keys", "_touched"
 CHANGED: Final = pa.schema([("container", pa.string())])
 KEYS: Final = pa.schema([("key", pa.string())])
-TOUCHED: Final = pa.schema([("key_hash", pa.int64())])
+TOUCHED: Final = pa.schema([("key", pa.string()), ("key_hash", pa.int64())])
 # Whoever changes what a row says changes this number.
 FORMAT: Final = 1
 # Where more than this share of the rows is touched, computing all of them costs less.
@@ -373,9 +373,9 @@ def key_of(frame: DataFrame) -> Column:
 
 
 def touched_by(frames: Sequence[DataFrame], files: Files, run: Run) -> Written:
-    """Writes the hashes of the keys of these frames, each once (`TOUCHED_SIDE`)."""
-    hashes = [frame.select(F.xxhash64(key_of(frame)).alias("key_hash")) for frame in frames]
-    distinct = reduce(DataFrame.unionByName, hashes).distinct()
+    """Writes the keys of these frames, each once, with their hashes (`TOUCHED_SIDE`)."""
+    keys = [frame.select(key_of(frame).alias("key")) for frame in frames]
+    distinct = reduce(DataFrame.unionByName, keys).distinct().withColumn("key_hash", F.xxhash64("key"))
     return merge_written(answers(distinct, _Put(files, run.path, TOUCHED, TOUCHED_SIDE), PARTS_DDL))
 
 
@@ -396,7 +396,7 @@ class _Put:
 
 
 def only_touched(frame: DataFrame, touched: DataFrame, rows: int) -> DataFrame:
-    """Returns the rows of touched keys. `touched` has so many rows (columns `TOUCHED`)."""
+    """Returns the rows of touched keys. `touched` has so many rows (column `key_hash`)."""
     few = F.broadcast(touched) if rows <= BROADCAST_ROWS else touched
     return frame.withColumn("key_hash", F.xxhash64(key_of(frame))).join(few, "key_hash", "left_semi").drop("key_hash")
 
@@ -462,7 +462,7 @@ class _Carry:
     touched: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        touched = np.sort(read_parts(self.files, list(self.touched), TOUCHED).column("key_hash").to_numpy())
+        touched = np.sort(read_parts(self.files, list(self.touched), TOUCHED, ["key_hash"]).column("key_hash").to_numpy())
         parts: list[PartFile] = []
         totals: dict[tuple[str, ...], Totals] = {}
         gone, dropped = 0, 0

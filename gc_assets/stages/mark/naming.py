@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,18 +45,23 @@ from gc_assets.stages.mark.carried import (
     written_routes,
 )
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
-from gc_assets.stages.mark.manifest_entries import segments
+from gc_assets.stages.mark.decoding import EDGES_SIDE
+from gc_assets.stages.mark.manifest_entries import segment_rows, segments
+from gc_assets.stages.mark.picking import MOST_VALUES, PICKED, pick
 from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
 from gc_assets.stages.night import Night
 from gc_assets.stages.progress import doing
 from gc_assets.stages.tables import ROUTE, Totals, Written, paths_of, read_paths, read_table, write_frame
 from gc_assets.state.facts import Segment
+from gc_assets.state.files import Files
 from gc_assets.state.folds import Pieces
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
 
 WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
+# Scratch: cached entries of containers that changed, and those that name touched keys.
+WITHIN_SIDE, NAMING_SIDE = "_within", "_naming"
 # The fact of a walk that wrote neither, because all rows of the base stand.
 NOTHING_TO_NAME: Final = "nothing_to_name"
 # Who needs a file. The smallest number is the strongest witness. Where `expands` is true, the
@@ -133,8 +138,8 @@ class Source:
         compared = base if full.compare else None
         if compared is not None:
             self._verify(compared)
-        session = self._session(self.known)
-        files = self._files(session, None)
+        session = self._session(self.known, len(self._all.paths))
+        files = self._files(session, None, self._all)
         written = write_frame(files, LIVE_FILES, self.run, self._state, ["storage", "kind"], ROUTED_SIDES)
         differ, notes = (), tuple[str, ...]()
         if compared is not None and (differ := self._compared(compared, written)):
@@ -169,15 +174,15 @@ class Source:
         if self._touches(base):
             doing("finding the files that changes touch")
             touched = self._touched(base)
-        hashes = [f"{self.run.path}/{part.name}" for part in touched]
-        doing(f"carrying over {base.rows:,} rows without those of {sum(part.rows for part in touched):,} keys")
-        carried = carry_over(self.spark, base, self.run, self._state.files, hashes)
+        doing(f"carrying over {base.rows:,} rows without those of {_rows(touched):,} keys")
+        carried = carry_over(self.spark, base, self.run, self._state.files, self._paths(touched))
         if touched:
             doing("naming the touched files")
-            session = self._session(self.known)
-            files = self._files(session, touched)
+            entries = self._naming(touched)
+            session = self._session(entries.rows + _rows(touched) + self._beside, len(entries.paths) + len(touched))
+            files = self._files(session, touched, entries)
             written = write_frame(files, LIVE_FILES, self.run, self._state, ["storage", "kind"], ROUTED_SIDES)
-            self._state.files.delete_directory(f"{self.run.path}/{TOUCHED_SIDE}")
+            self._let_go(touched, entries.picked)
         befores = (base.facts.by_kind, base.facts.by_storage, base.facts.possible_by_storage)
         gone, new = _amounts(carried.dropped), _amounts(written.totals)
         by_kind, by_storage, possible = map(amended, befores, gone, new)
@@ -203,30 +208,48 @@ class Source:
         return bool(self.closed.facts["keys"] or self.closed.facts["changed"] or base.new_rows)
 
     def _touched(self, base: Base) -> tuple[PartFile, ...]:
-        """Writes the hashes of the keys whose rows may differ from the base's, and returns the
-        parts.
-        """
-        night, state, came = self.night, self._state, list(base.came)
-        session = self._session(self.known)
+        """Writes the keys whose rows may differ from the base's, and returns the parts."""
+        state, changed = self._state, self.closed.side.get(CHANGED_SIDE, ())
+        new = {run.run_id for run in base.came}
+        known = Cached.of(state.pieces([run for run in self.there.runs if run.run_id not in new]))
+        came, earlier = Cached.of(state.pieces(list(base.came))), self._some(known, "container", changed, WITHIN_SIDE)
+        session = self._session(base.new_rows + earlier.rows + self._beside, len(came.paths) + len(earlier.paths))
         frames = [read_paths(session, state.files, KEYS, self._scratch(KEYS_SIDE))]
-        if came:
-            frames.append(entries_of(session, night, self.lake_name, state.pieces(came)))
-        if changed := self._scratch(CHANGED_SIDE):
-            new = {run.run_id for run in came}
-            known = [run for run in self.there.runs if run.run_id not in new]
-            earlier = entries_of(session, night, self.lake_name, state.pieces(known))
-            frames.append(earlier.join(F.broadcast(read_paths(session, state.files, CHANGED, changed)), "container", "left_semi"))
+        if came.paths:
+            frames.append(came.frame(session, state.files))
+        if earlier.paths:
+            containers = read_paths(session, state.files, CHANGED, self._paths(changed))
+            frames.append(earlier.frame(session, state.files).join(F.broadcast(containers), "container", "left_semi"))
         frames += [read_table(session, state, LIFECYCLE_OBJECTS, table, columns=["key"]) for table in base.released]
-        return touched_by(frames, state.files, self.run).side.get(TOUCHED_SIDE, ())
+        touched = touched_by(frames, state.files, self.run).side.get(TOUCHED_SIDE, ())
+        self._let_go(earlier.picked)
+        return touched
 
-    def _files(self, session: SparkSession, touched: Sequence[PartFile] | None) -> DataFrame:
-        """Returns the rows with their routes: all, or those of touched keys."""
+    def _some(self, entries: Cached, by: Literal["container", "key"], values: Sequence[PartFile], prefix: str) -> Cached:
+        """Returns at least the entries that have one of these values: all where there are many
+        values.
+        """
+        if _rows(values) > MOST_VALUES:
+            return entries
+        picked = () if not values else pick(self.spark, self._state.files, self.run, entries.paths, by, self._paths(values), prefix)
+        return Cached(tuple(self._paths(picked)), _rows(picked), entries.has_external, PICKED, picked)
+
+    def _let_go(self, *scratch: Sequence[PartFile]) -> None:
+        for side in {part.name.rpartition("/")[0] for parts in scratch for part in parts}:
+            self._state.files.delete_directory(f"{self.run.path}/{side}")
+
+    def _naming(self, touched: Sequence[PartFile]) -> Cached:
+        """Returns at least the entries that name touched keys."""
+        return self._some(self._all, "key", touched, NAMING_SIDE)
+
+    def _files(self, session: SparkSession, touched: Sequence[PartFile] | None, cached: Cached) -> DataFrame:
+        """Returns the rows with their routes: all, or those of touched keys, which `cached` names."""
         state = self._state
         witnesses = read_paths(session, state.files, WITNESSES, self._scratch(WITNESSES_SIDE))
         direct = read_paths(session, state.files, DIRECT, self._scratch(DIRECT_SIDE))
-        entries = entries_of(session, self.night, self.lake_name, self.there)
+        entries = cached.frame(session, state.files)
         if touched is not None:
-            hashes, count = self._hashes(session, touched), sum(part.rows for part in touched)
+            hashes, count = self._hashes(session, touched), _rows(touched)
             entries, direct = (only_touched(frame, hashes, count) for frame in (entries, direct))
         files = named_files(entries, direct, witnesses, self.lake_name)
         if self.lifecycle is not None:
@@ -238,27 +261,43 @@ class Source:
         written.
         """
         doing("comparing with what would have been carried over")
-        session, state = self._session(self.known + base.rows), self._state
+        session, state = self._session(self.known + base.rows, len(self._all.paths)), self._state
         rows = routed(session, state.files, routes_of(base.published))
         if self._touches(base):
             touched = self._touched(base)
-            hashes, count = self._hashes(session, touched), sum(part.rows for part in touched)
-            rows = untouched(rows, hashes, count).unionByName(self._files(session, touched).select(rows.columns))
+            files = self._files(session, touched, self._naming(touched))
+            rows = untouched(rows, self._hashes(session, touched), _rows(touched)).unionByName(files.select(rows.columns))
         return differences(sums(rows), sums(routed(session, state.files, written_routes(self.run, written))))
 
     def _hashes(self, session: SparkSession, touched: Sequence[PartFile]) -> DataFrame:
-        return read_paths(session, self._state.files, TOUCHED, [f"{self.run.path}/{part.name}" for part in touched])
+        return read_paths(session, self._state.files, TOUCHED, self._paths(touched), ["key_hash"])
 
     def _scratch(self, side: str) -> list[str]:
         return paths_of(self.run, self.closed, side)
 
-    def _session(self, rows: int) -> SparkSession:
-        scratch = sum(len(parts) for parts in self.closed.side.values())
-        return fitting(self.spark, rows, scratch + len(self.there.paths()))
+    def _paths(self, parts: Sequence[PartFile]) -> list[str]:
+        return [f"{self.run.path}/{part.name}" for part in parts]
+
+    def _session(self, rows: int, paths: int) -> SparkSession:
+        """Returns the session for so many rows in so many files, and what the walk wrote."""
+        return fitting(self.spark, rows, paths + sum(map(len, self.closed.side.values())))
+
+    @property
+    def _all(self) -> Cached:
+        return Cached.of(self.there)
+
+    @property
+    def _beside(self) -> int:
+        """How many rows are joined besides entries."""
+        return sum(map(_rows, self.closed.side.values())) + (self.lifecycle.rows if self.lifecycle is not None else 0)
 
     @property
     def _state(self) -> State:
         return self.night.state
+
+
+def _rows(parts: Sequence[PartFile]) -> int:
+    return sum(part.rows for part in parts)
 
 
 def _amounts(totals: dict[tuple[str, ...], Totals]) -> tuple[dict[str, Amount], dict[str, Amount], dict[str, Amount]]:
@@ -276,26 +315,45 @@ def _by(totals: dict[tuple[str, ...], Totals], position: int) -> dict[str, Amoun
     return {name: value.amount for name, value in sorted(grouped.items())}
 
 
-def entries_of(spark: SparkSession, night: Night, lake_name: str, there: Pieces | None = None) -> DataFrame:
-    """Returns the files that decoded containers name (columns of `manifest_entries`), without those
-    that they say are deleted. `address` is left out where all of them lie in storages.
-
-    `there` is where some segments lie; without it all count.
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """Entries of the cache: the parts in which they lie, and about how many they are. With
+    `has_external` some of them lie in no storage. `picked` are parts that this night wrote for
+    itself.
     """
-    there = night.state.pieces(segments(night, lake_name)) if there is None else there
-    # The addresses of all entries are as much to read as all other columns together.
-    external = any(segment.headline(Segment).external for segment in there.runs)
-    columns = [name for name in MANIFEST_ENTRIES.schema.names if external or name != "address"]
-    paths = there.paths()
-    rows = read_paths(spark, night.state.files, MANIFEST_ENTRIES.schema, paths, columns, only=("is_container", False))
-    return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
+
+    paths: tuple[str, ...]
+    rows: int
+    has_external: bool
+    schema: pa.Schema = MANIFEST_ENTRIES.schema
+    picked: tuple[PartFile, ...] = ()
+
+    @classmethod
+    def of(cls, there: Pieces) -> Cached:
+        """Returns all entries of some segments."""
+        rows = sum(run.rows for run in there.runs) - segment_rows(list(there.runs), EDGES_SIDE)
+        return cls(tuple(there.paths()), rows, any(segment.headline(Segment).external for segment in there.runs))
+
+    def frame(self, spark: SparkSession, files: Files) -> DataFrame:
+        """Returns the files that decoded containers name (columns of `manifest_entries`), without
+        those that they say are deleted. `address` is left out where all of them lie in storages.
+        """
+        # The addresses of all entries are as much to read as all other columns together.
+        columns = [name for name in self.schema.names if self.has_external or name != "address"]
+        rows = read_paths(spark, files, self.schema, self.paths, columns, only=("is_container", False))
+        return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
+
+
+def entries_of(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
+    """Returns what `Cached.frame` says, of all entries of a lake."""
+    return Cached.of(night.state.pieces(segments(night, lake_name))).frame(spark, night.state.files)
 
 
 def named_files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
     """Returns all files once, columns of `live_files`, each with its strongest witness and its
     route.
 
-    `entries` are those of `entries_of`.
+    `entries` are those of `Cached.frame`.
     """
     expanding = witnesses.filter("expands").select("witness", "container", "container_must_exist")
     children = entries.join(expanding, "container").withColumns(
