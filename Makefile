@@ -93,7 +93,6 @@ $(STAMP): pyproject.toml constraints.txt
 	  || { echo "$(PYTHON) has no venv: apt-get install -y python3-venv" >&2; exit 2; }
 	@echo "Installing into $(VENV) (a minute or two, 2 GB) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q 'pip>=23.2' # Debian 12's own takes no constraint to a pre-release
 	@$(BIN)/pip install -q -c constraints.txt -e '.[all]'
 	@touch $@
 
