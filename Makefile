@@ -4,8 +4,8 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# The Python of the system goes first: distributions build it with optimisations, pyenv without, and then nights and tests take half as
-# much CPU again.
+# The Python of the system goes first: distributions build it with optimisations, pyenv without, and then the same Python code takes half
+# as long again.
 CAN_MAKE_IT := import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in /usr/bin/python3.11 /usr/bin/python3 python3.11 python3; do \
   if $$python -c "$(CAN_MAKE_IT)" 2>/dev/null; then command -v $$python; exit; fi; done; command -v python3.11 || command -v python3 || echo python3)

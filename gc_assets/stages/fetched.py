@@ -117,8 +117,8 @@ def readable(where: str) -> Generator[None]:
     """Raises `StateError` for a part that is missing, cannot be read or is damaged, by its name."""
     try:
         yield
-    except FileNotFoundError:
-        raise StateError(f"{where} is missing: the table is half there; run its asset again") from None
+    except FileNotFoundError as error:
+        raise StateError(f"{error.filename or where} is missing: the table is half there; run its asset again") from None
     except OSError as error:
         raise StateError(f"{where} cannot be read: {error}") from error
     except pa.ArrowException as error:

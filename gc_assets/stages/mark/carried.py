@@ -38,8 +38,7 @@ from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.engine import spread
 from gc_assets.stages.few_rows import FEW_ROWS
-from gc_assets.stages.mark.decoding import EDGES_SIDE
-from gc_assets.stages.mark.manifest_entries import decoded_as, segment_rows
+from gc_assets.stages.mark.manifest_entries import decoded_as, file_rows
 from gc_assets.stages.mark.sides import ROUTED_SIDES
 from gc_assets.stages.night import Night
 from gc_assets.stages.tables import (
@@ -147,8 +146,7 @@ class Base:
     @property
     def new_rows(self) -> int:
         """Rows by which keys may be touched besides those that `NEEDS` tells."""
-        came = sum(run.rows for run in self.came) - segment_rows(list(self.came), EDGES_SIDE)
-        return came + sum(table.rows for table in self.released)
+        return file_rows(self.came) + sum(table.rows for table in self.released)
 
 
 @dataclass(frozen=True, slots=True)

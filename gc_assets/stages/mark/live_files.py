@@ -37,7 +37,7 @@ from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, R
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.manifest_entries import named_length, segment_rows, segments
+from gc_assets.stages.mark.manifest_entries import file_rows, named_length, segment_rows, segments
 from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
 from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE, NOTHING_TO_NAME, WITNESSES, WITNESSES_SIDE, Source
 from gc_assets.stages.mark.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
@@ -125,7 +125,7 @@ def _published(
     entries = night.table(MANIFEST_ENTRIES, lake_name)
     there = state.pieces(cache)
     run = begin(night, night.group(lake_name), LIVE_FILES)
-    cached = sum(segment.rows for segment in cache) - segment_rows(cache, EDGES_SIDE)
+    cached = file_rows(cache)
     before = None
     if isinstance(base, Base) and not has_unread:
         before = Before.of(base, state.paths(base.came, CONTAINERS_SIDE), night.config.full_every, cached)

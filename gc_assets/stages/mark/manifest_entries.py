@@ -75,6 +75,11 @@ def segment_rows(runs: list[PastRun], side: str) -> int:
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
 
 
+def file_rows(runs: Sequence[PastRun]) -> int:
+    """Returns how many entries of these segments name files, and not containers."""
+    return sum(segment.rows for segment in runs) - segment_rows(list(runs), EDGES_SIDE)
+
+
 @logged(MANIFEST_ENTRIES)
 def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Published:
     """Publishes the segment of this run: the children of every container below the lake's commits

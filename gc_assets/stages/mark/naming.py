@@ -45,8 +45,7 @@ from gc_assets.stages.mark.carried import (
     written_routes,
 )
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
-from gc_assets.stages.mark.decoding import EDGES_SIDE
-from gc_assets.stages.mark.manifest_entries import segment_rows, segments
+from gc_assets.stages.mark.manifest_entries import file_rows, segments
 from gc_assets.stages.mark.picking import MOST_VALUES, PICKED, pick
 from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
 from gc_assets.stages.night import Night
@@ -331,8 +330,7 @@ class Cached:
     @classmethod
     def of(cls, there: Pieces) -> Cached:
         """Returns all entries of some segments."""
-        rows = sum(run.rows for run in there.runs) - segment_rows(list(there.runs), EDGES_SIDE)
-        return cls(tuple(there.paths()), rows, any(segment.headline(Segment).external for segment in there.runs))
+        return cls(tuple(there.paths()), file_rows(there.runs), any(segment.headline(Segment).external for segment in there.runs))
 
     def frame(self, spark: SparkSession, files: Files) -> DataFrame:
         """Returns the files that decoded containers name (columns of `manifest_entries`), without

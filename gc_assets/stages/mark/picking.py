@@ -43,11 +43,12 @@ def pick(
     values, as parts of the run below `prefix` (columns `PICKED`).
 
     `values` are parts whose column `by` holds them. The key of a file that lies in no storage is its
-    address.
+    address. Raises `StateError` for a part that is missing, cannot be read or is damaged.
     """
     if not paths:
         return ()
-    sizes = files.sizes(paths)
+    with readable(files.root):
+        sizes = files.sizes(paths)
     bundles = grouped(paths, sizes)
     written = merge_written(spread(spark, _Pick(files, run.path, bundles, by, tuple(values), prefix), len(bundles), sum(sizes)))
     return written.side.get(prefix, ())

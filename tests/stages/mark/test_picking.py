@@ -77,7 +77,7 @@ def test_all_files_with_one_of_the_values_are_picked_and_no_others(files: Files,
 
 
 def test_a_part_that_is_missing_or_damaged_is_named(files: Files) -> None:
-    with pytest.raises(FileNotFoundError, match="gone"):
+    with pytest.raises(StateError, match=r"cache/gone\.parquet is missing"):
         picked(files, "key", ["k3"], ["cache/gone.parquet"])
     (part,) = written(files, ENTRIES, MANIFEST_ENTRIES.schema, "cache")
     files.replace(part, b"no Parquet")
