@@ -33,7 +33,7 @@ test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
 test: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
 # Hundreds of processes import this package: each would compile it anew.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium, DEPTH=all: more examples)
+test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium, DEPTH=all: the full suite)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@[ $$GC_ASSETS_TEST_BROWSER = none ] || { $(BIN)/python -m tests.browser; $(BIN)/python -m tests.postgres; }
 	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
@@ -58,6 +58,7 @@ ui: env .dagster_home/dagster.yaml ## Dagster's web page on the lakes of lakes.y
 
 pictures: export GC_ASSETS_TEST_BROWSER := required
 pictures: export GC_ASSETS_TEST_PICTURES := keep
+pictures: export GC_ASSETS_TEST_DEPTH := all
 pictures: env ## the pictures of docs/, taken by the test that walks over Dagster's page
 	@$(BIN)/python -m tests.browser
 	@$(BIN)/python -m tests.postgres

@@ -20,6 +20,7 @@ from xdist.scheduler import LoadFileScheduling
 from gc_assets.resources.spark import SparkRuntime
 from tests import cluster
 from tests.cluster import Cluster
+from tests.depth import FULL, ONLY_IN_FULL
 from tests.lakes.nessie.server import Server, running
 from tests.s3.servers import S3Server, environment, shared
 
@@ -139,7 +140,9 @@ def one_jvm(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="session")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A Spark cluster whose executors see nothing that a test writes on this disk."""
+    """A Spark cluster whose executors see nothing that a test writes on this disk. A usual run starts none."""
+    if not FULL:
+        pytest.skip(ONLY_IN_FULL)
     with ExitStack() as places:
         folder = places.enter_context(tempfile.TemporaryDirectory(prefix="gc-assets-spark-", ignore_cleanup_errors=True))
         yield places.enter_context(cluster.running(Path(folder), tmp_path_factory.getbasetemp()))

@@ -1,4 +1,6 @@
-"""How often a test plays what it can play again and again: a share in a usual run, all of it by `make test DEPTH=all`."""
+"""How much of the suite a run plays. A usual run plays every promise, in ten minutes. `make test DEPTH=all` plays it more often, and where
+it costs most: on a Spark cluster, on a Connect service and in a browser.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,15 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 C = TypeVar("C")
 
 FULL = os.environ.get("GC_ASSETS_TEST_DEPTH") == "all"
+ONLY_IN_FULL = "a part of the full suite: make test DEPTH=all"
+
+# Marks a test that a usual run leaves out.
+deep = pytest.mark.skipif(not FULL, reason=ONLY_IN_FULL)
 
 
 def times(usual: int, full: int) -> int:

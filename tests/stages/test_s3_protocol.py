@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
 from tests.days import noon
-from tests.lakes.nessie.server import Server
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import BucketLake, Iceberg, Icechunk, configured, lakes_of_all_kinds
 from tests.stages.lakehouse import counts, outcomes
@@ -32,12 +31,11 @@ pytestmark = pytest.mark.spark
 
 MODES: tuple[QuarantineMode, ...] = ("versioned", "trash", "deferred")
 STATES = ("state_on_s3", "state_on_disk")
-# All kinds and both places of the state take long with every mode. So each mode has one place, one mode has lakes of all kinds and the
-# others those whose histories are edited. S3=all tries all pairs, each with all kinds.
+# S3=all tries every mode with lakes of all kinds and the state in both places. Else each mode has one place, and the kinds whose histories
+# are edited: `cli/test_secrets.py` has lakes of all kinds in a bucket.
+OF_ALL_KINDS = os.environ.get("GC_ASSETS_TEST_S3") == "all"
 PAIRS = list(zip(MODES, ("state_on_disk", "state_on_disk", "state_on_s3"), strict=True))
-OF_ALL_KINDS = MODES[:1]
-if os.environ.get("GC_ASSETS_TEST_S3") == "all":
-    OF_ALL_KINDS = MODES
+if OF_ALL_KINDS:
     PAIRS = [(mode, state) for mode in MODES for state in STATES]
 
 
@@ -69,9 +67,7 @@ class BucketStory:
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids="-".join)
-def story(
-    request: pytest.FixtureRequest, spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[BucketStory]:
+def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketStory]:
     mode, state = request.param
     with ExitStack() as places:
         bench = places.enter_context(in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/"))
@@ -79,8 +75,8 @@ def story(
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":
             house.state, house.s3 = places.enter_context(place())
-        if mode in OF_ALL_KINDS:
-            lakes = places.enter_context(lakes_of_all_kinds(house, nessie_server))
+        if OF_ALL_KINDS:
+            lakes = places.enter_context(lakes_of_all_kinds(house, request.getfixturevalue("nessie_server")))
         else:
             lakes = configured(house, [Iceberg(house), Icechunk(house)])
         before, header = house.contents(), house.plan()

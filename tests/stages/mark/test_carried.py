@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -591,6 +591,7 @@ def test_which_kind_a_file_has_does_not_depend_on_the_order_of_those_who_name_it
 
 
 @given(NEEDED, NEEDED, ENTRIES, ENTRIES)
+@settings(max_examples=200)
 def test_no_key_is_named_otherwise_that_is_not_touched(
     then: list[dict[str, Any]], now: list[dict[str, Any]], known: list[tuple[str, str]], came: list[tuple[str, str]]
 ) -> None:
@@ -602,6 +603,7 @@ def test_no_key_is_named_otherwise_that_is_not_touched(
 
 
 @given(NEEDED, st.randoms(use_true_random=False))
+@settings(max_examples=200)
 def test_equal_needs_differ_in_nothing_whatever_their_order(needs: list[dict[str, Any]], chance: random.Random) -> None:
     other = [*needs, *needs[:2]]
     chance.shuffle(other)
@@ -610,6 +612,7 @@ def test_equal_needs_differ_in_nothing_whatever_their_order(needs: list[dict[str
 
 
 @given(st.lists(st.text(), unique=True), st.lists(st.text()))
+@settings(max_examples=200)
 def test_touched_rows_are_found_among_ordered_hashes(touched: list[str], keys: list[str]) -> None:
     ordered = sorted(xxhash64(pa.array(touched, pa.string())))
     found = carried._among(xxhash64(pa.array(keys, pa.string())), pa.array(ordered, pa.int64()).to_numpy())
