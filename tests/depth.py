@@ -1,5 +1,5 @@
-"""How much of the suite a run plays. A usual run plays every promise, in ten minutes. `make test DEPTH=all` plays it more often, and where
-it costs most: on a Spark cluster, on a Connect service and in a browser.
+"""How much of the suite a run plays. A usual run is what every change has to pass. `make test DEPTH=all` plays more of the same, and what
+costs most: a Spark cluster, jobs on it, a Connect service, and a browser on Dagster's page.
 """
 
 from __future__ import annotations
