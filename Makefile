@@ -33,9 +33,10 @@ test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
 test: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
 # Hundreds of processes import this package: each would compile it anew.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: env ## lint, types and the whole suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium, DEPTH=all: the full suite)
+test: env ## lint, types and the suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium, DEPTH=all: the full suite)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
-	@[ $$GC_ASSETS_TEST_BROWSER = none ] || { $(BIN)/python -m tests.browser; $(BIN)/python -m tests.postgres; }
+	@[ $$GC_ASSETS_TEST_BROWSER = none ] || $(BIN)/python -m tests.browser
+	@[ $$GC_ASSETS_TEST_BROWSER = none ] || [ "$$GC_ASSETS_TEST_DEPTH" != all ] || $(BIN)/python -m tests.postgres
 	@[ $$GC_ASSETS_TEST_S3 = none ] || $(BIN)/python -m tests.s3.servers
 	@mkdir -p build
 	@set -m; $(MAKE) -s lint >build/lint.txt 2>&1 & lint=$$!; trap "kill $$lint 2>/dev/null || true" EXIT; \

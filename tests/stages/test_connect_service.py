@@ -26,13 +26,12 @@ from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.executors import TOLD_DDL, introduced
 from gc_assets.stages.tables import collect
-
-pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 from tests.connect_service import TOKEN, Service, running
 from tests.depth import deep
 from tests.killed import CHECKOUT
 from tests.ports import free_port
 
+pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
 pytestmark = deep
 
 
