@@ -28,12 +28,12 @@ demo: env .dagster_home/dagster.yaml ## build sample lakes, run one night on the
 # Here a skipped test is a failed one: what the tests need is fetched before they start. Three processes take the files of tests in turn,
 # each with a Spark session and servers of its own: on two cores one of them usually waits for a server. Pytest's 2 is an interrupt.
 test: export GC_ASSETS_TEST_NESSIE := required
-test: export GC_ASSETS_TEST_S3 := $(or $(filter none all,$(S3)),required)
+test: export GC_ASSETS_TEST_S3 := $(or $(filter none,$(S3)),required)
 test: export GC_ASSETS_TEST_BROWSER := $(or $(filter none,$(BROWSER)),required)
 test: export GC_ASSETS_TEST_DEPTH := $(DEPTH)
 # Hundreds of processes import this package: each would compile it anew.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: env ## lint, types and the suite (S3=none: without S3 servers, S3=all: more on them, BROWSER=none: without Chromium, DEPTH=all: the full suite)
+test: env ## lint, types and the suite (S3=none: without S3 servers, BROWSER=none: without Chromium, DEPTH=all: the full suite)
 	@$(BIN)/python -m tests.lakes.nessie.server >/dev/null
 	@[ $$GC_ASSETS_TEST_BROWSER = none ] || $(BIN)/python -m tests.browser
 	@[ $$GC_ASSETS_TEST_BROWSER = none ] || [ "$$GC_ASSETS_TEST_DEPTH" != all ] || $(BIN)/python -m tests.postgres

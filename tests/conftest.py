@@ -40,12 +40,14 @@ settings.load_profile("no deadline")
 
 # Small lakes and many short jobs: the quick compiler saves more than it costs, and compiling queries does not pay at all. What compiled
 # queries find is seen where tests start a command, which has the settings of the product. The quick compiler's own 48 MB of code are full
-# after some minutes, and then it compiles the same again and again.
+# after some minutes, and then it compiles the same again and again. A sort of few rows takes a page of memory, by default one so large
+# that after some queries the whole heap is collected.
 TEST_CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.driver.memory": "1g",
+    "spark.buffer.pageSize": "1m",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
 }
 

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.depth import deep
+
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 
@@ -104,6 +106,7 @@ def at_links(source: Path) -> dict[str, Any]:
     return {"symlinks": True, "ignore": shutil.ignore_patterns("__pycache__")} if source.is_dir() else {}
 
 
+@deep
 def test_what_the_image_installs_is_what_is_tested_here(context: Path) -> None:
     """Every requirement of its extras is met by this environment, within the same constraints; nothing would be fetched."""
     (line,) = (line for line in instructions("RUN") if line.startswith("pip install"))

@@ -39,6 +39,7 @@ from gc_assets.s3.client import client_of
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
 from tests.days import now_for
+from tests.depth import deep
 from tests.s3.servers import S3Server
 from tests.typed import blocks, type_lines
 
@@ -248,6 +249,7 @@ def test_doctor_is_quiet_before_the_demo(night: Night) -> None:
     assert typed(["--config", str(night.config), "doctor"]) == ""
 
 
+@deep
 def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads(
     night: Night, readme: tuple[list[str], Path]
 ) -> None:
@@ -296,6 +298,7 @@ def in_bucket(config: Path) -> dict[str, bytes]:
     return {key: client.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
 
 
+@deep
 def test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed(
     spark: SparkSession, versity: S3Server, shell: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

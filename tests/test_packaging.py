@@ -298,6 +298,7 @@ def acme(elsewhere: Callable[..., subprocess.CompletedProcess[str]], tmp_path_fa
     return dg_command
 
 
+@deep
 def test_the_component_works_in_a_project_of_another_name_beside_other_assets(acme: Callable[..., str], tmp_path: Path) -> None:
     lakes = yaml.safe_load((ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0])
     lakes["lakes"][0]["assets"] = [{"key": "analytics/orders", "table": "shop.orders"}]

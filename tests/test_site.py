@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser import PHONE, WIDE, chromium, complaints, overhang
+from tests.depth import deep
 
 ROOT = Path(__file__).parents[1]
 
@@ -55,6 +56,7 @@ def test_a_link_to_a_heading_that_is_not_there_stops_the_build(tmp_path: Path) -
     assert "what-is-kept" not in done.stderr
 
 
+@deep
 def test_a_page_fits_its_window_and_asks_nobody_for_anything(site: Path, browser: Browser) -> None:
     page = browser.new_page()
     said, asked = complaints(page), list[str]()

@@ -26,6 +26,7 @@ from benchmarks.results import Change, Machine, Outcome, Report, Result, Sample,
 from benchmarks.steps import steps_of
 from benchmarks.tables import LONGEST_STEPS, verdicts, where_time_goes
 from benchmarks.targets import ROWS, Pick, Row, Unit, chosen
+from tests.depth import deep
 
 MACHINE = Machine(cores=2, memory_bytes=GIB, python="3.11.9", java="17.0.1", class_archive=True, load_before=0.1, load_after=1.0)
 
@@ -392,6 +393,7 @@ def test_a_program_that_ends_instead_of_answering_is_told_in_its_last_words(tmp_
         resident.ask({})
 
 
+@deep
 def test_a_real_row_is_measured_on_a_real_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(iceberg_lake.SIZES, "s", iceberg_lake.Size(tables=1, commits=2, files_per_commit=3))
     rows = [

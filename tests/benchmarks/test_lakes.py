@@ -1,6 +1,5 @@
 """The benchmark lakes are what their peers take for real: read here by pyiceberg, fastavro and icechunk."""
 
-import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -11,6 +10,7 @@ import pytest
 
 from benchmarks import iceberg_lake, icechunk_lake, many_tables, one_table
 from benchmarks.meter import Meter
+from tests.depth import deep
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {str(path): first_bytes(path) for path in root.rglob("*") if path.is_file()}
 
 
+@deep
 def test_a_rewrite_takes_a_tenth_of_one_commit_out_and_leaves_the_other_files(tables: iceberg_lake.IcebergLake) -> None:
     table = tables.catalog().load_table("shop.orders_00")
     entries = [
@@ -48,6 +49,7 @@ def test_a_rewrite_takes_a_tenth_of_one_commit_out_and_leaves_the_other_files(ta
     assert len(list(table.scan().plan_files())) == 39
 
 
+@deep
 def test_every_snapshot_of_a_built_table_lists_files_that_exist_with_the_size_it_says(tables: iceberg_lake.IcebergLake) -> None:
     table = tables.catalog().load_table("shop.orders_01")
     for snapshot in table.snapshots():
@@ -55,6 +57,7 @@ def test_every_snapshot_of_a_built_table_lists_files_that_exist_with_the_size_it
             assert Path(task.file.file_path.removeprefix("file://")).stat().st_size == task.file.file_size_in_bytes
 
 
+@deep
 def test_pyiceberg_appends_to_a_built_table(tables: iceberg_lake.IcebergLake) -> None:
     table = tables.catalog().load_table("shop.orders_00")
     before = len(table.snapshots())
@@ -62,6 +65,7 @@ def test_pyiceberg_appends_to_a_built_table(tables: iceberg_lake.IcebergLake) ->
     assert len(tables.catalog().load_table("shop.orders_00").snapshots()) == before + 1
 
 
+@deep
 def test_of_many_tables_every_copy_reads_as_the_committed_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(many_tables, "MERGE_EVERY", 4)
     lake = iceberg_lake.IcebergLake(tmp_path / "lake")
@@ -78,6 +82,7 @@ def test_of_many_tables_every_copy_reads_as_the_committed_one_does(tmp_path: Pat
             assert all(path.is_relative_to(home) and path.exists() for path in files)
 
 
+@deep
 def test_of_one_table_every_manifest_names_files_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(one_table, "PER_MANIFEST", 5)
     lake = iceberg_lake.IcebergLake(tmp_path / "lake")
@@ -94,6 +99,7 @@ def test_of_one_table_every_manifest_names_files_of_its_own(tmp_path: Path, monk
     assert contents(lake.root) == before
 
 
+@deep
 def test_the_one_percent_of_a_second_night_leaves_no_trace(tables: iceberg_lake.IcebergLake) -> None:
     before = contents(tables.root)
     with iceberg_lake.changed(tables, iceberg_lake.Size(2, 4, 10)) as later:
@@ -102,18 +108,21 @@ def test_the_one_percent_of_a_second_night_leaves_no_trace(tables: iceberg_lake.
     assert contents(tables.root) == before
 
 
+@deep
 def test_icechunk_finds_the_leftovers_of_a_built_repository_and_nothing_else(repository: icechunk_lake.IcechunkLake) -> None:
     found = repository.open().garbage_collect(repository.now(), dry_run=True)
     assert found.chunks_deleted == icechunk_lake.SIZES["s"].leftovers
     assert found.snapshots_deleted == found.manifests_deleted == found.transaction_logs_deleted == 0
 
 
+@deep
 def test_the_policy_of_a_built_repository_keeps_the_newest_snapshots(repository: icechunk_lake.IcechunkLake, tmp_path: Path) -> None:
     cutoff = repository.config(tmp_path)["lakes"][0]["retention"]["default"]["keep"]
     times = [snapshot.written_at.isoformat() for snapshot in repository.open().ancestry(branch="main")]
     assert sum(moment >= cutoff for moment in times) == icechunk_lake.KEPT_SNAPSHOTS
 
 
+@deep
 def test_the_second_night_of_a_repository_leaves_no_trace(repository: icechunk_lake.IcechunkLake) -> None:
     before = contents(repository.repository)
     with icechunk_lake.changed(repository, icechunk_lake.SIZES["s"]):
@@ -122,6 +131,7 @@ def test_the_second_night_of_a_repository_leaves_no_trace(repository: icechunk_l
     assert isinstance(repository.open(), icechunk.Repository)
 
 
+@deep
 def test_a_change_that_was_cut_off_has_the_lake_built_again(tmp_path: Path) -> None:
     lake = icechunk_lake.ensure_lake(tmp_path, "s")
     built = lake.now()
@@ -131,8 +141,16 @@ def test_a_change_that_was_cut_off_has_the_lake_built_again(tmp_path: Path) -> N
 
 
 def test_a_meter_counts_a_process_and_what_it_waited_for() -> None:
-    with Meter(os.getpid()).measure() as usage:
-        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
+    """A process of its own is watched: in that of the tests other programs end meanwhile, whose seconds nobody waits for."""
+    waits = "import subprocess, sys\nfor program in sys.stdin: subprocess.run([sys.executable, '-c', program]), print(flush=True)"
+    busy = "import time; exec('while time.process_time() < 0.5: pass')\n"
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watched:
+        assert watched.stdin is not None
+        assert watched.stdout is not None
+        with Meter(watched.pid).measure() as usage:
+            print(busy, end="", file=watched.stdin, flush=True)
+            watched.stdout.readline()
+        watched.stdin.close()
     assert usage.cpu >= 0.5
     assert usage.wall >= 0.5
     assert usage.peak_bytes >= usage.peak_driver_bytes > 0

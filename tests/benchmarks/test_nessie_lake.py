@@ -10,9 +10,12 @@ from click.testing import CliRunner
 from benchmarks import nessie_lake, peer_nessie
 from benchmarks.__main__ import main
 from benchmarks.resident import Resident
+from tests.depth import deep
 from tests.lakes.nessie.builder import NessieBuilder, open_table
 from tests.lakes.nessie.server import Server
 from tests.lakes.nessie.support import log_of
+
+pytestmark = deep
 
 SIZE = nessie_lake.Size(tables=2, commits=3, files_per_commit=4, refs=2)
 

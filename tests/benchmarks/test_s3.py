@@ -25,7 +25,10 @@ from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
 from gc_assets.lakes.kinds import config_models
 from gc_assets.stages.night import Night
+from tests.depth import deep
 from tests.s3.servers import S3Server
+
+pytestmark = deep
 
 SIZE = iceberg_lake.Size(tables=2, commits=3, files_per_commit=20)
 KEYS = 10

@@ -17,6 +17,7 @@ from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import load_platform
 from tests.cli.lakes import SmallLake, small_lake
 from tests.days import now_for
+from tests.depth import deep
 
 pytestmark = pytest.mark.spark
 LOG, EDITS = dg.AssetKey(["warehouse", "deletion_log"]), dg.AssetKey(["sales", "expiry_log"])
@@ -141,6 +142,7 @@ def test_a_page_that_cannot_be_told_is_said_and_changes_no_exit_code(
     assert "Dagster's page was not told of this" in typed(lake, "restore", "--plan", applied).stderr
 
 
+@deep
 def test_what_the_page_decided_and_applied_is_what_the_command_line_tells(lake: SmallLake, applied: str, run_date: str) -> None:
     del applied
     (plan,) = json.loads(typed(lake, "run", "--format", "json").stdout)

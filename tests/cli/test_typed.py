@@ -13,12 +13,14 @@ from gc_assets.cli.main import cli
 from tests.cli.lakes import small_lake
 from tests.commands import typed_lines
 from tests.days import now_for
+from tests.depth import deep
 from tests.typed import blocks
 
 pytestmark = pytest.mark.spark
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 
+@deep
 def test_a_night_is_typed_as_the_page_of_the_command_line_shows_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

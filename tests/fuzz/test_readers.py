@@ -14,7 +14,7 @@ from tests.depth import times
 from tests.fuzz.mutations import damaged
 from tests.fuzz.targets import Seed, seeds
 
-SECONDS = times(4, 20)
+SECONDS = times(2, 20)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import UsageError
 from gc_assets.resources import jobs
 from gc_assets.resources.spark_submit import ENTRY
+from tests.depth import deep
 from tests.job.nights import Ran, run, sales, with_spark
 from tests.job.serverless import aws
 from tests.job.workspace import CANCELED, FAILED, NOT_INSTALLED, PENDING, RUNNING, SUCCESS, TOKEN, Workspace, workspace
@@ -106,6 +107,7 @@ def start(runs: Runs) -> Runs:
     return runs
 
 
+@deep
 def test_a_run_publishes_and_is_told(databricks: Workspace, lake: Path) -> None:
     told = run(lake, TABLES)
     assert told.result.success, told.failure

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from gc_assets.resources.emr_serverless import _Application
 from gc_assets.resources.spark_submit import ENTRY
+from tests.depth import deep
 from tests.job.nights import run, sales, with_spark
 from tests.job.serverless import BUCKET, ROLE, Serverless, serverless
 
@@ -42,6 +43,7 @@ def settings(emr: Serverless, **others: Any) -> dict[str, Any]:
     }
 
 
+@deep
 def test_a_job_run_publishes_and_is_told(emr: Serverless, lake: Path) -> None:
     night = run(lake, TABLES)
     assert night.result.success, night.failure
@@ -53,6 +55,7 @@ def test_a_job_run_publishes_and_is_told(emr: Serverless, lake: Path) -> None:
     assert (job.state, job.execution_role_arn) == ("SUCCESS", ROLE)
 
 
+@deep
 def test_what_is_exchanged_lies_below_its_prefix(emr: Serverless, lake: Path) -> None:
     found = emr.s3.list_objects_v2(Bucket=BUCKET)["Contents"]
     assert {item["Key"].split("/")[0] for item in found} == {"code", "exchange"}

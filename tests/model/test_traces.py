@@ -22,6 +22,7 @@ from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.books.ledger import quarantined
+from tests.depth import some
 from tests.lakes import toy
 from tests.model.test_protocol import MODES
 from tests.model.world import KEYS, LAKES, VERSIONS, Bounds, File, Mode, Rules, World, begun, count, planned_rows, successors
@@ -177,7 +178,7 @@ def walk(on_disk: OnDisk, world: World, chance: random.Random) -> Iterator[tuple
 
 
 @pytest.mark.parametrize("seed", range(TRACES))
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", some(MODES[:1], MODES[1:]))
 def test_a_random_trace_of_the_model_ends_with_the_same_files_on_a_disk(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Mode, seed: int
 ) -> None:

@@ -1,8 +1,7 @@
 """Real S3 servers on loopback, in seconds: Ceph RGW from Debian's packages, and versitygw.
 
 `python -m tests.s3.servers` fetches what the tests need, and `... versity` what the demo needs. In the environment,
-`GC_ASSETS_TEST_S3=required` makes a failure of what would be a skip, `all` asks for more tests too, and `none` skips every test that
-needs such a server.
+`GC_ASSETS_TEST_S3=required` makes a failure of what would be a skip, and `none` skips every test that needs such a server.
 """
 
 from __future__ import annotations
@@ -180,7 +179,7 @@ def shared(kind: str) -> S3Server:
         with _starting:
             return _started(kind)
     except Unavailable as error:
-        if wanted in {"required", "all"}:
+        if wanted == "required":
             pytest.fail(str(error))
         pytest.skip(str(error))
 

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
+from tests.depth import deep
 from tests.killed import CHECKOUT
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import document_tree, numbers
@@ -21,7 +22,7 @@ from tests.stages.lakehouse import Lakehouse, days_ago
 from tests.stages.process import start
 
 pytest.importorskip("grpc", reason="Spark Connect needs grpcio (pip install 'pyspark[connect]')")
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, deep]
 
 
 @dataclass

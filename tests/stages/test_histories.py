@@ -26,7 +26,7 @@ from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.commit_graph import commit_rows, with_generations
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
-from tests.depth import times
+from tests.depth import deep, some, times
 from tests.lakes.iceberg.builder import LakeBuilder, clock_at
 from tests.stages.bucket_house import BucketHouse
 from tests.stages.bucket_lakes import file_io
@@ -40,7 +40,7 @@ from tests.stores.s3_bench import S3Bench, in_a_bucket
 # The first that Hypothesis draws are the simple ones. So some of many are taken, and not fewer drawn.
 DRAWN = 200
 EVERY_TABLE, EVERY_TREE = {"disk": times(8, 1), "bucket": times(8, 4)}, {"disk": times(4, 1), "bucket": 4}
-PLACES = ("disk", "bucket")
+PLACES = some(["disk"], ["bucket"])
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4
 WHAT_IF_TREES = 1
@@ -113,6 +113,7 @@ def test_the_random_tables_meet_every_verdict(tables: Night) -> None:
     assert min(kinds[kind] for kind in ("data", "position_deletes", "statistics", "partition_statistics")) > many // 40, kinds
 
 
+@deep
 @pytest.mark.spark
 @pytest.mark.parametrize("tables", ["disk"], indirect=True)
 def test_what_if_equals_a_real_night_under_that_policy_on_random_tables(tables: Night) -> None:
@@ -163,14 +164,14 @@ class Forest:
 
 @pytest.fixture(scope="module", params=PLACES)
 def forest(request: pytest.FixtureRequest, trees: list[Tree]) -> Iterator[Forest]:
-    warehouse, some = trees[0].path.parent, trees[:: EVERY_TREE[request.param] // EVERY_TREE["disk"]]
+    warehouse, taken = trees[0].path.parent, trees[:: EVERY_TREE[request.param] // EVERY_TREE["disk"]]
     if request.param == "disk":
-        yield Forest(some, f"file://{warehouse}/", LocalObjects())
+        yield Forest(taken, f"file://{warehouse}/", LocalObjects())
         return
     with in_a_bucket(SERVER, prefix="lakes/") as bench:
-        mirror(warehouse, bench, *(tree.path for tree in some))
+        mirror(warehouse, bench, *(tree.path for tree in taken))
         FOLDERS_OF[bench.store.location] = f"{warehouse}/"
-        yield Forest(some, bench.store.location, bench.store.objects, bench)
+        yield Forest(taken, bench.store.location, bench.store.objects, bench)
 
 
 def verdict_of(tree: Tree) -> Verdict:
@@ -291,8 +292,8 @@ def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
 ) -> None:
     """Refs are really dropped, so the trees are copies. Beside every chunk lies a checksum file, which goes when the chunk goes."""
     house = Lakehouse(spark, tmp_path, now=NOW)
-    some = trees[:: EVERY_TREE["bucket"] // EVERY_TREE["disk"]]  # the same tree, however many there are
-    several = [tree for tree in some if len(list((tree.path / "refs").iterdir())) > 2][:WHAT_IF_TREES]
+    taken = trees[:: EVERY_TREE["bucket"] // EVERY_TREE["disk"]]  # the same tree, however many there are
+    several = [tree for tree in taken if len(list((tree.path / "refs").iterdir())) > 2][:WHAT_IF_TREES]
     copies = [Tree(Path(shutil.copytree(tree.path, house.warehouse / tree.path.name)), tree.max_age) for tree in several]
     for chunk in [path for tree in copies for path in (tree.path / "chunks").iterdir()]:
         side = chunk.with_name(f".{chunk.name}.crc")

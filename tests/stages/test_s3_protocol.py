@@ -1,5 +1,6 @@
-"""The whole protocol on a real S3 server, for lakes of several kinds at once, in each way to quarantine and with the state on S3 and on a
-disk: plan, approve, apply, restore, plan, apply, purge.
+"""The whole protocol on a real S3 server, for lakes of all kinds at once, in each way to quarantine and with the state on S3 and on a
+disk: plan, approve, apply, restore, plan, apply, purge. In a usual run `cli/test_secrets.py` has lakes of all kinds in a bucket, and the
+later steps are those of the store's contract.
 
 Each module-wide story is one order of events; each test stands on what the one before it did. Objects in a bucket are as old as they
 are, so it is the clock of the nights that goes ahead.
@@ -7,7 +8,6 @@ are, so it is the clock of the nights that goes ahead.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -21,22 +21,19 @@ from pyspark.sql import SparkSession
 from gc_assets.stages.books.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
 from tests.days import noon
+from tests.depth import deep
+from tests.lakes.nessie.server import Server
 from tests.stages.bucket_house import BucketHouse
-from tests.stages.bucket_lakes import BucketLake, Iceberg, Icechunk, configured, lakes_of_all_kinds
+from tests.stages.bucket_lakes import BucketLake, lakes_of_all_kinds
 from tests.stages.lakehouse import counts, outcomes
 from tests.state.s3_place import place
 from tests.stores.s3_bench import in_a_bucket
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, deep]
 
 MODES: tuple[QuarantineMode, ...] = ("versioned", "trash", "deferred")
 STATES = ("state_on_s3", "state_on_disk")
-# S3=all tries every mode with lakes of all kinds and the state in both places. Else each mode has one place, and the kinds whose histories
-# are edited: `cli/test_secrets.py` has lakes of all kinds in a bucket.
-OF_ALL_KINDS = os.environ.get("GC_ASSETS_TEST_S3") == "all"
-PAIRS = list(zip(MODES, ("state_on_disk", "state_on_disk", "state_on_s3"), strict=True))
-if OF_ALL_KINDS:
-    PAIRS = [(mode, state) for mode in MODES for state in STATES]
+PAIRS = [(mode, state) for mode in MODES for state in STATES]
 
 
 @dataclass
@@ -67,7 +64,9 @@ class BucketStory:
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids="-".join)
-def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketStory]:
+def story(
+    request: pytest.FixtureRequest, spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BucketStory]:
     mode, state = request.param
     with ExitStack() as places:
         bench = places.enter_context(in_a_bucket("ceph", versioned=mode == "versioned", prefix="lakes/"))
@@ -75,10 +74,7 @@ def story(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory:
         house = BucketHouse(spark, tmp_path_factory.mktemp("bucket"), settings={"quarantine": mode}, now=now, bench=bench)
         if state == "state_on_s3":
             house.state, house.s3 = places.enter_context(place())
-        if OF_ALL_KINDS:
-            lakes = places.enter_context(lakes_of_all_kinds(house, request.getfixturevalue("nessie_server")))
-        else:
-            lakes = configured(house, [Iceberg(house), Icechunk(house)])
+        lakes = places.enter_context(lakes_of_all_kinds(house, nessie_server))
         before, header = house.contents(), house.plan()
         # Ceph 16 replaces nothing on a condition in a bucket that keeps versions.
         held = house.keys("deletion_plan", lake="weather", after_expiry=True) if mode == "versioned" else set[str]()

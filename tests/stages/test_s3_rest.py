@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from tests.days import noon
+from tests.depth import deep
 from tests.lakes.nessie.server import running
 from tests.s3.servers import REGION, S3Server, shared
 from tests.stages.bucket_house import BucketHouse
@@ -41,6 +42,7 @@ def catalog_on(server: S3Server, warehouse: str) -> dict[str, str]:
     }
 
 
+@deep
 @pytest.mark.spark
 def test_tables_of_a_rest_catalog_are_planned_quarantined_restored_and_purged(spark: SparkSession, tmp_path: Path) -> None:
     ceph = shared("ceph")

@@ -1,19 +1,17 @@
 """Where Spark has hadoop-aws it reads a state on S3 by itself, and finds the rows that Python reads.
 
-Spark with these jars is a process of its own, so this runs in `make test S3=all` only.
+Spark with these jars is a process of its own, and they are fetched, so this is a part of the full suite.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from gc_assets.config.models import SparkConfig
 from gc_assets.core.clock import Clock
@@ -23,6 +21,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES
 from tests.conftest import TEST_CONF
+from tests.depth import deep
 from tests.killed import CHECKOUT
 from tests.s3 import s3a
 from tests.s3.servers import shared
@@ -30,7 +29,7 @@ from tests.state.publisher import DAY, NOW
 from tests.state.s3_place import place
 
 CLOCK = Clock(NOW)
-pytestmark = pytest.mark.skipif(os.environ.get("GC_ASSETS_TEST_S3") != "all", reason="fetches hadoop-aws: make test S3=all")
+pytestmark = deep
 
 
 def live(*keys: str) -> pa.Table:

@@ -18,6 +18,7 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.journal import Published
+from tests.depth import deep
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import served
 from tests.stages.bucket_house import BucketHouse
@@ -98,6 +99,7 @@ def names_of_their_own(self: iceberg_lake.TableWriter, day: str, files: int) -> 
 
 
 @pytest.mark.spark
+@deep
 def test_the_state_holds_so_many_bytes_for_each_file(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg_lake.TableWriter, "data_paths", names_of_their_own)
     lake = iceberg_lake.IcebergLake(tmp_path)

@@ -23,11 +23,12 @@ from gc_assets.s3 import pages
 from gc_assets.state import s3_files
 from gc_assets.state.files import Files, may_not_write
 from gc_assets.state.journal import State
+from tests.depth import times
 from tests.s3.servers import REGION, shared
 from tests.state.s3_place import ACCESS, BUCKET, SECRET, place
 
 CHECKOUT = Path(__file__).parents[2]
-RACERS = 8
+RACERS = times(4, 8)
 
 
 @pytest.fixture

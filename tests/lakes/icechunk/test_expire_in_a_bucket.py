@@ -14,6 +14,7 @@ from gc_assets.config.s3 import Places
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.stores.store import open_objects
+from tests.depth import times
 from tests.killed import PROCESSES
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import expire, parents_now, planned, verdicts
@@ -49,14 +50,14 @@ def content(bench: S3Bench) -> dict[str, bytes | None]:
 
 
 def test_an_expiry_in_a_bucket_killed_at_any_request_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree) -> None:
-    """At every 25th request here, at every one of them with `make test S3=all`."""
+    """At every 25th request here, at every one of them with `make test DEPTH=all`."""
     with in_a_bucket("versity") as bench:
         put(bench, tree.builder.path)
         lake = lake_in(bench, bench.places, tree)
         plan = planned(lake, AS_OF)
         assert verdicts(expire(lake, AS_OF, plan)) == {"done"}
         wanted = content(bench)
-    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 25):
+    for step in count(1, times(25, 1)):
         with in_a_bucket("versity") as bench:
             put(bench, tree.builder.path)
             lake, children = lake_in(bench, bench.places, tree), list[Any]()

@@ -26,7 +26,7 @@ from tests.stages.lakehouse import NOW, Lakehouse, days_ago
 
 pytestmark = pytest.mark.spark
 
-HISTORIES, KILLS = times(10, 40), times(8, 50)
+HISTORIES, KILLS = times(10, 40), times(4, 50)
 
 
 @dataclass(frozen=True)

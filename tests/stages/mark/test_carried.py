@@ -30,7 +30,7 @@ from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_CONTENTS
-from tests.depth import times
+from tests.depth import some, times
 from tests.stages.mark.carrying import (
     LAKE,
     LAKES,
@@ -62,7 +62,7 @@ def test_rows_of_random_histories_that_are_carried_over_are_those_of_a_full_comp
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("broadcast_rows", [0, 10**6])
+@pytest.mark.parametrize("broadcast_rows", some([0], [10**6]))
 def test_rows_are_those_of_a_full_computation_where_spark_joins_and_executors_copy_them(
     spark: SparkSession, tmp_path: Path, broadcast_rows: int
 ) -> None:

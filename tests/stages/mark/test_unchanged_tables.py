@@ -26,6 +26,7 @@ from gc_assets.stages.night import Night
 from gc_assets.stages.tables import read_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH
+from tests.depth import times
 from tests.stages.lakehouse import NOW, Lakehouse
 
 LAKE = "shop"
@@ -229,7 +230,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=times(5, 25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEPS, min_size=2, max_size=5))
 def test_the_graph_of_any_night_is_the_one_that_a_new_state_reads(tmp_path_factory: pytest.TempPathFactory, nights: list[Any]) -> None:
     house = House(tmp_path_factory.mktemp("lake"))

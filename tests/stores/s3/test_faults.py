@@ -4,7 +4,6 @@ has one outcome, and what is said names the place and the way out.
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections import Counter
@@ -116,8 +115,8 @@ def carried_out(store: Store, state: Files, rows: Sequence[Planned]) -> None:
 
 
 def test_a_run_with_its_state_in_a_bucket_killed_at_any_request_of_lease_log_and_act_is_ended_by_the_next() -> None:
-    """At every 20th request here, at every one of them with `make test S3=all`."""
-    for step in count(1, 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 20):
+    """At every 20th request here, at every one of them with `make test DEPTH=all`."""
+    for step in count(1, times(20, 1)):
         with in_a_bucket("ceph", versioned=True) as bench, place() as (root, settings):
             for key in KEYS:
                 bench.put(key, key.encode())

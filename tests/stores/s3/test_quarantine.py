@@ -28,7 +28,7 @@ from gc_assets.stores.execution import execute
 from gc_assets.stores.protocol import Lease, Planned, QuarantineMode, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
-from tests.depth import some
+from tests.depth import some, times
 from tests.killed import PROCESSES
 from tests.s3.proxy import (
     Exchange,
@@ -540,7 +540,7 @@ def test_keys_that_xml_cannot_say_are_acted_on_and_no_others(mode: QuarantineMod
 
 # Killed
 
-EVERY = 1 if os.environ.get("GC_ASSETS_TEST_S3") == "all" else 5
+EVERY = times(6, 1)
 KEYS = ("a", "t/b", "u/c")
 LIVE = ("live", "t/live")
 
@@ -589,7 +589,7 @@ KILLED = [(action, *mode) for action in ACTIONS for mode in MODES]
 def test_a_run_killed_at_any_request_is_ended_by_the_next(action: Action, mode: QuarantineMode, versioned: bool) -> None:
     """After the server has acted on a request, which leaves things as before the next one; and before the first.
 
-    At every fifth request here, at every one of them with `make test S3=all`.
+    At every sixth request here, at every one of them with `make test DEPTH=all`.
     """
     for step in count(0, EVERY):
         with in_a_bucket("ceph", versioned=versioned) as bench:
