@@ -88,6 +88,7 @@ TOGETHER = (
         "stages/test_nessie_scenarios.py",
         "stages/test_nessie_night.py",
         "stages/test_empty_lakes.py",
+        "lakes/test_contract.py",
         "lakes/nessie/test_client.py",
         "lakes/nessie/test_commits.py",
         "lakes/nessie/test_retention_random.py",

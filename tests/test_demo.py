@@ -157,6 +157,7 @@ def test_every_value_of_a_column_that_comes_from_one_column_stands_there(night: 
     assert {name for name, _ in compared} == ORIGINS.keys() - {"live_contents", "expiry_log", "deletion_log"}
 
 
+@deep
 def test_the_notebook_runs_on_the_demo(night: Night, tmp_path: Path) -> None:
     (tmp_path / "demo").symlink_to(night.config.parent)
     notebook = nbformat.read(ROOT / "docs" / "library.ipynb", as_version=4)

@@ -31,6 +31,7 @@ from gc_assets.state.journal import State
 from gc_assets.state.schemas import LAKE_REFS
 from tests.assets.platforms import NOW, TODAY, platform
 from tests.assets.snapshot import FILE, specs, text
+from tests.depth import deep
 
 ROOT = Path(__file__).parents[2]
 DELETION_LOG = dg.AssetKey(["warehouse", "deletion_log"])
@@ -351,6 +352,7 @@ def test_dagster_loads_the_code_location_of_a_configuration(tmp_path: Path) -> N
     assert "demo lakes" not in told
 
 
+@deep
 def test_without_a_configuration_the_demo_lakes_are_loaded_and_dagster_says_so(tmp_path: Path) -> None:
     told = validated(tmp_path, {})
     assert "Validation successful for code location lake_gc" in told

@@ -286,6 +286,7 @@ def test_orphans_of_a_night_over_random_repositories_are_those_of_brute_force(re
     assert repositories.house.orphans() == repositories.orphans_by_brute_force()
 
 
+@deep
 @pytest.mark.spark
 def test_what_if_equals_a_real_night_under_that_policy_on_random_repositories(
     spark: SparkSession, trees: list[Tree], tmp_path: Path

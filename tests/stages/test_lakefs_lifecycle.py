@@ -17,7 +17,7 @@ from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
-from tests.depth import some
+from tests.depth import deep, some
 from tests.lakes.lakefs.builder import RepositoryBuilder
 from tests.lakes.lakefs.fake_server import FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
@@ -250,6 +250,7 @@ def test_what_if_does_not_answer_for_a_repository_with_lifecycle_rules(released:
         what_if(house.spark, house.tonight(), [Scenario("shorter", (lake.name,), retention="1d")])
 
 
+@deep
 def test_the_whole_protocol_with_lifecycle_rules(released: Released) -> None:
     """Refuse other rules, apply, restore, apply, purge; what is released stays out of the live set, all else stays readable."""
     at, builder, old, header = released.at, released.builder, released.old, released.header

@@ -99,6 +99,7 @@ def test_exactly_the_dead_files_are_planned(basic: Recorded, name: str, tags: st
     assert {reason for key, reason in found.items() if key not in committed} == {"uncommitted"}
 
 
+@deep
 def test_what_if_equals_a_real_night_under_that_policy(basic: Recorded) -> None:
     """Of the night before, like the next."""
     house = basic.house

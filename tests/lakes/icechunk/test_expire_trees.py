@@ -19,7 +19,7 @@ from tests.stores.builders import in_memory
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 AS_OF = datetime(2026, 2, 1, tzinfo=UTC)
-GROUPS, TREES_A_GROUP = times(2, 15), 20
+GROUPS, TREES_A_GROUP = times(1, 15), 20
 Ref = tuple[str, str]
 
 

@@ -17,6 +17,7 @@ from gc_assets.lakes.lakefs.containers import decode
 from gc_assets.lakes.lakefs.object_ids import object_id
 from gc_assets.lakes.lakefs.sstable import read_sstable
 from gc_assets.lakes.protocol import Container
+from tests.depth import deep
 from tests.lakes.lakefs.recordings import NAMES, Recording
 from tests.lakes.lakefs.tables import Entry, Table, TableWriter, framed, metarange_table, number, range_table, table, text
 
@@ -50,6 +51,7 @@ def test_every_commit_holds_what_the_server_lists_at_it(name: str) -> None:
             assert recording.address(key) in held[path]
 
 
+@deep
 def test_every_commit_of_the_large_repository_has_the_recorded_tree() -> None:
     recording = Recording("many")
     checked = 0

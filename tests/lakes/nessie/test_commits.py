@@ -23,6 +23,7 @@ from gc_assets.stages.mark.commit_graph import tips
 from gc_assets.stages.night import Night
 from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
 from gc_assets.state.schemas import COMMIT_GRAPH
+from tests.depth import deep
 from tests.lakes.nessie.builder import NessieBuilder, delete, iceberg_table, put
 from tests.lakes.nessie.server import OLDEST, Server, running
 from tests.lakes.nessie.support import contents, graph_of, log_of, plain_rule, retention_of
@@ -311,6 +312,7 @@ def test_a_state_that_differs_from_its_log_stops_the_run(builder: NessieBuilder)
         lake.retain(refs, changed, NOW, NOW)
 
 
+@deep
 def test_the_oldest_server_that_speaks_api_v2_is_read_alike(tmp_path: Path) -> None:
     with running(tmp_path, OLDEST) as server:
         builder = NessieBuilder(server.uri, tmp_path / "warehouse")

@@ -30,7 +30,7 @@ from gc_assets.stages.mark.sides import EXPIRED_SIDE
 from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_CONTENTS
-from tests.depth import some, times
+from tests.depth import deep, some, times
 from tests.stages.mark.carrying import (
     LAKE,
     LAKES,
@@ -532,6 +532,7 @@ def test_released_files_of_the_earlier_night_that_are_damaged_are_no_base(spark:
             scene.equal(found)
 
 
+@deep
 @pytest.mark.spark
 def test_a_comparison_finds_nothing_where_nothing_was_missed(scene: Scene) -> None:
     scene.live()
