@@ -1,5 +1,5 @@
 """How much of the suite a run plays. A usual run is what every change has to pass. `make test DEPTH=all` plays more of the same, and what
-costs most: a Spark cluster, jobs on it, a Connect service, and a browser on Dagster's page.
+costs most: whole nights where they run elsewhere and in buckets, a browser on Dagster's page, and the lakes of the benchmarks.
 """
 
 from __future__ import annotations

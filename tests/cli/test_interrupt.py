@@ -43,8 +43,9 @@ def test_ctrl_c_within_a_text_that_is_executed_keeps_the_exit_code(tmp_path: Pat
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "line_said, seconds",
-    some([("sales/snapshot_history", 0.3)], [("run date", 2)]),
-    ids=some(["while Spark is at work"], ["while Spark starts"]),
+    some(
+        [pytest.param("sales/snapshot_history", 0.3, id="while Spark is at work")], [pytest.param("run date", 2, id="while Spark starts")]
+    ),
 )
 def test_ctrl_c_ends_a_night_with_a_sentence_and_no_trace(tmp_path: Path, line_said: str, seconds: float) -> None:
     """What is printed ends only when no process holds it open: no Java stays behind."""

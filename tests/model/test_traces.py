@@ -1,6 +1,6 @@
 """The stages do on a disk what the model says: random traces of the model, played with real lakes, nights, plans and restores.
 
-`GC_ASSETS_TEST_TRACES=100` plays so many of each mode instead of one. A seed is in the name of each test.
+`GC_ASSETS_TEST_TRACES=100` plays so many of a mode instead of one, and `DEPTH=all` plays both modes. A seed is in the name of each test.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.depth import deep, times
+from tests.depth import times
 from tests.lakes import toy
 from tests.programs.nights import over_a_lying_store, play
 from tests.stages.lakehouse import NOW, Lakehouse, days_ago
@@ -23,7 +23,6 @@ def test_no_program_over_a_store_that_lies_loses_a_file(spark: SparkSession, tmp
     assert min(events[name] for name in ("nights", "applies", "files of a quarantine")) > 0, events
 
 
-@deep
 def test_what_a_listing_names_twice_is_planned_once_at_most(spark: SparkSession, tmp_path: Path) -> None:
     """New garbage waits for a listing that names it once. What is in quarantine already stands in the plan once."""
     tells = (Lies("again", number, frozenset({"page again"}), NOW) for number in count())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -213,16 +213,12 @@ class LakeFs:
 
 @contextmanager
 def lakes_of_all_kinds(house: BucketHouse, nessie: Server) -> Iterator[dict[str, BucketLake]]:
-    """One lake of each kind, by its name in the configuration."""
+    """The lakes of the house: one of each kind, by its name in the configuration, with its garbage in the bucket."""
     with ExitStack() as serving:
         lakefs = LakeFs(house)
         serving.enter_context(lakefs.running())
-        yield configured(house, [Iceberg(house), Icechunk(house), Nessie(house, nessie), lakefs])
-
-
-def configured(house: BucketHouse, lakes: Sequence[BucketLake]) -> dict[str, BucketLake]:
-    """Makes these the lakes of the house, with their garbage in the bucket. Returns them by their names in the configuration."""
-    house.lakes = [lake.config for lake in lakes]
-    for key in {key for lake in lakes for key in lake.garbage} - house.bench.everything():
-        house.bench.put(key, b"lost")
-    return {lake.config.name: lake for lake in lakes}
+        lakes: list[BucketLake] = [Iceberg(house), Icechunk(house), Nessie(house, nessie), lakefs]
+        house.lakes = [lake.config for lake in lakes]
+        for key in {key for lake in lakes for key in lake.garbage} - house.bench.everything():
+            house.bench.put(key, b"lost")
+        yield {lake.config.name: lake for lake in lakes}

@@ -39,7 +39,7 @@ from tests.stores.s3_bench import S3Bench, in_a_bucket
 
 # The first that Hypothesis draws are the simple ones. So some of many are taken, and not fewer drawn.
 DRAWN = 200
-EVERY_TABLE, EVERY_TREE = {"disk": times(8, 1), "bucket": times(8, 4)}, {"disk": times(4, 1), "bucket": 4}
+EVERY_TABLE, EVERY_TREE = {"disk": times(8, 1), "bucket": 4}, {"disk": times(4, 1), "bucket": 4}
 PLACES = some(["disk"], ["bucket"])
 # A night costs Spark about a second for each lake, so the other trees go through what its executors run, without it.
 TREES_IN_SPARK = 4

@@ -147,7 +147,9 @@ THE_FOUR_STATEMENTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("example", some([THE_TWO_RUNS], [THE_FOUR_STATEMENTS]), ids=some(["the two runs"], ["the four statements"]))
+@pytest.mark.parametrize(
+    "example", some([pytest.param(THE_TWO_RUNS, id="the two runs")], [pytest.param(THE_FOUR_STATEMENTS, id="the four statements")])
+)
 def test_the_published_tables_are_those_that_the_proposal_prints(recorded: tuple[Place, Recording], example: tuple[Any, ...]) -> None:
     """With 8 days on the 20th the text prints the 18th; counted back it is the 12th."""
     place, recording = recorded

@@ -18,7 +18,6 @@ from gc_assets.core.errors import StoreError
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stores.protocol import QuarantineMode
 from tests.days import noon
-from tests.depth import deep, some
 from tests.s3.proxy import Exchange, Request, Rule, error_answer, lists, proxied
 from tests.s3.servers import shared
 from tests.stages.bucket_house import BucketHouse
@@ -52,7 +51,7 @@ def log(house: BucketHouse) -> dict[str, tuple[str, str]]:
     return {row["key"].removeprefix(PLACE): (row["outcome"], row["error"] or "") for row in rows}
 
 
-@pytest.mark.parametrize("mode", some(["trash"], ["versioned"]))
+@pytest.mark.parametrize("mode", ["trash", "versioned"])
 def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: QuarantineMode, spark: SparkSession, tmp_path: Path) -> None:
     def fails(request: Request) -> bool:
         return request.method == "PUT" and request.target.endswith("/kept")
@@ -84,7 +83,6 @@ def test_only_what_was_planned_goes_whatever_others_did_meanwhile(mode: Quaranti
         assert house.bench.get(f"{PLACE}kept") == b"kept"
 
 
-@deep
 def test_where_versioning_was_suspended_since_the_plan_nothing_goes_until_it_is_back(spark: SparkSession, tmp_path: Path) -> None:
     with house_of(spark, tmp_path, "versioned") as house:
         before, header = house.contents(), house.plan()

@@ -1,6 +1,6 @@
 """The whole protocol on a real S3 server, for lakes of all kinds at once, in each way to quarantine and with the state on S3 and on a
-disk: plan, approve, apply, restore, plan, apply, purge. In a usual run `cli/test_secrets.py` has lakes of all kinds in a bucket, and the
-later steps are those of the store's contract.
+disk: plan, approve, apply, restore, plan, apply, purge. In a usual run `cli/test_secrets.py` plans and applies lakes of all kinds in a
+bucket, `test_s3_faults.py` restores an Iceberg lake there, and only the store's contract purges.
 
 Each module-wide story is one order of events; each test stands on what the one before it did. Objects in a bucket are as old as they
 are, so it is the clock of the nights that goes ahead.

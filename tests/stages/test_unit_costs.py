@@ -98,8 +98,8 @@ def names_of_their_own(self: iceberg_lake.TableWriter, day: str, files: int) -> 
     return [directory / f"{index:05}-0-{uuid4()}.parquet" for index in range(files)]
 
 
-@pytest.mark.spark
 @deep
+@pytest.mark.spark
 def test_the_state_holds_so_many_bytes_for_each_file(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg_lake.TableWriter, "data_paths", names_of_their_own)
     lake = iceberg_lake.IcebergLake(tmp_path)

@@ -14,7 +14,7 @@ from gc_assets.config.s3 import Places
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.stores.store import open_objects
-from tests.depth import deep, times
+from tests.depth import times
 from tests.killed import PROCESSES
 from tests.lakes.icechunk.builder import DocumentTree, document_tree
 from tests.lakes.icechunk.support import expire, parents_now, planned, verdicts
@@ -49,7 +49,6 @@ def content(bench: S3Bench) -> dict[str, bytes | None]:
     return {key: bench.get(key) for key in bench.everything()}
 
 
-@deep
 def test_an_expiry_in_a_bucket_killed_at_any_request_leaves_a_whole_repository_and_is_ended_by_the_next(tree: DocumentTree) -> None:
     """At every 25th request here, at every one of them with `make test DEPTH=all`."""
     with in_a_bucket("versity") as bench:

@@ -20,7 +20,7 @@ from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import some
 from tests.lakes.lakefs.fake_server import Branch, FakeServer
 from tests.lakes.lakefs.recorded_server import recorded_repository
-from tests.lakes.lakefs.recordings import Recording
+from tests.lakes.lakefs.recordings import NAMES, Recording
 from tests.lakes.lakefs.support import FAR_FUTURE, commits_of, config_of, graph_of, moment, retained
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ class Recorded:
         return self.decoded[container.address]
 
 
-@pytest.fixture(scope="module", params=some(["basic", "lifecycle"], ["many"]))
+@pytest.fixture(scope="module", params=some([name for name in NAMES if name != "many"], ["many"]))
 def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:
     yield from _recorded(request.param)
 

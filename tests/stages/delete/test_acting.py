@@ -29,7 +29,6 @@ from gc_assets.stores.local.objects import etag_of
 from gc_assets.stores.protocol import LEASE_DURATION, Lease, Planned, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
-from tests.depth import some
 from tests.killed import exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, planned, verdicts
@@ -221,7 +220,7 @@ def husks(root: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("action", some(["quarantine"], ["restore"]))
+@pytest.mark.parametrize("action", ["quarantine", "restore"])
 def test_a_run_killed_before_any_move_leaves_no_snapshot_that_can_be_looked_up_and_not_read(
     expired: tuple[Path, list[str]], action: Action
 ) -> None:

@@ -259,9 +259,9 @@ def histories(root: Path, seeds: range) -> Iterator[Collector]:
         yield collector
 
 
-@pytest.mark.parametrize("first", range(0, times(5, 40), 5))
+@pytest.mark.parametrize("first", range(0, times(10, 20), 10))
 def test_no_live_file_is_lost_while_tables_fall_sick_and_recover(tmp_path: Path, first: int) -> None:
-    found = list(histories(tmp_path, range(first, first + 5)))
-    assert sum(item.sick_nights for item in found) > 10
-    assert sum(len(item.purged) for item in found) > 10
+    found = list(histories(tmp_path, range(first, first + 10)))
+    assert sum(item.sick_nights for item in found) > 20
+    assert sum(len(item.purged) for item in found) > 20
     assert all(not item.quarantined & {file for table in item.world.tables.values() for file in item.world.needs(table)} for item in found)
