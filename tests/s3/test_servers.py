@@ -106,10 +106,12 @@ def test_a_day_of_a_lifecycle_rule_is_seconds_on_ceph(ceph: S3Server) -> None:
     client.put_object(Bucket=bucket, Key="tmp/k", Body=b"x")
     client.put_object(Bucket=bucket, Key="kept", Body=b"x")
     rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 1}}
-    client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
-    deadline = time.monotonic() + 60 * LIFECYCLE_DAY_SECONDS
-    while client.list_objects_v2(Bucket=bucket)["KeyCount"] == 2 and time.monotonic() < deadline:
-        time.sleep(0.1)
+    # On a busy machine a rule was once not heeded for 60 of its days, so the server is told again every ten.
+    for _ in range(6):
+        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+        deadline = time.monotonic() + 10 * LIFECYCLE_DAY_SECONDS
+        while client.list_objects_v2(Bucket=bucket)["KeyCount"] == 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
     assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["kept"]
 
 
