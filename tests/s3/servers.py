@@ -39,7 +39,7 @@ OWNER = ("AKOWNER", "owner-secret-key")
 STRANGER = ("AKSTRANGER", "stranger-secret-key")
 PROFILES = {OWNER[0]: "owner", STRANGER[0]: "stranger"}
 REGION = "us-east-1"
-# A day of a lifecycle rule lasts so many seconds on Ceph.
+# A day of a lifecycle rule lasts so many seconds on Ceph, where few buckets have rules.
 LIFECYCLE_DAY_SECONDS = 2
 CEPH_PROGRAMS = ("ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "monmaptool", "osdmaptool")
 CEPH_PACKAGES = "ceph-mon ceph-osd radosgw ceph-common"

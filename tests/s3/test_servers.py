@@ -101,18 +101,18 @@ def test_ceph_takes_small_parts(ceph: S3Server) -> None:
     assert client.get_object(Bucket=bucket, Key="k")["Body"].read() == b"xxx"
 
 
-def test_a_day_of_a_lifecycle_rule_is_seconds_on_ceph(ceph: S3Server) -> None:
-    bucket, client = ceph.bucket(), ceph.client()
-    client.put_object(Bucket=bucket, Key="tmp/k", Body=b"x")
-    client.put_object(Bucket=bucket, Key="kept", Body=b"x")
-    rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 1}}
-    # On a busy machine a rule was once not heeded for 60 of its days, so the server is told again every ten.
-    for _ in range(6):
+def test_a_day_of_a_lifecycle_rule_is_seconds_on_ceph(tmp_path: Path) -> None:
+    # A server of its own: each day Ceph begins with the first bucket that has rules, and with six of them never comes to the last.
+    with ceph_rgw(tmp_path) as ceph:
+        bucket, client = ceph.bucket(), ceph.client()
+        client.put_object(Bucket=bucket, Key="tmp/k", Body=b"x")
+        client.put_object(Bucket=bucket, Key="kept", Body=b"x")
+        rule = {"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "tmp/"}, "Expiration": {"Days": 1}}
         client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
-        deadline = time.monotonic() + 10 * LIFECYCLE_DAY_SECONDS
+        deadline = time.monotonic() + 30 * LIFECYCLE_DAY_SECONDS
         while client.list_objects_v2(Bucket=bucket)["KeyCount"] == 2 and time.monotonic() < deadline:
             time.sleep(0.1)
-    assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["kept"]
+        assert [item["Key"] for item in client.list_objects_v2(Bucket=bucket)["Contents"]] == ["kept"]
 
 
 def test_two_servers_run_beside_each_other(tmp_path: Path, ceph: S3Server) -> None:
