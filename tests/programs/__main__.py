@@ -36,7 +36,7 @@ def over_carrying(histories: int, days: int, first: int) -> int:
     for kind in carrying.LAKES:
         began, root = time.monotonic(), Path(tempfile.mkdtemp(prefix="carrying-"))
         try:
-            events = carrying.play(spark, root, kind, histories, days, first)
+            events = carrying.play(spark, root, kind, histories, days, first).events
             told = ", ".join(f"{count:,} {name}" for name, count in sorted(events.items()))
             say(f"carried over, {kind}: {told} in {time.monotonic() - began:.0f} s")
         except AssertionError as error:

@@ -388,12 +388,20 @@ def always_carrying() -> Iterator[None]:
         yield
 
 
-def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int, seed: int = 0) -> Counter[str]:
-    """Plays so many histories beside each other, and counts what happened. Raises `AssertionError` where rows that were carried over are
-    not those of a full computation.
+@dataclass
+class Played:
+    """What happened in some nights, and what was published in each."""
+
+    events: Counter[str]
+    nights: list[dict[str, Any]] = field(default_factory=list)
+
+
+def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int, seed: int = 0) -> Played:
+    """Plays so many histories beside each other. Raises `AssertionError` where rows that were carried over are not those of a full
+    computation.
     """
     chance = random.Random(f"{kind} {seed}")
-    world, lake, events = World(chance), LAKES[kind], Counter[str](histories=histories)
+    world, lake, played = World(chance), LAKES[kind], Played(Counter(histories=histories))
     for number in range(histories):
         for _ in range(2):
             world.commit(f"t{number:03}")
@@ -414,7 +422,8 @@ def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int
             is_sick = bool(facts["sick"])
             assert (facts["full_for"] is not None) == (was_sick or is_sick), (story, facts["full_for"])
             was_sick = is_sick
-            events += Counter(nights=1, carried=facts["carried_files"], rows=mine.rows, sick=is_sick)
+            played.nights.append(told(mine))
+            played.events += Counter(nights=1, carried=facts["carried_files"], rows=mine.rows, sick=is_sick)
             # Most days change little, some change nothing, and some change every history.
-            events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
-    return events
+            played.events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
+    return played

@@ -52,29 +52,37 @@ KEYS = st.sampled_from("abcd")
 SOMEBODY = st.sampled_from(["1", "2", None])
 
 
+# Beside each other in one lake, so that a night marks all of them.
+HISTORIES = 200
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("kind", LAKES)
 def test_rows_of_random_histories_that_are_carried_over_are_those_of_a_full_computation(
     spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
-    events = play(spark, tmp_path, kind, histories=times(4, 12), nights=times(5, 20))
+    events = play(spark, tmp_path, kind, HISTORIES, nights=times(5, 20)).events
     assert events["carried"] > events["rows"] // 4
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("kind", some(["lakefs"], ["iceberg", "icechunk", "nessie"]))
 @pytest.mark.parametrize("broadcast_rows", some([0], [10**6]))
-def test_rows_are_those_of_a_full_computation_where_spark_joins_and_executors_copy_them(
-    spark: SparkSession, tmp_path: Path, broadcast_rows: int
+def test_random_histories_are_marked_alike_here_and_where_spark_joins_and_executors_copy(
+    spark: SparkSession, tmp_path: Path, kind: str, broadcast_rows: int
 ) -> None:
+    nights = times(2, 20)
+    here = play(spark, tmp_path / "here", kind, HISTORIES, nights)
     with of_many_rows(broadcast_rows):
-        events = play(spark, tmp_path, "lakefs", histories=times(1, 4), nights=3)
-    assert events["carried"]
+        there = play(spark, tmp_path / "there", kind, HISTORIES, nights)
+    assert there.events["carried"]
+    assert there == here
 
 
 @pytest.mark.spark
 def test_rows_are_those_of_a_full_computation_where_a_fold_holds_old_and_new_segments(spark: SparkSession, tmp_path: Path) -> None:
     with folding():
-        events = play(spark, tmp_path, "iceberg", histories=times(2, 6), nights=times(4, 6))
+        events = play(spark, tmp_path, "iceberg", histories=times(2, 6), nights=times(4, 6)).events
     assert events["carried"] > events["rows"] // 3
     assert list(tmp_path.glob(f"carrying/{LAKE}/manifest_entries/_folds/*"))
 

@@ -91,5 +91,5 @@ def test_where_too_much_would_be_looked_for_spark_finds_the_same(
 ) -> None:
     """`play` compares with a full computation."""
     monkeypatch.setattr(naming, "MOST_VALUES", 0)
-    events = play(spark, tmp_path, "iceberg", histories=times(2, 6), nights=4)
+    events = play(spark, tmp_path, "iceberg", histories=times(2, 6), nights=4).events
     assert events["carried"]

@@ -1,0 +1,148 @@
+"""A lake of each kind, all in one storage, which their own libraries let grow by chance from night to night.
+
+What is written is dated two months before the night, because no library commits into the future. The retention policies count from there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final, Protocol
+
+from gc_assets.config.models import LakeConfig
+from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from tests.lakes.iceberg.builder import LakeBuilder
+from tests.lakes.icechunk.builder import RepositoryBuilder
+from tests.lakes.lakefs.builder import RepositoryBuilder as LakeFsBuilder
+from tests.lakes.lakefs.fake_server import FakeServer
+from tests.lakes.lakefs.support import config_of
+from tests.lakes.nessie.builder import NessieBuilder
+from tests.lakes.nessie.server import Server
+from tests.stages.random_lakes import grow, take_step
+
+LAG: Final = timedelta(days=60)
+KEPT: Final = timedelta(days=3)
+MAX_AGE: Final = LAG + KEPT
+
+
+class Growing(Protocol):
+    """A lake that is written to."""
+
+    def change(self, chance: random.Random, at: datetime) -> None:
+        """Commits, moves a ref, or leaves something behind that nobody needs."""
+        ...
+
+
+class Tables:
+    """Tables of a SQL catalog."""
+
+    def __init__(self, root: Path, at: datetime, tables: int = 3) -> None:
+        self.builder = LakeBuilder(root)
+        age = str(int(MAX_AGE.total_seconds() * 1000))
+        self.tables = [
+            self.builder.table(f"db.t{number}", at, properties={"history.expire.max-snapshot-age-ms": age}, partitioned=number == 0)
+            for number in range(tables)
+        ]
+        for table in self.tables:
+            table.append(at)
+
+    def change(self, chance: random.Random, at: datetime) -> None:
+        table, pick = chance.choice(self.tables), chance.randrange(6)
+        steps: Sequence[tuple[object, ...]] = (
+            ("append", chance.choice(["main", "dev"])),
+            ("overwrite",),
+            ("delete",),
+            ("merge on read",),
+            ("branch", "dev", pick, {}),
+            ("tag", "v1", pick, {}),
+            ("rollback", pick),
+            ("leftovers",),
+        )
+        name, *values = chance.choice(steps)
+        take_step(table, at, str(name), *values)
+
+
+class Repository:
+    """An Icechunk repository."""
+
+    def __init__(self, path: Path, at: datetime) -> None:
+        self.builder, self.made = RepositoryBuilder.create(path, at), 0
+
+    def change(self, chance: random.Random, at: datetime) -> None:
+        self.made += 1
+        refs = ("branch", "tag", "reset", "delete branch", "delete tag")
+        step = chance.choice(("commit", "commit", "commit", *refs, "abandon snapshot", "abandon writer"))
+        grow(self.builder, self.made, at, step, chance.randrange(6), chance.randrange(6))
+
+
+class Contents:
+    """Tables on the branches of a Nessie server, which dates its commits itself."""
+
+    def __init__(self, server: Server, warehouse: Path) -> None:
+        server.reset()
+        self.builder, self.made = NessieBuilder(server.uri, warehouse), 0
+        self.builder.on().new("shop.orders")
+        self.builder.branch("dev")
+
+    def change(self, chance: random.Random, at: datetime) -> None:
+        self.made += 1
+        branch = self.builder.on(chance.choice(["main", "dev"]))
+        what = chance.choice(["append", "append", "overwrite", "new", "tag", "drop"])
+        if what == "new":
+            branch.new(f"shop.t{self.made}")
+        elif what == "tag":
+            self.builder.tag(f"v{self.made}", branch.branch_name)
+        elif what == "drop":
+            branch.new(f"shop.t{self.made}")
+            branch.drop(f"shop.t{self.made}")
+        elif what == "append":
+            branch.append("shop.orders")
+        else:
+            branch.overwrite("shop.orders")
+
+
+class Objects:
+    """A lakeFS repository."""
+
+    def __init__(self, folder: Path, at: datetime) -> None:
+        self.builder, self.made = LakeFsBuilder(folder, at), 0
+        self.builder.rules(MAX_AGE.days)
+        self.builder.commit("main", a_1=b"1", a_2=b"2")
+        self.builder.branch("dev")
+
+    def change(self, chance: random.Random, at: datetime) -> None:
+        self.made += 1
+        self.builder.now = at
+        branch, path = chance.choice(["main", "dev"]), f"a/{chance.randrange(6)}"
+        what = chance.choice(["commit", "commit", "delete", "stage", "reset", "tag"])
+        if what == "tag":
+            self.builder.repository.tags[f"v{self.made}"] = self.builder.repository.branches[branch].head
+        elif what == "reset":
+            self.builder.reset(branch)
+        elif what == "delete" and path in (self.builder.repository.seen(branch) or {}):
+            self.builder.delete(branch, path)
+            self.builder.commit(branch)
+        else:
+            self.builder.stage(branch, path)
+            if what == "commit":
+                self.builder.commit(branch)
+
+
+@contextmanager
+def growing_lakes(root: Path, nessie: Server, now: datetime) -> Iterator[tuple[list[Growing], list[LakeConfig]]]:
+    """The lakes below `<root>/warehouse`, and their configurations."""
+    warehouse, at = root / "warehouse", now - LAG
+    tables, weather = Tables(root, at), Repository(warehouse / "weather", at)
+    shop, ml = Contents(nessie, warehouse), Objects(warehouse, at)
+    with FakeServer(ml.builder.repository).running() as url:
+        settings = {"name": "weather", "kind": "icechunk", "location": f"file://{warehouse}/weather/"}
+        configs = [
+            tables.builder.config(),
+            IcechunkLakeConfig.model_validate({**settings, "retention": {"default": f"{MAX_AGE.days}d"}}),
+            shop.builder.config(retention={"default": "3"}),
+            config_of(url, "ml-data", location=f"file://{ml.builder.namespace}/"),
+        ]
+        yield [tables, weather, shop, ml], configs
