@@ -22,6 +22,8 @@ from gc_assets.stages.tables import PARTS_DDL, REQUESTS, Task, collect, here, pa
 # A task that reads more rows of metadata than this runs in an executor, so that this process stays
 # small. This many take some 50 MB and less than a second.
 HERE_ROWS: Final = 100_000
+# So many rows of one table pass through this process in less than a second, a batch at a time.
+PASSED_ROWS: Final = 1_000_000
 # One that reads more files than this would ask the state for them one by one.
 HERE_FILES: Final = 16
 # Pieces that read more bytes than this together are spread over executors.
@@ -74,6 +76,13 @@ def read_here(task: Task, pieces: int) -> list[pa.RecordBatch]:
 def is_little(rows: int, files: int) -> bool:
     """Says whether so many rows of metadata in so many files of the state are read here."""
     return rows <= HERE_ROWS and files <= HERE_FILES
+
+
+def passes_here(rows: int, files: int) -> bool:
+    """Says whether so many rows in so many files of the state pass through this process, where
+    nothing holds more than a batch of them.
+    """
+    return rows <= PASSED_ROWS and files <= HERE_FILES
 
 
 def _numbers(pieces: int) -> pa.RecordBatch:

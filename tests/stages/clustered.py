@@ -11,14 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -28,15 +26,13 @@ from gc_assets.core.errors import GcError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.resources import executors
 from gc_assets.resources.spark import SparkRuntime
-from gc_assets.stages import engine
 from gc_assets.stages.delete import apply
 from gc_assets.stages.delete.restore import restore
-from gc_assets.stages.mark import commit_graph
-from gc_assets.stages.sweep import storage_inventory
 from gc_assets.stores.store import open_store
 from tests.killed import CHECKOUT
 from tests.s3.servers import S3Server
 from tests.stages.bucket_house import BucketHouse
+from tests.stages.elsewhere import all_in_executors
 from tests.stages.lakehouse import STORAGE, counts
 from tests.stores.s3_bench import S3Bench
 
@@ -67,17 +63,6 @@ class Scene:
         bench = S3Bench(self.server, self.server.client(), self.bucket, self.prefix, store, places, "versioned")
         settings = {"quarantine": "versioned"}
         return BucketHouse(spark, self.root, self.lakes, settings, self.now, state=self.state, s3=self.s3, bench=bench)
-
-
-@contextmanager
-def all_in_executors() -> Iterator[None]:
-    """Nothing is so little that a stage does it in this process."""
-    with pytest.MonkeyPatch.context() as bounds:
-        for bound in ("HERE_ROWS", "HERE_BYTES", "BEGUN_ROWS"):
-            bounds.setattr(engine, bound, -1)
-        bounds.setattr(commit_graph, "HERE_SOURCES", -1)
-        bounds.setattr(storage_inventory, "HERE_ENTRIES", 1)
-        yield
 
 
 def rows(house: BucketHouse) -> dict[str, Any]:

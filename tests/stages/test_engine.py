@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,12 +16,12 @@ from gc_assets.config.models import Config
 from gc_assets.stages import engine, few_rows
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.progress import jobs_of
-from gc_assets.stages.sweep import storage_inventory
 from gc_assets.state.journal import Published
 from tests.days import noon
 from tests.depth import times
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.nessie.server import Server
+from tests.stages.elsewhere import all_in_executors
 from tests.stages.growing import LAG, growing_lakes
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, days_ago
 from tests.stages.mark.carrying import always_carrying
@@ -69,17 +68,6 @@ class Way(Lakehouse):
         return found
 
 
-@contextmanager
-def in_executors() -> Iterator[None]:
-    """No piece of work is little enough to be done in this process."""
-    with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(few_rows, "FEW_ROWS", -1)
-        for name in ("HERE_ROWS", "HERE_BYTES", "BEGUN_ROWS"):
-            bounds.setattr(engine, name, -1)
-        bounds.setattr(storage_inventory, "HERE_ENTRIES", 1)
-        yield
-
-
 def test_nights_over_growing_lakes_of_all_kinds_are_alike_whether_rows_are_carried_over_here_or_all_computed_in_executors(
     spark: SparkSession, nessie_server: Server, tmp_path: Path
 ) -> None:
@@ -96,7 +84,7 @@ def test_nights_over_growing_lakes_of_all_kinds_are_alike_whether_rows_are_carri
                     lake.change(chance, here.now - LAG)
             with always_carrying():
                 mine = here.plan()
-            with in_executors():
+            with all_in_executors():
                 theirs = there.plan()
             assert mine.failed_gates == []
             told = here.told()

@@ -42,15 +42,15 @@ class LiveColumn:
         return cls(spark, parts, sum(table.rows for table in live), storage_name, name)
 
     @property
-    def is_little(self) -> bool:
+    def passes_here(self) -> bool:
         """Says whether this process reads it."""
-        return is_of_few(self.spark) or engine.is_little(self.rows, len(self.parts.paths))
+        return is_of_few(self.spark) or engine.passes_here(self.rows, len(self.parts.paths))
 
     def answers(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
         """Returns what a task yields for the column (rows of `ddl`). The task reads `task_bytes` of
         its own.
         """
-        if self.is_little and (task_bytes <= engine.HERE_BYTES or is_of_few(self.spark)):
+        if self.passes_here and (task_bytes <= engine.HERE_BYTES or is_of_few(self.spark)):
             return here(task, self.batches())
         return collect(self.passed(task, ddl))
 

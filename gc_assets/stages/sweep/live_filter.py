@@ -172,7 +172,7 @@ def _look_up(keys: LiveColumn, files: Files, published: Published, expected: int
 def _built(keys: LiveColumn, spec: FilterSpec, slices: int, merge: _Merge) -> Sequence[Any]:
     """Returns what `merge` reports of all keys (rows of `PARTS_DDL`), each slice in one call."""
     build = _Build(spec, slices)
-    if slices == 1 and keys.is_little:
+    if slices == 1 and keys.passes_here:
         return here(merge, build(keys.batches()))
     if slices == 1:
         partial = keys.passed(build, spark_schema(PARTIAL), MOST_PARTIAL)

@@ -1,5 +1,5 @@
-"""Lists a storage in rounds. A task that meets more than its share hands the rest back. Only a
-small storage is listed in this process, all others in executors. Where the storage has reports,
+"""Lists a storage in rounds. A task that meets more than its share hands the rest back. What this
+process lists in a second is listed here, and all else in executors. Where the storage has reports,
 the tasks read the newest one.
 
 Objects below `data/` of a lakeFS repository never change. So a directory there that is as it was
@@ -50,8 +50,8 @@ from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
 BUDGET_ENTRIES: Final = 250_000
-# What costs less to list here than a Spark job costs.
-HERE_ENTRIES: Final = 20_000
+# To list in executors takes about a second longer, and several where their workers have to start.
+HERE_SECONDS: Final = 1.0
 PROBLEMS_SIDE: Final = "_problems"
 DIRECTORIES_SIDE: Final = "_leaf_directories"
 CUTS_SIDE: Final = "_cuts"
@@ -74,8 +74,8 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     before = carried_from(night, last)
     known = _known(night, storage_name, before) if before is not None else []
     carried, now = lister.unchanged(known), night.clock.now()
-    listing = lister.plan(parallelism(spark), now, carried, now - SETTLED_AFTER, _cuts(night, last))
-    tasks, report = listing.tasks, listing.report
+    listing = lister.plan(at_once(spark, parallelism(spark)), now, carried, now - SETTLED_AFTER, _cuts(night, last))
+    tasks, report, here_most = listing.tasks, listing.report, int(listing.in_a_second * HERE_SECONDS)
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
     if before is not None and carried:
@@ -85,8 +85,8 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     planned = finished = 0
     while tasks:
         doing(f"{len(tasks):,} places to list, {finished:,} listed")
-        if planned == 0 and len(tasks) == 1:
-            listed = _begun(tasks, _List(state.files, run, HERE_ENTRIES))
+        if planned == 0 and _is_little(last, here_most):
+            listed = _begun(tasks, _List(state.files, run, here_most, together=True))
         else:
             listed = _in_executors(spark, tasks, _List(state.files, run, BUDGET_ENTRIES))
         planned += len(tasks)
@@ -133,10 +133,13 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
 
 
 def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
-    """Runs the first round of a small storage in this process, and returns what it reports (columns
-    of `LISTED_DDL`).
-    """
+    """Runs the first round in this process, and returns what it reports (columns of `LISTED_DDL`)."""
     return here(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
+
+
+def _is_little(last: Published | None, most: int) -> bool:
+    """Says whether a listing is begun here: it was so little last time, or nobody knows."""
+    return most > 0 and (last is None or last.facts(StorageInventoryFacts).objects <= most)
 
 
 def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
@@ -217,11 +220,14 @@ class _Carry:
 
 @dataclass(frozen=True)
 class _List:
-    """Runs listing tasks and writes what they list."""
+    """Runs listing tasks and writes what they list. The budget is that of each task, or of all
+    `together`: then those that come after it is spent are handed back as they are.
+    """
 
     files: Files
     run: Run
     budget: int
+    together: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
@@ -234,7 +240,12 @@ class _List:
         for batch in batches:
             for content in batch.column("task").to_pylist():
                 facts["tasks"] += 1
-                for step in pickle.loads(content).run(self.budget):  # noqa: S301  (our own driver's words)
+                task: ListingTask = pickle.loads(content)  # noqa: S301  (our own driver's words)
+                budget = self.budget - objects if self.together else self.budget
+                if budget <= 0:
+                    leftover.append(task)
+                    continue
+                for step in task.run(budget):
                     writer.write(step.objects)
                     objects += step.objects.num_rows
                     size_bytes += pc.sum(step.objects.column("size_bytes")).as_py() or 0

@@ -74,7 +74,7 @@ def test_executors_make_the_filter_that_this_process_makes(
     live(night, "sales", {STORAGE: mine[:700], OTHER: elsewhere})
     live(night, "weather", {STORAGE: mine[500:]})
     here = live_filter(spark, night, STORAGE)
-    monkeypatch.setattr(engine, "HERE_ROWS", -1)
+    monkeypatch.setattr(engine, "PASSED_ROWS", -1)
     there = live_filter(spark, night, STORAGE)
     assert (there.receipt.digest, there.rows, there.receipt.balances) == (here.receipt.digest, here.rows, here.receipt.balances)
     assert there.rows == -(-1200 // slice_keys)
@@ -90,7 +90,7 @@ def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
     chance = Random(seed)
     every = [f"k/{number}" for number in range(400)]
     for day in range(4):
-        monkeypatch.setattr(engine, "HERE_ROWS", chance.choice([-1, 100_000]))
+        monkeypatch.setattr(engine, "PASSED_ROWS", chance.choice([-1, 100_000]))
         monkeypatch.setattr(stage, "SLICE_KEYS", chance.choice([100, 10_000]))
         night = night_of(tmp_path, day)
         needed: set[str] = set()
@@ -117,7 +117,7 @@ def test_no_filter_is_made_from_a_part_that_is_gone_or_torn(
     else:
         part.write_bytes(b"\0" * part.stat().st_size)
     if not here:
-        monkeypatch.setattr(engine, "HERE_ROWS", -1)
+        monkeypatch.setattr(engine, "PASSED_ROWS", -1)
     with pytest.raises(StateError, match="part-"):
         live_filter(spark, night, STORAGE)
     assert night.state.history(STORAGE, "live_filter") == ()
@@ -128,7 +128,7 @@ def test_a_candidate_that_is_a_live_key_is_found_but_for_its_spelling_and_only_i
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     if not here:
-        monkeypatch.setattr(engine, "HERE_ROWS", -1)
+        monkeypatch.setattr(engine, "PASSED_ROWS", -1)
     night = night_of(tmp_path)
     live(night, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
     live(night, "weather", {STORAGE: []})

@@ -1,0 +1,24 @@
+"""Puts the work of small lakes where that of large ones is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gc_assets.stages import engine, few_rows
+from gc_assets.stages.mark import commit_graph
+from gc_assets.stages.sweep import storage_inventory
+
+
+@contextmanager
+def all_in_executors() -> Iterator[None]:
+    """Nothing is so little that a stage does it in this process, or joins it in the session for few rows."""
+    with pytest.MonkeyPatch.context() as bounds:
+        bounds.setattr(few_rows, "FEW_ROWS", -1)
+        for bound in ("HERE_ROWS", "HERE_BYTES", "BEGUN_ROWS", "PASSED_ROWS"):
+            bounds.setattr(engine, bound, -1)
+        bounds.setattr(commit_graph, "HERE_SOURCES", -1)
+        bounds.setattr(storage_inventory, "HERE_SECONDS", 0.0)
+        yield
