@@ -92,6 +92,10 @@ class Lakehouse:
     def plan(self) -> PlanHeader:
         """A whole night up to its plan; the record of snapshots only where the plan removes some."""
         self.mark()
+        return self.sweep()
+
+    def sweep(self) -> PlanHeader:
+        """What a night does after its mark."""
         night = self.tonight()
         live_filter(self.spark, night, self.storage)
         storage_inventory(self.spark, night, self.storage)
