@@ -22,8 +22,10 @@ from gc_assets.stages.tables import PARTS_DDL, REQUESTS, Task, collect, here, pa
 # A task that reads more rows of metadata than this runs in an executor, so that this process stays
 # small. This many take some 50 MB and less than a second.
 HERE_ROWS: Final = 100_000
-# So many rows of one table pass through this process in less than a second, a batch at a time.
+# So many rows of one column pass through this process in less than a second, a batch at a time.
+# The files that hold them are in memory whole.
 PASSED_ROWS: Final = 1_000_000
+PASSED_BYTES: Final = 128 * 2**20
 # One that reads more files than this would ask the state for them one by one.
 HERE_FILES: Final = 16
 # Pieces that read more bytes than this together are spread over executors.
@@ -78,11 +80,11 @@ def is_little(rows: int, files: int) -> bool:
     return rows <= HERE_ROWS and files <= HERE_FILES
 
 
-def passes_here(rows: int, files: int) -> bool:
-    """Says whether so many rows in so many files of the state pass through this process, where
-    nothing holds more than a batch of them.
+def passes_here(rows: int, files: Sequence[int]) -> bool:
+    """Says whether a column of so many rows in files of these sizes (in bytes) passes through this
+    process.
     """
-    return rows <= PASSED_ROWS and files <= HERE_FILES
+    return rows <= PASSED_ROWS and len(files) <= HERE_FILES and sum(files) <= PASSED_BYTES
 
 
 def _numbers(pieces: int) -> pa.RecordBatch:

@@ -287,7 +287,8 @@ class StorageInventoryFacts(Facts):
     """`problems` counts what is no plain file, by its kind. `flow` is `clean`, or `optimized` where
     directories were carried over. `unfinished` is null where the store has no uploads in parts.
     `report` names the report that took the place of a listing, and `report_as_of` says when its
-    scan began: what was written later may be missing.
+    scan began: what was written later may be missing. `listing_seconds` is how long the tasks took,
+    one after the other; null where an earlier release listed.
     """
 
     TABLE: ClassVar = "storage_inventory"
@@ -297,6 +298,7 @@ class StorageInventoryFacts(Facts):
     problems: Counts
     problem_samples: tuple[Problem, ...] = ()
     tasks: int
+    listing_seconds: float | None = None
     location: str | None = None
     flow: str = "clean"
     full_listing_on: date

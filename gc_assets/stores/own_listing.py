@@ -23,7 +23,7 @@ class StoreLister:
         self, parallelism: int, now: datetime, carried: frozenset[str], settled_before: datetime, cuts: Sequence[str] | None
     ) -> PlannedListing:
         del now
-        return PlannedListing(self.store.plan_listing(parallelism, carried, settled_before, cuts), self.store.listed_in_a_second)
+        return PlannedListing(self.store.plan_listing(parallelism, carried, settled_before, cuts))
 
     def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
         return self.store.unchanged(known)

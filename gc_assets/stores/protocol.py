@@ -302,12 +302,10 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class PlannedListing:
     """How the objects of a storage are met: by tasks that together list every object once.
-    `report` is null where the storage itself is asked. `in_a_second` is about how many entries one
-    process meets in a second; 0 where a task may be too large for the process that plans.
+    `report` is null where the storage itself is asked.
     """
 
     tasks: Sequence[ListingTask]
-    in_a_second: int
     report: Report | None = None
 
 
@@ -443,11 +441,6 @@ class Store(Protocol):
         and none if it is not given. Raises `StoreError` where the place is not there or cannot be
         read: an empty inventory would make every live file look lost.
         """
-        ...
-
-    @property
-    def listed_in_a_second(self) -> int:
-        """About how many entries one process lists in a second."""
         ...
 
     def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:

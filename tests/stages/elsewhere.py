@@ -20,5 +20,6 @@ def all_in_executors() -> Iterator[None]:
         for bound in ("HERE_ROWS", "HERE_BYTES", "BEGUN_ROWS", "PASSED_ROWS"):
             bounds.setattr(engine, bound, -1)
         bounds.setattr(commit_graph, "HERE_SOURCES", -1)
-        bounds.setattr(storage_inventory, "HERE_SECONDS", 0.0)
+        bounds.setattr(storage_inventory, "HERE_SECONDS", -1.0)
+        bounds.setattr(storage_inventory, "HERE_ENTRIES", 1)
         yield

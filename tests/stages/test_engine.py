@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 OF_A_LAKE = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_entries", "live_files")
 OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files")
 # Facts that name runs, which have other names each time, or tell how the work was divided.
-OF_RUNS = {"tasks", "spark_jobs", "requests", "segments", "segments_digest"}
+OF_RUNS = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "segments_digest"}
 OF_CARRYING = {"carried_files", "carried_from", "full_for", "full_on", "nights_carried", "nights_uncompared"}
 # How the listing was divided, and which rows nobody computed anew.
 BALANCES_OF_RUNS = {"listing tasks", "rows carried over"}

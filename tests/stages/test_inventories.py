@@ -104,7 +104,7 @@ def test_the_inventory_of_a_report_is_that_of_a_listing_for_what_is_older(story:
     house = story.at(timedelta(days=2))
     listing = BucketHouse(house.spark, house.root / "listing", house.lakes, {"grace": "1s"}, house.now, bench=story.house.bench)
     storage_inventory(house.spark, listing.tonight(), STORAGE)
-    monkeypatch.setattr("gc_assets.stages.sweep.storage_inventory.HERE_SECONDS", 0.0)  # so that executors read the report
+    monkeypatch.setattr("gc_assets.stages.sweep.storage_inventory.HERE_ENTRIES", 1)  # so that executors read the report
     storage_inventory(house.spark, house.tonight(), STORAGE)
     assert older(story, house) == older(story, listing)
     assert {row["source"] for row in house.rows("storage_inventory")} == {"plain_inventory"}

@@ -44,7 +44,7 @@ class LiveColumn:
     @property
     def passes_here(self) -> bool:
         """Says whether this process reads it."""
-        return is_of_few(self.spark) or engine.passes_here(self.rows, len(self.parts.paths))
+        return is_of_few(self.spark) or engine.passes_here(self.rows, self.parts.sizes)
 
     def answers(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
         """Returns what a task yields for the column (rows of `ddl`). The task reads `task_bytes` of

@@ -24,7 +24,7 @@ from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.books.ledger import Reading, quarantine_ledger
 from gc_assets.stages.books.purged_by_rule import purged_by_rule
 from gc_assets.stages.direct import Parts
-from gc_assets.stages.engine import is_little, passes_here
+from gc_assets.stages.engine import is_little
 from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.live_files import (
     METADATA_SIDE,
@@ -239,7 +239,7 @@ def _probed(spark: SparkSession, state: State, inventory: Published, probe: Prob
     """Returns what the probe reports of all listed objects (rows of `PARTS_DDL`)."""
     sizes = tuple(part.size_bytes for part in inventory.parts())
     listed = Parts(state.files, STORAGE_INVENTORY.schema, tuple(inventory.paths()), sizes)
-    if passes_here(inventory.rows, len(listed.paths)):
+    if is_little(inventory.rows, len(listed.paths)):
         return here(probe, listed.batches())
     return collect(listed.passed(spark, probe, PARTS_DDL))
 

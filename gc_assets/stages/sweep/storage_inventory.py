@@ -1,6 +1,7 @@
-"""Lists a storage in rounds. A task that meets more than its share hands the rest back. What this
-process lists in a second is listed here, and all else in executors. Where the storage has reports,
-the tasks read the newest one.
+"""Lists a storage in rounds. A task that meets more than its share hands the rest back. A storage
+that took no longer than a moment last night is listed in this process, and so is one of a single
+task. All others are listed in executors. Where the storage has reports, the tasks read the newest
+one.
 
 Objects below `data/` of a lakeFS repository never change. So a directory there that is as it was
 the night before is not listed again: its rows are carried over (the optimized run). As a check the
@@ -10,7 +11,9 @@ whole storage is listed every `full_listing`.
 from __future__ import annotations
 
 import json
+import math
 import pickle
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -50,8 +53,10 @@ from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
 BUDGET_ENTRIES: Final = 250_000
-# To list in executors takes about a second longer, and several where their workers have to start.
-HERE_SECONDS: Final = 1.0
+# What costs less to list here than a Spark job costs, where nobody knows how long it takes.
+HERE_ENTRIES: Final = 20_000
+# Where it is known: as long as executors need for their start alone.
+HERE_SECONDS: Final = 2.0
 PROBLEMS_SIDE: Final = "_problems"
 DIRECTORIES_SIDE: Final = "_leaf_directories"
 CUTS_SIDE: Final = "_cuts"
@@ -75,7 +80,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     known = _known(night, storage_name, before) if before is not None else []
     carried, now = lister.unchanged(known), night.clock.now()
     listing = lister.plan(at_once(spark, parallelism(spark)), now, carried, now - SETTLED_AFTER, _cuts(night, last))
-    tasks, report, here_most = listing.tasks, listing.report, int(listing.in_a_second * HERE_SECONDS)
+    tasks, report = listing.tasks, listing.report
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
     if before is not None and carried:
@@ -85,8 +90,10 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     planned = finished = 0
     while tasks:
         doing(f"{len(tasks):,} places to list, {finished:,} listed")
-        if planned == 0 and _is_little(last, here_most):
-            listed = _begun(tasks, _List(state.files, run, here_most, together=True))
+        if planned == 0 and _was_short(last):
+            listed = _begun(tasks, _List(state.files, run, BUDGET_ENTRIES, HERE_SECONDS))
+        elif planned == 0 and len(tasks) == 1:
+            listed = _begun(tasks, _List(state.files, run, HERE_ENTRIES))
         else:
             listed = _in_executors(spark, tasks, _List(state.files, run, BUDGET_ENTRIES))
         planned += len(tasks)
@@ -112,6 +119,7 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
         problems=problems,
         problem_samples=tuple(Problem.model_validate(sample) for sample in samples),
         tasks=planned,
+        listing_seconds=round(written.facts.get("seconds", 0.0), 2),
         location=night.storage(storage_name).location,
         flow="optimized" if before is not None else "clean",
         full_listing_on=before.facts(StorageInventoryFacts).full_listing_on if before is not None else night.run_date,
@@ -137,9 +145,10 @@ def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
     return here(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
-def _is_little(last: Published | None, most: int) -> bool:
-    """Says whether a listing is begun here: it was so little last time, or nobody knows."""
-    return most > 0 and (last is None or last.facts(StorageInventoryFacts).objects <= most)
+def _was_short(last: Published | None) -> bool:
+    """Says whether one process could have listed the storage in a moment last night."""
+    seconds = last.facts(StorageInventoryFacts).listing_seconds if last is not None else None
+    return seconds is not None and seconds <= HERE_SECONDS
 
 
 def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
@@ -220,14 +229,14 @@ class _Carry:
 
 @dataclass(frozen=True)
 class _List:
-    """Runs listing tasks and writes what they list. The budget is that of each task, or of all
-    `together`: then those that come after it is spent are handed back as they are.
+    """Runs listing tasks and writes what they list. A task that comes after more than so many
+    `seconds` is handed back as it is.
     """
 
     files: Files
     run: Run
     budget: int
-    together: bool = False
+    seconds: float = math.inf
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
@@ -237,15 +246,15 @@ class _List:
         facts: dict[str, Any] = {"tasks": 0, "incomplete": 0, "problems": [], "report_rows": 0}
         leftover: list[ListingTask] = []
         objects = size_bytes = digest = 0
+        began = time.perf_counter()
         for batch in batches:
             for content in batch.column("task").to_pylist():
                 facts["tasks"] += 1
                 task: ListingTask = pickle.loads(content)  # noqa: S301  (our own driver's words)
-                budget = self.budget - objects if self.together else self.budget
-                if budget <= 0:
+                if time.perf_counter() - began > self.seconds:
                     leftover.append(task)
                     continue
-                for step in task.run(budget):
+                for step in task.run(self.budget):
                     writer.write(step.objects)
                     objects += step.objects.num_rows
                     size_bytes += pc.sum(step.objects.column("size_bytes")).as_py() or 0
@@ -263,6 +272,7 @@ class _List:
                         # harmless problems.
                         facts["problems"].insert(0 if problem.is_incomplete else len(facts["problems"]), asdict(problem))
                         del facts["problems"][MAX_SAMPLES:]
+        facts["seconds"] = time.perf_counter() - began
         parts = [part for each in (writer, problems, directories, cuts) for part in each.close()]
         row = report_parts(parts, digest, {("objects",): Totals(objects, size_bytes)}, facts)
         yield row.append_column("leftover", pa.array([pickle.dumps(leftover)], pa.binary()))

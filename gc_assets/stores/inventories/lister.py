@@ -26,7 +26,6 @@ from gc_assets.stores.protocol import Delivery, Directory, PlannedListing, Repor
 
 # Files up to so many bytes together are one task: they are read in less than a second.
 ONE_TASK_BYTES: Final = 2**20
-SMALL_ROWS: Final = 20_000
 # A report from the future by more than this is one of a clock that is wrong.
 MAX_SKEW: Final = timedelta(minutes=5)
 _CONCURRENT: Final = 16
@@ -49,7 +48,7 @@ class ReportLister:
         versions = self._require(manifest, now)
         whole = ReportTask(self.config.kind, self.subject, self.delivery, manifest.without_files(), versions, manifest.files)
         tasks = [whole] if manifest.size_bytes <= ONE_TASK_BYTES else [replace(whole, files=(file,)) for file in manifest.files]
-        return PlannedListing(tasks, SMALL_ROWS if len(tasks) == 1 else 0, Report(manifest.name, manifest.as_of, manifest.rows))
+        return PlannedListing(tasks, Report(manifest.name, manifest.as_of, manifest.rows))
 
     def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
         del known

@@ -28,8 +28,6 @@ from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, Listed, ListingTask, Problem, ProblemKind
 from gc_assets.stores.rows import INVENTORY_SCHEMA
 
-# What one process looks at in a second, where the disk's directories are in memory.
-IN_A_SECOND = 250_000
 # A directory with more entries is split into shares: a sixth of a second of work.
 HUGE_DIRECTORY = 50_000
 # The planner looks at no more names than this (half a second), nor holds more directories than this

@@ -63,10 +63,6 @@ class LocalStore:
         del cuts
         return listing.plan_listing(self.location, parallelism, carried, settled_before)
 
-    @property
-    def listed_in_a_second(self) -> int:
-        return listing.IN_A_SECOND
-
     def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
         return listing.unchanged_directories(self.location, known)
 

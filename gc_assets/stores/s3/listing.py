@@ -29,8 +29,6 @@ TASKS_PER_WORKER: Final = 4
 # Requests with which the planner looks for directories.
 PLANNED_REQUESTS: Final = 64
 BATCH_ROWS: Final = 65_536
-# Twenty pages: what one process asks for in a second.
-IN_A_SECOND: Final = 20_000
 # One of so many keys is told for the next listing. A task with fewer costs more to start than to
 # run.
 CUT_EVERY: Final = 10_000

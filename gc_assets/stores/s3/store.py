@@ -69,10 +69,6 @@ class S3Store:
         del carried, settled_before
         return listing.plan_listing(self._bucket, parallelism, cuts)
 
-    @property
-    def listed_in_a_second(self) -> int:
-        return listing.IN_A_SECOND
-
     def unchanged(self, known: Iterable[Directory]) -> frozenset[str]:
         del known
         return frozenset()

@@ -1,15 +1,16 @@
-"""Where a storage is listed: here what takes a second, in executors all else, and nothing twice or not at all."""
+"""Where a storage is listed: here what takes a moment, in executors all else, and nothing twice or not at all."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.stages.progress import jobs_of
-from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.stages.sweep import storage_inventory
 from gc_assets.stores.local import listing
 from gc_assets.stores.protocol import ListingTask
 from tests.stages.lakehouse import STORAGE, Lakehouse
@@ -30,39 +31,43 @@ def house(spark: SparkSession, tmp_path: Path) -> Lakehouse:
     return house
 
 
-def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, in_a_second: int) -> int:
-    """Lists the storage where one process lists so many files a second, and returns how many tasks ran in this process."""
+def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: float = storage_inventory.HERE_SECONDS) -> int:
+    """Lists the storage where one process may take so long, and returns how many tasks ran in this process."""
     ran: list[ListingTask] = []
     run = listing.LocalListingTask.run
     with monkeypatch.context() as bounds:
-        bounds.setattr(listing, "IN_A_SECOND", in_a_second)
+        bounds.setattr(storage_inventory, "HERE_SECONDS", seconds)
         bounds.setattr(listing, "ENTRIES_PER_TASK", 5)
         bounds.setattr(listing.LocalListingTask, "run", lambda task, budget: ran.append(task) or run(task, budget))
-        storage_inventory(house.spark, house.tonight(), STORAGE)
+        storage_inventory.storage_inventory(house.spark, house.tonight(), STORAGE)
     rows = house.rows("storage_inventory")
     assert sorted(row["key"] for row in rows) == sorted(house.files())
     return len(ran)
 
 
-def test_a_small_storage_is_listed_without_a_spark_job(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_took_a_moment_last_night_is_listed_here_without_a_spark_job(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert listed_here(house, monkeypatch) == 0
+    assert 0 < house.facts("storage_inventory")["listing_seconds"] < storage_inventory.HERE_SECONDS
+    house.now += timedelta(days=1)
     before = jobs_of(house.spark)
-    tasks = listed_here(house, monkeypatch, 1_000)
+    assert listed_here(house, monkeypatch) == house.facts("storage_inventory")["tasks"] > 1
     assert jobs_of(house.spark) == before
-    assert tasks == house.facts("storage_inventory")["tasks"] > 1
 
 
-def test_a_storage_that_nobody_listed_before_is_begun_here_and_ended_in_executors(
-    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was listed here stands there once, and what was handed on too."""
-    assert 0 < listed_here(house, monkeypatch, FILES) < house.facts("storage_inventory")["tasks"]
-
-
-def test_a_storage_that_held_much_last_night_is_listed_in_executors_from_the_start(
-    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed_here(house, monkeypatch, 1_000)
+def test_one_that_took_longer_or_of_which_nobody_knows_is_listed_in_executors(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert listed_here(house, monkeypatch) == 0
     house.now += timedelta(days=1)
-    assert listed_here(house, monkeypatch, FOLDERS * FILES - 1) == 0
+    assert listed_here(house, monkeypatch, seconds=0.0) == 0
+
+
+def test_what_is_slower_than_last_night_is_handed_on_and_listed_once(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first task takes all the time there is."""
+    listed_here(house, monkeypatch)
     house.now += timedelta(days=1)
-    assert listed_here(house, monkeypatch, FOLDERS * FILES) > 0
+    tick = iter(range(0, 10**6, 10))
+    with monkeypatch.context() as slow:
+        slow.setattr(storage_inventory, "time", SimpleNamespace(perf_counter=lambda: float(next(tick) // 20 * 20)))
+        assert listed_here(house, monkeypatch) == 1
+    assert house.facts("storage_inventory")["tasks"] > 2
