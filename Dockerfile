@@ -8,9 +8,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 WORKDIR /opt/gc-assets
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY gc_assets gc_assets
-COPY resources resources
 RUN pip install --no-cache-dir -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui,postgres]'
 
 # A new volume at /data belongs to whom the folder belongs.

@@ -207,7 +207,7 @@ def _read(path: Path) -> Report:
 
 def _compile() -> None:
     """A cold start is one of installed code, which is compiled."""
-    subprocess.run([sys.executable, "-m", "compileall", "-q", "gc_assets", "resources", "benchmarks"], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "compileall", "-q", "gc_assets", "benchmarks"], cwd=ROOT, check=True)
 
 
 def _machine(load_before: float) -> Machine:

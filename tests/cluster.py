@@ -106,7 +106,7 @@ class Cluster:
 def running(folder: Path, *hidden: Path) -> Iterator[Cluster]:
     """A cluster below a folder. Executors may not touch this checkout's code, nor what is `hidden`."""
     home = Path(pyspark.__file__).parent
-    python = environment_at(folder / "python", [*(CHECKOUT / name for name in ("gc_assets", "resources", "tests")), *hidden])
+    python = environment_at(folder / "python", [*(CHECKOUT / name for name in ("gc_assets", "tests")), *hidden])
     port, page = free_port(), free_port()
     master = f"spark://127.0.0.1:{port}"
     spark_class = str(home / "bin" / "spark-class")

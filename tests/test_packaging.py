@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -199,11 +200,40 @@ def test_a_wheel_holds_one_package_whole_and_the_command(wheel: Path) -> None:
         names = set(archive.namelist())
         (entry_points,) = (name for name in names if name.endswith(".dist-info/entry_points.txt"))
         assert "gc-assets = gc_assets.cli.main:main" in archive.read(entry_points).decode()
-    ours = {str(path.relative_to(ROOT)) for path in tracked_files("gc_assets") if not path.is_symlink()}
-    ours |= {f"gc_assets/{path.relative_to(ROOT)}" for path in tracked_files("resources")}
-    assert ours <= names
+    assert {str(path.relative_to(ROOT)) for path in tracked_files("gc_assets")} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"gc_assets"}
+
+
+@pytest.fixture
+def checkout_without_links(tmp_path: Path) -> Path:
+    """A checkout of the last commit as git makes it on a system without symbolic links."""
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "-q", "-c", "core.symlinks=false", ROOT, checkout], check=True)
+    assert (checkout / "resources").read_text() == "gc_assets/resources"
+    return checkout
+
+
+def test_a_checkout_without_symbolic_links_builds_a_wheel_with_every_module(checkout_without_links: Path, tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
+    modules = {str(path.relative_to(checkout_without_links)) for path in (checkout_without_links / "gc_assets").rglob("*.py")}
+    assert "gc_assets/resources/platform.py" in modules
+    build("wheel", checkout_without_links, tmp_path / "built")
+    (wheel,) = (tmp_path / "built").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert modules == {name for name in archive.namelist() if name.endswith(".py")}
+
+
+@pytest.mark.parametrize("target", ["wheel", "sdist"])
+def test_a_build_without_one_of_its_subpackages_fails(checkout_without_links: Path, tmp_path: Path, target: str) -> None:
+    pytest.importorskip("hatchling", reason="hatchling is not installed: pip install hatchling")
+    package = checkout_without_links / "gc_assets" / "resources"
+    shutil.rmtree(package)
+    package.write_text("../resources")  # a link of a checkout without symbolic links
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        build(target, checkout_without_links, tmp_path / "built")
+    assert b"lacks gc_assets/resources:" in failed.value.stderr
+    assert list((tmp_path / "built").iterdir()) == []
 
 
 @deep

@@ -20,7 +20,7 @@ WHOLE = re.compile(r"\s*(\||#|!\[|\[[^\]]+\]:|<)")
 
 
 def sources() -> list[Path]:
-    return sorted([*(ROOT / "gc_assets").rglob("*.py"), *(ROOT / "resources").glob("*.py")])
+    return sorted((ROOT / "gc_assets").rglob("*.py"))
 
 
 def texts(source: str) -> Iterator[tuple[int, str]]:

@@ -48,8 +48,6 @@ def modules() -> Iterator[tuple[str, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py"), key=str):
         dotted = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
         yield dotted.removesuffix(".__init__"), ast.parse(path.read_text())
-    for path in sorted((PACKAGE.parent / "resources").glob("*.py")):
-        yield f"gc_assets.resources.{path.stem}".removesuffix(".__init__"), ast.parse(path.read_text())
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
@@ -115,13 +113,13 @@ def test_the_package_itself_imports_nothing_until_it_is_asked() -> None:
 
 def test_the_code_location_is_loaded_without_what_few_nights_need() -> None:
     """Each of them is a fifth of what a night imports before it begins."""
-    script = "import sys, gc_assets.definitions, gc_assets.cli.night\nprint(sorted({'scipy', 'pandas'} & set(sys.modules)))"
+    script = "import sys, gc_assets.definitions, gc_assets.cli.dagster_run\nprint(sorted({'scipy', 'pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
 def test_nothing_reaches_the_resources_past_the_package() -> None:
-    """The wheel has no package `resources`: the folder of the checkout is `gc_assets.resources` there."""
+    """The wheel has no top-level package `resources`. In a checkout it is a link to `gc_assets/resources`."""
     found = [name for name, tree in all_modules().items() for target in imported(tree) if target.partition(".")[0] == "resources"]
     assert found == []
 

@@ -29,7 +29,7 @@ from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.executors import package, refuse_unfit
 from gc_assets.resources.java import ensure_java_home
-from gc_assets.stages.tables import BY_SPARK
+from gc_assets.engine.tables import BY_SPARK
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the list of a table's parts is taken by the driver (a job for listing costs
@@ -49,7 +49,7 @@ STAGE_CONF = {
 APPLICATION_CONF: Final = {
     "spark.app.name": "gc-assets",
     "spark.speculation": "false",
-    "spark.python.daemon.module": "gc_assets.stages.daemon",
+    "spark.python.daemon.module": "gc_assets.engine.daemon",
     # Every column function would tell the JVM which line of Python called it, in eleven calls.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }

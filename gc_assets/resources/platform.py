@@ -19,7 +19,7 @@ from gc_assets.lakes.kinds import config_models
 from gc_assets.stores.store import unsupported
 
 if TYPE_CHECKING:
-    from gc_assets.stages.night import Night
+    from gc_assets.engine.run_context import Night
 
 CONFIG_VARIABLE: Final = "GC_ASSETS_CONFIG"
 NOW_VARIABLE: Final = "GC_ASSETS_UNSAFE_NOW"
@@ -39,7 +39,7 @@ class Platform:
     path: Path
 
     def night(self, run_date: date, as_of: datetime | None = None) -> Night:
-        from gc_assets.stages.night import Night
+        from gc_assets.engine.run_context import Night
 
         return Night.of(self.config, self.clock, run_date, as_of, self.unsafe)
 

@@ -20,7 +20,7 @@ from pyspark.sql import Row, SparkSession
 
 import gc_assets
 from gc_assets.core.errors import GcError, UsageError
-from gc_assets.stages.executors import TOLD_DDL, introduced
+from gc_assets.engine.executor_info import TOLD_DDL, introduced
 
 # Clusters start machines for work that waits, which takes minutes.
 PATIENCE_SECONDS = 600.0
@@ -50,7 +50,7 @@ def package() -> Path:
     if ours is not None:
         return Path(ours)
     home, made = Path(gc_assets.__file__).parent, Path(_place().name) / f"gc_assets-{gc_assets.__version__}.zip"
-    found = (Path(folder) / name for folder, _, names in os.walk(home, followlinks=True) for name in names)
+    found = (Path(folder) / name for folder, _, names in os.walk(home) for name in names)
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as packed:
         for path in sorted(path for path in found if "__pycache__" not in path.parts):
             packed.writestr(zipfile.ZipInfo(str(path.relative_to(home.parent)), _ALWAYS), path.read_bytes(), zipfile.ZIP_DEFLATED)
