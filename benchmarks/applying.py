@@ -12,11 +12,11 @@ from benchmarks.meter import Meter
 from benchmarks.resident import answer
 from benchmarks.steps import logged_steps
 from gc_assets.cli.context import spark_of
-from gc_assets.cli.night import Step, run_night
+from gc_assets.cli.dagster_run import Step, run_night
+from gc_assets.engine.tables import read_rows
 from gc_assets.resources.platform import load_platform
-from gc_assets.stages.books.plans import approve, find_plan
 from gc_assets.stages.delete.apply import Applied, apply_plan
-from gc_assets.stages.tables import read_rows
+from gc_assets.stages.records.plans import approve, find_plan
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG
 

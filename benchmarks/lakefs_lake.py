@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.mark.commit_graph import commit_graph
@@ -25,7 +26,6 @@ from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import manifest_entries
 from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
-from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeRepository, FakeServer
 from tests.lakes.lakefs.tables import Entry, metarange_table, range_table

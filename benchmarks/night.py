@@ -16,18 +16,18 @@ from benchmarks.meter import Meter
 from benchmarks.resident import answer
 from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
+from gc_assets.engine.progress import jobs_of
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import were_few
 from gc_assets.lakes.kinds import config_models
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.delete.plan import deletion_plan, header_of
-from gc_assets.stages.few_rows import were_few
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import manifest_entries
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import jobs_of
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory

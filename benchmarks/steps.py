@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 
-# `lake/commit_graph of 2026-11-23: ended after 1,002.3 s: …`, as `gc_assets.stages.progress` says it.
+# `lake/commit_graph of 2026-11-23: ended after 1,002.3 s: …`, as `gc_assets.engine.progress` says it.
 _ENDED: Final = re.compile(r"(?:\S*/)?(?P<step>\w+) of \d{4}-\d\d-\d\d: ended after (?P<seconds>[\d,.]+) s")
 
 

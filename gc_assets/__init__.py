@@ -12,13 +12,14 @@ no Dagster.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gc_assets._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from gc_assets.component import LakeGarbageCollection as LakeGarbageCollection
     from gc_assets.definitions import build_definitions as build_definitions
     from gc_assets.library import open as open
 
 __all__ = ["LakeGarbageCollection", "__version__", "build_definitions", "open"]
-__version__ = "0.3.0"
 
 _MODULES = {
     "LakeGarbageCollection": "gc_assets.component",

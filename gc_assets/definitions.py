@@ -15,18 +15,18 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.analysis import analysis
-from gc_assets.assets.box import with_owners
+from gc_assets.assets.asset_step import with_owners
 from gc_assets.assets.decisions import decisions
-from gc_assets.assets.elsewhere import jobs_elsewhere, steps_elsewhere
-from gc_assets.assets.lake_boxes import lake_assets, logs_of
+from gc_assets.assets.lake_assets import lake_assets, logs_of
 from gc_assets.assets.notifications import notification_sensors
 from gc_assets.assets.partitions import first_night, run_dates
 from gc_assets.assets.results import key_of
 from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.sources import known_tables, source_assets
-from gc_assets.assets.storage_boxes import storage_assets
+from gc_assets.assets.storage_assets import storage_assets
+from gc_assets.remote.jobs import Jobs
+from gc_assets.remote.steps import jobs_elsewhere, steps_elsewhere
 from gc_assets.resources.collector import Collector
-from gc_assets.resources.jobs import Jobs
 from gc_assets.resources.platform import CONFIG_VARIABLE, Platform, config_path, load_platform
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.state.schemas import DELETION_LOG

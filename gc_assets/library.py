@@ -17,16 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.config.models import Config
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_paths
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kinds import all_tables, owners_of
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.resources.platform import Platform, load_platform
-from gc_assets.stages.books.ledger import quarantined
-from gc_assets.stages.books.plans import ListedPlan, StoredPlan, find_plan, load, plans
-from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches, runs_of
 from gc_assets.stages.read.explain import Explanation, explain
-from gc_assets.stages.tables import read_paths
+from gc_assets.stages.records.ledger import quarantined
+from gc_assets.stages.records.plans import ListedPlan, StoredPlan, find_plan, load, plans
 from gc_assets.state import schemas
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, Table

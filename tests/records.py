@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, Table
 from gc_assets.state.side_tables import CLAIMS

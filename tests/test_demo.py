@@ -33,10 +33,10 @@ from gc_assets.definitions import build_definitions
 from gc_assets.demo.bucket import ensure_demo_on_s3
 from gc_assets.demo.s3_server import ensure_running
 from gc_assets.demo.sample import ensure_demo
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kinds import all_tables, owners_of
 from gc_assets.resources.platform import load_platform
 from gc_assets.s3.client import client_of
-from gc_assets.stages.tables import read_rows
 from gc_assets.state.schemas import DELETION_PLAN, REACHABLE_SNAPSHOTS, Table
 from tests.days import now_for
 from tests.depth import deep

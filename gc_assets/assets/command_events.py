@@ -15,16 +15,16 @@ from types import MappingProxyType
 import dagster as dg
 
 from gc_assets.assets.deletion_log import edits_told, log_told
-from gc_assets.assets.plan_told import verdict_told
+from gc_assets.assets.plan_metadata import verdict_told
 from gc_assets.assets.results import key_of
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.books.plans import StoredPlan
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.delete.apply import Applied
-from gc_assets.stages.night import Night
-from gc_assets.stages.read.undoing import undoing_told
-from gc_assets.state.facts import DeletionLogFacts
+from gc_assets.stages.read.reversibility import undoing_told
+from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
+from gc_assets.state.summaries import DeletionLogFacts
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 

@@ -10,17 +10,17 @@ from typing import Any, Final
 import dagster as dg
 from pydantic import Field
 
+from gc_assets.assets.command_events import Event, restore_events, undone_events, word_told
 from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import plain_failures
-from gc_assets.assets.reported import Event, restore_events, undone_events, word_told
 from gc_assets.assets.step_log import lines_in
 from gc_assets.config.models import Config, PageJob
 from gc_assets.core.approvals import Word
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.books.plans import StoredPlan, approve, find_plan, reject
-from gc_assets.stages.delete.put_back import PutBack, asked_for, put_back, with_history
-from gc_assets.stages.read.undoing import undoing_told
+from gc_assets.stages.delete.restore_request import PutBack, asked_for, put_back, with_history
+from gc_assets.stages.read.reversibility import undoing_told
+from gc_assets.stages.records.plans import StoredPlan, approve, find_plan, reject
 
 APPROVE: Final = "Records your yes to exactly one plan, as `gc-assets approve` does. Changes no lake."
 REJECT: Final = "Records your no to a plan, as `gc-assets reject` does. Changes no lake."

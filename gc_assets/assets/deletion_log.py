@@ -11,7 +11,7 @@ from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.box import LakeConfig, RunDates, keys_of, spec_of, step
+from gc_assets.assets.asset_step import LakeConfig, RunDates, keys_of, spec_of, step
 from gc_assets.assets.checks import COMPLETE, NO_FAILED_KEY, RECEIPT
 from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.figures import Figures, figures_table
@@ -23,15 +23,15 @@ from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, PHASES
 from gc_assets.core.plan import Amount
+from gc_assets.engine.run_context import Night
 from gc_assets.report.shares import Amounts
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.delete.apply import apply_plan
-from gc_assets.stages.delete.chosen import chosen, in_mode
-from gc_assets.stages.night import Night
-from gc_assets.stages.read.undoing import undoing_told
-from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts
+from gc_assets.stages.delete.plan_selection import chosen, in_mode
+from gc_assets.stages.read.reversibility import undoing_told
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
+from gc_assets.state.summaries import DeletionLogFacts, ExpiryLogFacts
 
 DELETE_POOL: Final = "gc_delete"
 CHECKS: Final = [RECEIPT, COMPLETE, NO_FAILED_KEY]

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.assets.markdown import plain
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.report.drawing import history_svg, standing_alone
 from gc_assets.report.lakes import histories
-from gc_assets.report.waterfall import data_uri
-from gc_assets.stages.night import Night
-from gc_assets.state.facts import ReachableSnapshotsFacts
+from gc_assets.report.storage_breakdown import data_uri
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
+from gc_assets.state.summaries import ReachableSnapshotsFacts
 
 # Dagster's page is slow with more; the tables that lose most come first.
 TABLES_SHOWN: Final = 20

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Self
 
 import dagster as dg
 
+from gc_assets.config.values import Model
 from gc_assets.core.errors import GcError
-from gc_assets.resources.job_request import Stopped
 
 IO_RETRIES: Final = 3
 IO_RETRY_SECONDS: Final = 10.0
@@ -19,6 +19,21 @@ IO_RETRY_SECONDS: Final = 10.0
 FAILED_CHECKS: Final = "DagsterAssetCheckFailedError"
 # These errors are the same a moment later, so asking again only delays the message.
 LASTING: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
+
+
+class Stopped(Model):
+    """What stopped a step of a job: the platform's own error by its name, or another one. `checks` is
+    true where failed checks did, which are reported themselves.
+    """
+
+    text: str
+    error: str = ""
+    exit_code: str = "1"
+    checks: bool = False
+
+    @classmethod
+    def by(cls, error: GcError) -> Self:
+        return cls(text=str(error), error=type(error).__name__, exit_code=str(error.exit_code))
 
 
 @contextmanager

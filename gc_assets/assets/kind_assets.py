@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-from gc_assets.assets.box import Box, LakeConfig
+from gc_assets.assets.asset_step import Box, LakeConfig
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Shown
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import KindBox
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
-from gc_assets.stages.mark.boxes import make_box, needs_spark
-from gc_assets.stages.night import Night
-from gc_assets.state.facts import LifecycleObjectsFacts, PotentialCommitsFacts, SnapshotHistoryFacts, UncommittedObjectsFacts
+from gc_assets.stages.mark.kind_tables import make_box, needs_spark
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_FILES
+from gc_assets.state.summaries import LifecycleObjectsFacts, PotentialCommitsFacts, SnapshotHistoryFacts, UncommittedObjectsFacts
 
 
 def kind_boxes(lake: LakeConfig) -> list[Box]:

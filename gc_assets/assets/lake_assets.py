@@ -8,16 +8,17 @@ from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.box import Box, LakeConfig, RunDates, asset_of, has, keys_of, on_driver, spec_of
+from gc_assets.assets.asset_step import Box, LakeConfig, RunDates, asset_of, has, keys_of, on_driver, spec_of
 from gc_assets.assets.checks import CARRIED_RIGHT, COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, NOTHING_SICK, RECEIPT
 from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
 from gc_assets.assets.figures import Figures
-from gc_assets.assets.kind_boxes import kind_boxes
+from gc_assets.assets.kind_assets import kind_boxes
 from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Shown, key_of
 from gc_assets.assets.sources import source_key
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
@@ -25,8 +26,6 @@ from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import manifest_entries
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
-from gc_assets.stages.night import Night
-from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ManifestEntriesFacts, PolicyTableFacts, ReachableSnapshotsFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import (
     COMMIT_GRAPH,
@@ -42,6 +41,7 @@ from gc_assets.state.schemas import (
     REACHABLE_SNAPSHOTS,
     Table,
 )
+from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, ManifestEntriesFacts, PolicyTableFacts, ReachableSnapshotsFacts
 
 
 def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:

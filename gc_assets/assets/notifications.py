@@ -14,13 +14,13 @@ import dagster as dg
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.deadline import within
+from gc_assets.core.deliveries import Told
 from gc_assets.core.errors import GcError
 from gc_assets.core.notifications import FailedApply, Notification, StorageFacts, notifications, state_unread
 from gc_assets.core.plan import APPLY_WITHIN
-from gc_assets.core.told import Told
-from gc_assets.notify.tell import tell
+from gc_assets.notify.dispatch import tell
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.read.standing import standing
+from gc_assets.stages.read.status import standing
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"

@@ -13,9 +13,9 @@ import dagster as dg
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
 from gc_assets.resources.platform import Platform
-from gc_assets.state.facts import Freeze
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.summaries import Freeze
 
 _log: Final = logging.getLogger(__name__)
 

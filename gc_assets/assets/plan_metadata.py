@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import dagster as dg
 
-from gc_assets.stages.books.plans import StoredPlan, load
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.stages.records.plans import StoredPlan, load
 from gc_assets.state.journal import Published
 
 NOBODY: Final = "nobody yet"

@@ -17,11 +17,11 @@ from gc_assets.assets.checks import Check
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.core.requests import KINDS, Requests
-from gc_assets.stages.night import Night
-from gc_assets.state.facts import sent_for
+from gc_assets.engine.run_context import Night
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import Table
+from gc_assets.state.summaries import sent_for
 
 SAMPLE_ROWS: Final = 20
 # Cells are cut at this length: a manifest list's address is worth showing, a hundred parents are

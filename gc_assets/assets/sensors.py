@@ -12,7 +12,7 @@ import dagster as dg
 from gc_assets.assets.deletion_log import ApplyPlan
 from gc_assets.assets.results import key_of
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.books.plans import ListedPlan, plans
+from gc_assets.stages.records.plans import ListedPlan, plans
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "approved_plans"

@@ -10,12 +10,12 @@ from typing import Final
 
 import dagster as dg
 
-from gc_assets.assets.box import Box, LakeConfig, RunDates, asset_of, keys_of
+from gc_assets.assets.asset_step import Box, LakeConfig, RunDates, asset_of, keys_of
 from gc_assets.assets.checks import COMPLETE, GATES, HOLDS_LIVE_KEYS, NO_LIVE_CANDIDATE, PLAN_INTACT, RECEIPT
 from gc_assets.assets.deletion_log import deletion_log
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import plain
-from gc_assets.assets.plan_told import plan_told
+from gc_assets.assets.plan_metadata import plan_told
 from gc_assets.assets.results import Shown
 from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
 from gc_assets.config.models import StorageConfig
@@ -23,15 +23,15 @@ from gc_assets.core.notifications import MAY_BE_LATE, NIGHT_EVERY
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.delete.plan import deletion_plan, header_of
-from gc_assets.stages.night import Night
-from gc_assets.stages.read.undoing import undoing
+from gc_assets.stages.read.reversibility import undoing
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.state.facts import LiveFilterFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.summaries import LiveFilterFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.stores.store import may_lead_to
 
 # Fails when `night_missed` is told. A long night may end some time later than the last one did.

@@ -7,8 +7,8 @@ from __future__ import annotations
 from gc_assets.assets.markdown import plain
 from gc_assets.core.units import format_bytes
 from gc_assets.report.shares import Amounts, steps_of
-from gc_assets.report.waterfall import data_uri, waterfall_svg
-from gc_assets.state.facts import OrphanFilesFacts
+from gc_assets.report.storage_breakdown import data_uri, waterfall_svg
+from gc_assets.state.summaries import OrphanFilesFacts
 
 
 def waterfall_markdown(orphans: OrphanFilesFacts) -> str:

@@ -29,7 +29,7 @@ def accept_command(settings: Settings, table_uuid: str, location: str, by: str, 
     Example:
       gc-assets accept 9c12d441-03fe-4693-9a96-a0705ddf69c1 file:///data/warehouse/db/orders/ --by ada
     """
-    from gc_assets.stages.books.dead_tables import accept
+    from gc_assets.stages.records.dead_tables import accept
 
     platform = settings.platform()
     storage, record = accept(platform.config, platform.clock, table_uuid, location, by, comment, withdraw=withdraw)

@@ -30,7 +30,7 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
       gc-assets blame --by age --run-date 2026-11-21 --format json
     """
     from gc_assets.stages.read.blame import by_age, by_ref
-    from gc_assets.stages.read.holdings import by_table
+    from gc_assets.stages.read.usage import by_table
 
     platform = settings.platform()
     config = platform.config

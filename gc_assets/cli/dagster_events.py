@@ -16,9 +16,9 @@ from gc_assets.cli.output import say
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
-    from gc_assets.stages.books.plans import StoredPlan
+    from gc_assets.engine.run_context import Night
     from gc_assets.stages.delete.apply import Applied
-    from gc_assets.stages.night import Night
+    from gc_assets.stages.records.plans import StoredPlan
     from gc_assets.state.journal import Published
 
 
@@ -30,7 +30,7 @@ def show_applied(night: Night, header: PlanHeader, applied: Applied) -> None:
     """Shows what `apply` did, whatever phases it was asked for."""
     if has_page():
         with _said_if_not_told():
-            from gc_assets.assets.reported import report_plan
+            from gc_assets.assets.command_events import report_plan
 
             report_plan(night, header, applied)
 
@@ -38,7 +38,7 @@ def show_applied(night: Night, header: PlanHeader, applied: Applied) -> None:
 def show_restored(night: Night, storage_name: str, log: Published) -> None:
     if has_page():
         with _said_if_not_told():
-            from gc_assets.assets.reported import report_restore
+            from gc_assets.assets.command_events import report_restore
 
             report_restore(night, storage_name, log)
 
@@ -46,7 +46,7 @@ def show_restored(night: Night, storage_name: str, log: Published) -> None:
 def show_undone(night: Night, header: PlanHeader) -> None:
     if has_page():
         with _said_if_not_told():
-            from gc_assets.assets.reported import report_undone
+            from gc_assets.assets.command_events import report_undone
 
             report_undone(night, header)
 
@@ -55,7 +55,7 @@ def show_word(plan: StoredPlan, now: datetime) -> None:
     """Shows what people say of a plan."""
     if has_page():
         with _said_if_not_told():
-            from gc_assets.assets.reported import report_word
+            from gc_assets.assets.command_events import report_word
 
             report_word(plan, now)
 

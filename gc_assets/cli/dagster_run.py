@@ -19,7 +19,7 @@ import dagster as dg
 from gc_assets.assets.failures import cause_of
 from gc_assets.assets.step_log import PASSED_ON
 from gc_assets.cli.context import Mode, opened, with_full, with_mode
-from gc_assets.cli.page import has_page
+from gc_assets.cli.dagster_events import has_page
 from gc_assets.core import errors
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.core.plan import PlanHeader

@@ -22,16 +22,16 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
 from gc_assets.demo.sample import ensure_demo
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
-from gc_assets.stages.night import Night
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.sweep.probe import UNOWNED, YOUNG
-from gc_assets.stages.tables import read_rows
-from gc_assets.state.facts import LiveFilesFacts, OrphanFilesFacts
 from gc_assets.state.schemas import COMMIT_GRAPH, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.summaries import LiveFilesFacts, OrphanFilesFacts
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 Echo = Callable[[str], None]
@@ -53,7 +53,7 @@ def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, e
     Deletes nothing. `endpoint` is the server for lakes on S3, where the demo is not to start one.
     """
     # This import loads Dagster, which a user who only builds the lakes does not need.
-    from gc_assets.cli.night import run_night
+    from gc_assets.cli.dagster_run import run_night
 
     on_s3 = on_s3 or is_on_s3(directory)
     path = ensure_demo_on_s3(directory, endpoint) if on_s3 else ensure_demo(directory)

@@ -45,7 +45,7 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
       gc-assets doctor --repair
     """
     from gc_assets.cli.progress import Progress, showing
-    from gc_assets.stages.progress import working
+    from gc_assets.engine.progress import working
     from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
 
     platform = settings.platform()
@@ -109,7 +109,7 @@ def _java(config: SparkConfig) -> Iterator[Finding]:
 
 
 def _submit_program(config: SparkConfig) -> Finding:
-    from gc_assets.resources.spark_submit import program_of
+    from gc_assets.remote.spark_submit import program_of
     from gc_assets.stages.read.doctor import FAIL, OK, Finding
 
     program = program_of(config)

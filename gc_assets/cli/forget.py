@@ -23,7 +23,7 @@ def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None
     Example:
       gc-assets forget sales --by ada
     """
-    from gc_assets.stages.books.accepted import forget
+    from gc_assets.stages.records.accepted_runs import forget
 
     platform = settings.platform()
     record = forget(platform.config, platform.clock, lake, by)

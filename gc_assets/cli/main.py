@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from gc_assets import __version__
+from gc_assets._version import __version__
 from gc_assets.cli.context import Settings
 from gc_assets.cli.interrupt import take_interrupts
 from gc_assets.cli.output import say

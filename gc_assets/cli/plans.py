@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from gc_assets.cli.context import Settings, common_options, format_option, importing, spark_of, wide_option, with_mode
+from gc_assets.cli.dagster_events import show_applied, show_restored, show_undone, show_word
 from gc_assets.cli.output import say, tell, write_json, write_table
-from gc_assets.cli.page import show_applied, show_restored, show_undone, show_word
 from gc_assets.core.phases import PHASES
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from gc_assets.cli.progress import Progress
     from gc_assets.core.approvals import Word
+    from gc_assets.engine.tables import Totals
     from gc_assets.resources.platform import Platform
-    from gc_assets.stages.books.plans import ListedPlan, StoredPlan
-    from gc_assets.stages.tables import Totals
+    from gc_assets.stages.records.plans import ListedPlan, StoredPlan
 
 STATUSES: Final = ("ready", "refused", "approved", "rejected", "applied", "restored", "expired", "historical")
 PLAN_COLUMNS: Final = (
@@ -63,7 +63,7 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
       gc-assets plans --status ready --status refused
     """
     with importing():
-        from gc_assets.stages.books.plans import plans
+        from gc_assets.stages.records.plans import plans
 
         platform = settings.platform()
     if storage is not None:
@@ -116,8 +116,8 @@ def approve_command(settings: Settings, plan_id: str, by: str, overrides: tuple[
       gc-assets approve 3f9c2a71d004 --by ada --comment "as agreed with the owners"
       gc-assets approve 3f9c2a71d004 --by ada --override live_drop
     """
-    from gc_assets.stages.books.plans import approve, find_plan
-    from gc_assets.stages.read.undoing import apply_command
+    from gc_assets.stages.read.reversibility import apply_command
+    from gc_assets.stages.records.plans import approve, find_plan
 
     platform = settings.platform()
     word = approve(platform.config, platform.clock, plan_id, by, overrides, comment)
@@ -148,7 +148,7 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
     Examples:
       gc-assets reject 3f9c2a71d004 --by ada --comment "orders is being migrated"
     """
-    from gc_assets.stages.books.plans import find_plan, reject
+    from gc_assets.stages.records.plans import find_plan, reject
 
     platform = settings.platform()
     word = reject(platform.config, platform.clock, plan_id, by, comment)
@@ -158,7 +158,7 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
 
 
 def _say_undoing(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
-    from gc_assets.stages.read.undoing import undoing
+    from gc_assets.stages.read.reversibility import undoing
 
     for line in undoing(plan.header, platform.config, restored=restored).lines:
         say(line)
@@ -192,8 +192,8 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
       gc-assets apply 3f9c2a71d004 --phase restore
     """
     from gc_assets.cli.progress import Progress, showing
-    from gc_assets.stages.books.plans import find_plan
     from gc_assets.stages.delete.apply import apply_plan, nothing_to_do, phases_of, refuse_apply
+    from gc_assets.stages.records.plans import find_plan
 
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
@@ -245,7 +245,7 @@ def restore_command(
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
     from gc_assets.cli.progress import Progress, showing
-    from gc_assets.stages.delete.put_back import asked_for, put_back, with_history
+    from gc_assets.stages.delete.restore_request import asked_for, put_back, with_history
 
     platform = settings.platform()
     night = platform.night(platform.clock.today())
@@ -270,7 +270,7 @@ def restore_command(
     if plan is not None and back.books:
         _say_undoing(platform, plan, restored=back.missing is None)
     elif back.files.rows:
-        from gc_assets.stages.read.undoing import undoing_put_back
+        from gc_assets.stages.read.reversibility import undoing_put_back
 
         for line in undoing_put_back(back.files.amount).lines:
             say(line)

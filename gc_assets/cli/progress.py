@@ -1,7 +1,7 @@
 """Shows on standard error how far a command is: lines that change on a terminal, elsewhere a line
 every ten seconds.
 
-The words are those of the stages' log lines (`stages/progress.py`). Whoever reads the log itself
+The words are those of the stages' log lines (`engine/progress.py`). Whoever reads the log itself
 (`-v`) is shown nothing beside it.
 """
 
@@ -17,12 +17,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gc_assets.cli.output import say
-from gc_assets.stages.progress import SILENCE_SECONDS, Work, at_work
+from gc_assets.engine.progress import SILENCE_SECONDS, Work, at_work
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gc_assets.cli.night import Step
+    from gc_assets.cli.dagster_run import Step
 
 _A_SECOND: Final = 2
 _BAR_WIDTH: Final = 20
@@ -147,7 +147,7 @@ def _bar(work: Work, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from gc_assets.core.pace import format_seconds
+    from gc_assets.core.progress_rate import format_seconds
 
     told = Text(f"{work.pace}, " if work.pace is not None else "", no_wrap=True, overflow="ellipsis")
     told.append(f"{format_seconds(work.seconds)} so far")

@@ -55,12 +55,12 @@ def run_command(
     platform.night(day, as_of)
     say(f"run date {day}")
     from gc_assets.cli.progress import Progress, showing
-    from gc_assets.stages.read.undoing import undoing, undoing_told
+    from gc_assets.stages.read.reversibility import undoing, undoing_told
 
     with showing(Progress(), verbose=settings.verbose) as progress:
         progress.doing("loading Dagster")
         with importing():
-            from gc_assets.cli.night import run_night
+            from gc_assets.cli.dagster_run import run_night
 
         plans = run_night(
             platform,

@@ -14,7 +14,7 @@ from gc_assets.cli.output import say, write_json, write_table
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
     from gc_assets.core.plan import Amount
-    from gc_assets.stages.night import Night
+    from gc_assets.engine.run_context import Night
     from gc_assets.stages.read.what_if import Effect
 
 

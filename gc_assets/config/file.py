@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gc_assets.config.anchor import Anchor
+from gc_assets.config.error_messages import sentence
 from gc_assets.config.models import GRACE_FLOOR, Config, LakeConfig, StorageConfig
-from gc_assets.config.sentences import sentence
+from gc_assets.config.relative_paths import Anchor
 from gc_assets.config.text import read_config_text
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import FILE, S3, Location, scheme_of

@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, SerializeAsAny, ValidationError, ValidationInfo, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from gc_assets.config.anchor import Anchor
 from gc_assets.config.inventory import InventoryConfig
 from gc_assets.config.jobs import CLIENT, DEPLOY_MODE, Databricks, EmrServerless
 from gc_assets.config.notify import Target
+from gc_assets.config.relative_paths import Anchor
 from gc_assets.config.s3 import Places, S3Config
 from gc_assets.config.spark import LOCAL, Remote
 from gc_assets.config.values import Age, AssetOwner, AssetPath, Bytes, Days, Duration, Model, Name, Share, TagName, TagValue, number

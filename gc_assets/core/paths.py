@@ -71,6 +71,11 @@ def overlapping(locations: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     return pairs
 
 
+def is_address(text: str) -> bool:
+    """Return True for a URI or an absolute path, False for a canonical key."""
+    return text.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) is not None
+
+
 def scheme_of(address: str) -> str:
     """Returns the scheme of an address by its one name. Aliases become one, a bare path is `file`,
     and an unknown scheme is returned in lower case.

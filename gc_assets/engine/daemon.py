@@ -21,7 +21,7 @@ PRELOADED = (
     "gc_assets.stages.mark.reachable_snapshots",
     "gc_assets.stores.own_listing",
     "gc_assets.stores.inventories.lister",
-    "gc_assets.stores.inventories.readings",
+    "gc_assets.stores.inventories.readers",
 )
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from gc_assets import __version__
-from gc_assets.stages.daemon import PRELOADED
+from gc_assets._version import __version__
+from gc_assets.engine.daemon import PRELOADED
 
 TOLD_DDL: Final = "version string, python string, machine string"
 

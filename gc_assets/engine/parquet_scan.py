@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gc_assets.stages.engine import at_once
-from gc_assets.stages.fetched import Fetch, grouped
-from gc_assets.stages.tables import Task
+from gc_assets.engine.state_scan import Fetch, grouped
+from gc_assets.engine.tables import Task
+from gc_assets.engine.tasks import at_once
 from gc_assets.state.files import Files
 
 

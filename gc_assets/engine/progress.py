@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from gc_assets.core.pace import Pace, format_seconds
+from gc_assets.core.progress_rate import Pace, format_seconds
 from gc_assets.core.requests import Requests, Tally, counted
-from gc_assets.stages.few_rows import is_remote
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import is_remote
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.schemas import Table
 

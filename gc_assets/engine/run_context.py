@@ -18,8 +18,8 @@ from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of, open_lake
 from gc_assets.lakes.protocol import ExpiringLake, Lake, expiring
+from gc_assets.state.backend import RECHECK
 from gc_assets.state.journal import Published, State
-from gc_assets.state.place import RECHECK
 from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
 from gc_assets.stores.protocol import Lister, Store
 from gc_assets.stores.store import open_lister, open_objects, open_store, two_names

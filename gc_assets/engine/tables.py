@@ -23,21 +23,21 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import MapType, StructType
 
-from gc_assets import __version__
+from gc_assets._version import __version__
 from gc_assets.core import errors
 from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
 from gc_assets.core.requests import Requests, record
-from gc_assets.stages.fetched import Only, fetched, fetched_here
-from gc_assets.stages.few_rows import is_of_few
-from gc_assets.stages.progress import asked, jobs_asked, made
-from gc_assets.state.facts import Facts
+from gc_assets.engine.progress import asked, jobs_asked, made
+from gc_assets.engine.sessions import is_of_few
+from gc_assets.engine.state_scan import Only, fetched, fetched_here
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance, PartFile, Receipt
 from gc_assets.state.schemas import Table
+from gc_assets.state.summaries import Facts
 
 # Batches in, batches out, as `DataFrame.mapInArrow` takes it.
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]

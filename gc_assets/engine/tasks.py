@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from gc_assets.core.requests import counted, shared_by
-from gc_assets.stages.few_rows import is_local
-from gc_assets.stages.progress import counting
-from gc_assets.stages.tables import PARTS_DDL, REQUESTS, Task, collect, here, parallelism
+from gc_assets.engine.progress import counting
+from gc_assets.engine.sessions import is_local
+from gc_assets.engine.tables import PARTS_DDL, REQUESTS, Task, collect, here, parallelism
 
 # A task that reads more rows of metadata than this runs in an executor, so that this process stays
 # small. This many take some 50 MB and less than a second.

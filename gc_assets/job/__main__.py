@@ -1,5 +1,6 @@
 """The script of a job: `python -m gc_assets.job`, or this file as spark-submit's application."""
 
-from gc_assets.job.run import main
+from gc_assets.definitions import build_definitions
+from gc_assets.remote.run import main
 
-main()
+main(build_definitions)

@@ -9,8 +9,8 @@ from typing import Final
 
 from gc_assets.config.notify import Command, Email, Slack, Target, Webhook
 from gc_assets.core.deadline import within
+from gc_assets.core.deliveries import Told
 from gc_assets.core.notifications import Notification, target_failed
-from gc_assets.core.told import Told
 from gc_assets.notify.mail import send_mail
 from gc_assets.notify.program import run_command
 from gc_assets.notify.undelivered import SECONDS, Undelivered

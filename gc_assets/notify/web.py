@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
 
-from gc_assets import __version__
+from gc_assets._version import __version__
 from gc_assets.config.notify import Slack, Webhook
 from gc_assets.core.notifications import Notification, body, document
 from gc_assets.notify.undelivered import SECONDS, Undelivered

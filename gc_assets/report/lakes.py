@@ -14,15 +14,15 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
-from gc_assets.report.night_report import Expiring, Holder, LakePage
-from gc_assets.stages.night import Night
+from gc_assets.report.run_report import Expiring, Holder, LakePage
 from gc_assets.stages.read.browse import batches
-from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
 
 HOLDERS: Final = 12
 HISTORIES: Final = 12

@@ -14,25 +14,25 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets import __version__
+from gc_assets._version import __version__
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount
+from gc_assets.engine.run_context import Night
 from gc_assets.report.lakes import lake_page
-from gc_assets.report.night_report import Asked, Change, NightReport, PastPlan, PlannedFile, PlannedUpload, Quarantined, StoragePage, Stored
+from gc_assets.report.run_report import Asked, Change, NightReport, PastPlan, PlannedFile, PlannedUpload, Quarantined, StoragePage, Stored
 from gc_assets.report.shares import steps_of
 from gc_assets.report.trend import Point
-from gc_assets.stages.books.ledger import quarantined
-from gc_assets.stages.books.plans import StoredPlan, load, plans
 from gc_assets.stages.delete.plan import WAITING_SIDE
 from gc_assets.stages.delete.uploads import planned_uploads
-from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import batches
-from gc_assets.stages.read.holdings import by_table
-from gc_assets.stages.read.undoing import apply_command, in_one_sentence, undoing
-from gc_assets.state.facts import OrphanFilesFacts, StorageInventoryFacts, Sweep, sent_for
+from gc_assets.stages.read.reversibility import apply_command, in_one_sentence, undoing
+from gc_assets.stages.read.usage import by_table
+from gc_assets.stages.records.ledger import quarantined
+from gc_assets.stages.records.plans import StoredPlan, load, plans
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
+from gc_assets.state.summaries import OrphanFilesFacts, StorageInventoryFacts, Sweep, sent_for
 
 LARGEST_FILES: Final = 20
 TABLES: Final = 20

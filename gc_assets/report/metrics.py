@@ -14,12 +14,14 @@ from prometheus_client import generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gc_assets import __version__
+from gc_assets._version import __version__
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.report.shares import steps_of
-from gc_assets.stages.books.plans import last_nights_plan, load, plans, unfinished
-from gc_assets.state.facts import (
+from gc_assets.stages.records.plans import last_nights_plan, load, plans, unfinished
+from gc_assets.state.journal import Published, State
+from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, ORPHAN_FILES, REACHABLE_SNAPSHOTS, Table
+from gc_assets.state.summaries import (
     ExpiryPlanFacts,
     Freeze,
     LiveFilesFacts,
@@ -27,8 +29,6 @@ from gc_assets.state.facts import (
     OrphanFilesFacts,
     ReachableSnapshotsFacts,
 )
-from gc_assets.state.journal import Published, State
-from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, ORPHAN_FILES, REACHABLE_SNAPSHOTS, Table
 
 # Name of the metric, its labels, and what it says.
 FAMILIES: Final = (

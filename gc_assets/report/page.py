@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from gc_assets.core.units import format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
-from gc_assets.report.night_report import Change, NightReport
+from gc_assets.report.run_report import Change, NightReport
+from gc_assets.report.storage_breakdown import bars_of
 from gc_assets.report.trend import Point, trend_svg
-from gc_assets.report.waterfall import bars_of
 
 
 def render(report: NightReport) -> str:

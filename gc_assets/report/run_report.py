@@ -10,9 +10,9 @@ from gc_assets.config.models import Money
 from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.report.drawing import Drawing
+from gc_assets.report.storage_breakdown import Step
 from gc_assets.report.trend import Point
-from gc_assets.report.waterfall import Step
-from gc_assets.stages.read.holdings import Share
+from gc_assets.stages.read.usage import Share
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gc_assets.core.plan import Amount
-from gc_assets.report.waterfall import Step
-from gc_assets.state.facts import OrphanFilesFacts
+from gc_assets.report.storage_breakdown import Step
+from gc_assets.state.summaries import OrphanFilesFacts
 
 Amounts = Mapping[str, Amount]
 

@@ -12,7 +12,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from gc_assets.core.units import format_bytes
-from gc_assets.report.waterfall import COLOURS, Tone
+from gc_assets.report.storage_breakdown import COLOURS, Tone
 
 # The drawing is as wide as a phone, so that its text is readable there without scrolling.
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 340, 170, 52, 10, 24

@@ -1,0 +1,1 @@
+"""Dagster resources and the environments they open: Java, Spark sessions, Spark Connect servers."""

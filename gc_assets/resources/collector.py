@@ -8,10 +8,10 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import were_few
 from gc_assets.resources.platform import Platform
 from gc_assets.resources.spark import SparkRuntime
-from gc_assets.engine.sessions import were_few
-from gc_assets.engine.run_context import Night
 
 
 @dataclass(frozen=True)

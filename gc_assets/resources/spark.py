@@ -25,11 +25,11 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import LOCAL, is_local, place_of
 from gc_assets.core.errors import GcError
+from gc_assets.engine.tables import BY_SPARK
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.executors import package, refuse_unfit
 from gc_assets.resources.java import ensure_java_home
-from gc_assets.engine.tables import BY_SPARK
 
 # What every stage relies on. Times are UTC, casts are strict, batches are large enough for
 # vectorised Python, and the list of a table's parts is taken by the driver (a job for listing costs

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.resources.spark import DRIVER_CONF, JVM_OPTIONS, SparkRuntime
 from gc_assets.engine.sessions import fitting
 from gc_assets.engine.tables import frame_of
+from gc_assets.resources.spark import DRIVER_CONF, JVM_OPTIONS, SparkRuntime
 
 
 def warm_up(spark: SparkSession) -> None:

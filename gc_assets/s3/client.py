@@ -24,7 +24,7 @@ from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshabl
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import UsageError
 from gc_assets.core.requests import Kind, Requests, record
-from gc_assets.s3.pace import Pace
+from gc_assets.s3.rate_limiter import Pace
 
 # `read` is what nights and plans may do, `change` what an apply may.
 Role = Literal["read", "change"]

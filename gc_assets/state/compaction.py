@@ -29,10 +29,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
-from gc_assets.state.facts import DeletionLogFacts, ExpiryLogFacts, ManifestEntriesFacts
+from gc_assets.state.backend import ABSENT, Seen
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
-from gc_assets.state.place import ABSENT, Seen
+from gc_assets.state.summaries import DeletionLogFacts, ExpiryLogFacts, ManifestEntriesFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,8 @@ from typing import Final
 from gc_assets.config.s3 import EVERYWHERE, S3Config
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.paths import S3, scheme_of
+from gc_assets.state.backend import ABSENT, FileStat, Place, Seen
 from gc_assets.state.local_files import LocalFiles
-from gc_assets.state.place import ABSENT, FileStat, Place, Seen
 
 # A conditional write that lost against another begins again. This many losses in a row are no
 # coincidence.

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
-from gc_assets.state.facts import HEADLINES, MANY_RUNS, Headline
+from gc_assets.state.backend import Seen
 from gc_assets.state.files import Files
-from gc_assets.state.place import Seen
 from gc_assets.state.receipts import PartFile, Receipt, places
+from gc_assets.state.summaries import HEADLINES, MANY_RUNS, Headline
 
 INDEX: Final = "_index.json"
 INDEX_VERSION: Final = 1

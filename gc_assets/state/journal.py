@@ -28,14 +28,14 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.documents import parsed_json
 from gc_assets.core.errors import StateError
-from gc_assets.state import folds
-from gc_assets.state.facts import Facts
+from gc_assets.state import compaction as folds
+from gc_assets.state.backend import ABSENT, FileStat
+from gc_assets.state.compaction import FOLDED, MOST_FOLDS, Pieces, Source
 from gc_assets.state.files import Files, may_not_write
-from gc_assets.state.folds import FOLDED, MOST_FOLDS, Pieces, Source
 from gc_assets.state.index import INDEX, Entries, Entry, Index, Indexed, PastRun, entry_of, partition_of
-from gc_assets.state.place import ABSENT, FileStat
 from gc_assets.state.receipts import PartFile, Receipt, places
 from gc_assets.state.schemas import SCHEMA_VERSION
+from gc_assets.state.summaries import Facts
 
 RECEIPT: Final = "_receipt.json"
 CURRENT: Final = "current.json"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gc_assets.core.errors import StateError
-from gc_assets.state.place import FileStat, outlives_its_writer
+from gc_assets.state.backend import FileStat, outlives_its_writer
 
 # Why there is nothing to be said of a name: it went meanwhile, or is a link that leads nowhere.
 _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})

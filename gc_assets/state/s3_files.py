@@ -22,7 +22,7 @@ from gc_assets.s3 import pages
 from gc_assets.s3.client import NOT_FOUND, PRECONDITION, client_of, code_of, told
 from gc_assets.s3.requests import pause, payer
 from gc_assets.state import conditions
-from gc_assets.state.place import FileStat
+from gc_assets.state.backend import FileStat
 
 # Reads under way together hold as many whole parts in memory.
 _READS_AT_ONCE: Final = 4

@@ -12,9 +12,9 @@ from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.gates import delete_bytes
 from gc_assets.core.phases import QUARANTINE
 from gc_assets.core.plan import Amount, Uploads, sealed
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import DELETION_PLAN
 

@@ -7,8 +7,8 @@ import dagster as dg
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.collector import Collector
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.books.plans import approve
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import approve
 from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 
 

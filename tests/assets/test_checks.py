@@ -12,8 +12,8 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.filter import Filter, FilterSpec
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Sick
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import Written, publish, write_rows
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import Written, publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.receipts import Balance

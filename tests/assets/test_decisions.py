@@ -11,8 +11,8 @@ from gc_assets.assets import decisions
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.books.plans import find_plan, unfinished
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import find_plan, unfinished
 from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, platform, stored_plan
 

@@ -21,8 +21,8 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.definitions import build_definitions
 from gc_assets.lakes.kinds import KINDS, all_tables, config_of
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.books.plans import approve
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import approve
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_LOG
 from tests.lakes.iceberg.builder import LakeBuilder

@@ -14,19 +14,19 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from gc_assets.assets.box import has
-from gc_assets.assets.lake_boxes import in_order
+from gc_assets.assets.asset_step import has
+from gc_assets.assets.lake_assets import in_order
 from gc_assets.assets.lineage import ORIGINS
 from gc_assets.assets.partitions import first_night, run_dates
 from gc_assets.assets.sources import MOST_TABLES
-from gc_assets.cli.night import selection
+from gc_assets.cli.dagster_run import selection
 from gc_assets.core.clock import Clock
 from gc_assets.definitions import build_definitions
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LAKE_REFS
 from tests.assets.platforms import NOW, TODAY, platform

@@ -15,9 +15,9 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.definitions import build_definitions
 from gc_assets.lakes.kinds import KINDS, all_tables, config_of
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.books.plans import approve
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.records.plans import approve
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN
 from tests.lakes import toy

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
 from gc_assets.core.plan import Amount
-from gc_assets.report.waterfall import FIGURE, LABEL, WIDTH, Step, data_uri, waterfall_svg
-from gc_assets.state.facts import OrphanFilesFacts
+from gc_assets.report.storage_breakdown import FIGURE, LABEL, WIDTH, Step, data_uri, waterfall_svg
+from gc_assets.state.summaries import OrphanFilesFacts
 
 FACTS = OrphanFilesFacts.model_construct(
     waterfall={

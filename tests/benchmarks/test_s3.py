@@ -23,8 +23,8 @@ from benchmarks.s3.requests import AccessLog, Request, by_kind, parsed
 from benchmarks.s3.run import Results, containers
 from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.kinds import config_models
-from gc_assets.stages.night import Night
 from tests.depth import deep
 from tests.s3.servers import S3Server
 

@@ -24,8 +24,8 @@ from gc_assets.core.gates import foreign_metadata
 from gc_assets.core.plan import PlanHeader, Sick
 from gc_assets.resources.connect_server import identity
 from gc_assets.resources.platform import Platform, load_platform
-from gc_assets.stages.books.plans import approve, record_spoilt
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import approve, record_spoilt
 from tests.assets.platforms import stored_plan
 from tests.cli.lakes import SmallLake, small_lake
 from tests.records import put_log, word

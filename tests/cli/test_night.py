@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from gc_assets.lakes.kinds import KINDS, all_tables
 from gc_assets.resources.platform import load_platform
-from gc_assets.stages.books.ledger import quarantine_ledger
+from gc_assets.stages.records.ledger import quarantine_ledger
 from tests.cli.lakes import SmallLake, small_lake
 from tests.days import now_for
 

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gc_assets.cli import progress as shown
-from gc_assets.cli.night import Step
+from gc_assets.cli.dagster_run import Step
 from gc_assets.cli.progress import Progress, drawn, showing
-from gc_assets.stages.progress import counting, doing, working
+from gc_assets.engine.progress import counting, doing, working
 
 LONG = "level 2: 1,234,567 containers to decode in 4,096 tasks, of which nobody can say tonight how long each of them will take"
 

@@ -154,7 +154,7 @@ WORK = """
 import time
 from gc_assets.cli.output import say
 from gc_assets.cli.progress import Progress, showing
-from gc_assets.stages.progress import counting, doing, working
+from gc_assets.engine.progress import counting, doing, working
 
 progress = Progress()
 progress.begins(22)

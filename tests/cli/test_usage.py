@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from gc_assets.cli.main import COMMANDS, cli
 from gc_assets.core.errors import UsageError
 from gc_assets.resources.platform import load_platform
-from gc_assets.stages.books.plans import find_plan
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import find_plan
 from tests.assets.platforms import platform, stored_plan
 from tests.cli.lakes import write_config
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -74,7 +74,7 @@ def test_the_list_of_plans_loads_nothing_that_reads_tables_lakes_or_storages(con
         "pyarrow",
         "pyiceberg",
         "strictyaml",
-        "gc_assets.stages.night",
+        "gc_assets.engine.run_context",
         "gc_assets.stores.protocol",
         "gc_assets.lakes.protocol",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gc_assets.core.pace import Pace, format_seconds
+from gc_assets.core.progress_rate import Pace, format_seconds
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gc_assets.core.deliveries import Told
 from gc_assets.core.notifications import EVENTS, Event, Notification
-from gc_assets.core.told import Told
 
 
 def event(name: str, kind: Event = "plan_ready") -> Notification:

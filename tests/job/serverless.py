@@ -24,7 +24,7 @@ from moto.emrserverless import models
 from moto.server import ThreadedMotoServer
 
 from gc_assets.core.paths import bucket_and_key
-from gc_assets.resources import exchange
+from gc_assets.remote import exchange
 from gc_assets.resources.java import ensure_java_home
 from gc_assets.s3 import client
 

@@ -21,8 +21,8 @@ from dagster_pipes import decode_param
 from gc_assets.config.jobs import Databricks
 from gc_assets.config.models import SparkConfig
 from gc_assets.core.errors import UsageError
-from gc_assets.resources import jobs
-from gc_assets.resources.spark_submit import ENTRY
+from gc_assets.remote import jobs
+from gc_assets.remote.spark_submit import ENTRY
 from tests.depth import deep
 from tests.job.nights import Ran, run, sales, with_spark
 from tests.job.serverless import aws
@@ -31,9 +31,9 @@ from tests.job.workspace import CANCELED, FAILED, NOT_INSTALLED, PENDING, RUNNIN
 if TYPE_CHECKING:
     from databricks.sdk.service.jobs import SubmitTask
 
-    from gc_assets.resources.databricks import Runs
+    from gc_assets.remote.databricks import Runs
 
-OF_DATABRICKS = "gc_assets.resources.databricks"
+OF_DATABRICKS = "gc_assets.remote.databricks"
 ROOT = Path(__file__).parents[2]
 TABLES = ["sales/policy_table", "sales/lake_refs"]
 BUCKET = "runs"
@@ -91,13 +91,13 @@ def runs_of(there: Workspace, token: str = TOKEN) -> Runs:
     from databricks.sdk import WorkspaceClient
     from databricks.sdk.config import Config
 
-    from gc_assets.resources.databricks import Runs
+    from gc_assets.remote.databricks import Runs
 
     return Runs(WorkspaceClient(config=Config(host=there.host, token=token)).jobs, there.host)
 
 
 def task_of(asked: Databricks) -> SubmitTask:
-    from gc_assets.resources import databricks
+    from gc_assets.remote import databricks
 
     return databricks.task_of(asked)
 
@@ -279,7 +279,7 @@ def test_what_the_page_shows_is_what_the_api_takes() -> None:
 
 
 def test_a_machine_that_cannot_log_in_says_so_before_anything_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from gc_assets.resources.databricks import job_run
+    from gc_assets.remote.databricks import job_run
 
     for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
         monkeypatch.delenv(name)

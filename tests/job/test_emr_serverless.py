@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from gc_assets.resources.emr_serverless import _Application
-from gc_assets.resources.spark_submit import ENTRY
+from gc_assets.remote.emr_serverless import _Application
+from gc_assets.remote.spark_submit import ENTRY
 from tests.depth import deep
 from tests.job.nights import run, sales, with_spark
 from tests.job.serverless import BUCKET, ROLE, Serverless, serverless

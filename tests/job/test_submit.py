@@ -21,19 +21,19 @@ import pyspark
 import pytest
 
 import gc_assets
-from gc_assets.assets.box import has
-from gc_assets.assets.lake_boxes import in_order
+from gc_assets.assets.asset_step import has
+from gc_assets.assets.lake_assets import in_order
 from gc_assets.assets.results import materialized
-from gc_assets.assets.storage_boxes import STORAGE_BOXES
+from gc_assets.assets.storage_assets import STORAGE_BOXES
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
-from gc_assets.resources.job_request import JobRequest, refuse_written_secrets, versions
+from gc_assets.engine.run_context import Night
+from gc_assets.remote.job_request import JobRequest, refuse_written_secrets, versions
+from gc_assets.remote.spark_submit import ENTRY
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.resources.spark import properties
-from gc_assets.resources.spark_submit import ENTRY
-from gc_assets.stages.books.plans import approve, plans
-from gc_assets.stages.night import Night
+from gc_assets.stages.records.plans import approve, plans
 from tests.cluster import CONF, Cluster
 from tests.job.nights import LOG, Ran, night_of, run, sales, with_spark
 

@@ -21,7 +21,7 @@ from gc_assets.config.models import LakeConfig
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.books.ledger import quarantined
+from gc_assets.stages.records.ledger import quarantined
 from tests.depth import some
 from tests.lakes import toy
 from tests.model.test_protocol import MODES

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gc_assets.config.notify import TARGETS, Target
+from gc_assets.core.deliveries import Told
 from gc_assets.core.notifications import EVENTS, Notification
-from gc_assets.core.told import Told
-from gc_assets.notify.tell import tell
+from gc_assets.notify.dispatch import tell
 from tests.notify.receivers import Web, smtp_server, web_server
 
 READY = Notification("plan_ready", "warehouse/plan_ready/1", "warehouse: plan 1 waits", "gc-assets approve 1 --by WHO", "warehouse")
@@ -100,7 +100,7 @@ def test_a_fault_that_nobody_thought_of_is_told_without_its_words(alerts: Web, m
     def broken(*_: object) -> None:
         raise ZeroDivisionError("s3cr3t")
 
-    monkeypatch.setattr("gc_assets.notify.tell.run_command", broken)
+    monkeypatch.setattr("gc_assets.notify.dispatch.run_command", broken)
     found = tell([target("pager", "command", command=["true"]), hook("alerts", alerts)], [READY], Told())
     assert found.failed == {"pager": "ZeroDivisionError"}
     assert heard(alerts) == [["plan_ready"], ["target_failed"]]

@@ -26,8 +26,8 @@ from gc_assets.core.errors import GateRefused, GcError
 from gc_assets.core.phases import DONE, FAILED, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.books.ledger import quarantined
-from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.records.ledger import quarantined
+from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.store import SCHEMES
 from tests.lakes import toy

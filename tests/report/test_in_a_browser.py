@@ -13,9 +13,9 @@ import pytest
 
 from gc_assets.core.plan import Amount
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
-from gc_assets.report.night_report import Expiring, Holder, PastPlan, PlannedFile, Quarantined, Stored
+from gc_assets.report.run_report import Expiring, Holder, PastPlan, PlannedFile, Quarantined, Stored
 from gc_assets.report.trend import Point
-from gc_assets.stages.read.holdings import Share
+from gc_assets.stages.read.usage import Share
 from tests.browser import program
 from tests.report.test_page import NOW, lake, page, storage
 

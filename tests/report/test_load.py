@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import Night
 from gc_assets.report.load import load_report, past_plans
-from gc_assets.report.night_report import StoragePage
-from gc_assets.stages.books.plans import approve
-from gc_assets.stages.night import Night
+from gc_assets.report.run_report import StoragePage
+from gc_assets.stages.records.plans import approve
 from gc_assets.state.schemas import ORPHAN_FILES
 from tests.assets.platforms import TODAY, platform, stored_plan
 from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_marked

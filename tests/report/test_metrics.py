@@ -10,10 +10,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gc_assets import __version__
 from gc_assets.core.clock import Clock
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.metrics import NightMetrics
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LAKE_REFS
 from tests.assets.platforms import NOW, platform, stored_plan

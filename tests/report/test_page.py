@@ -13,7 +13,8 @@ from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, sealed
 from gc_assets.core.requests import Requests
 from gc_assets.report.drawing import Drawing, Node
-from gc_assets.report.night_report import (
+from gc_assets.report.page import render
+from gc_assets.report.run_report import (
     Asked,
     Change,
     Expiring,
@@ -26,11 +27,10 @@ from gc_assets.report.night_report import (
     StoragePage,
     Stored,
 )
-from gc_assets.report.page import render
+from gc_assets.report.storage_breakdown import Step
 from gc_assets.report.trend import Point
-from gc_assets.report.waterfall import Step
-from gc_assets.stages.read.holdings import Share
-from gc_assets.state.facts import UnfinishedUploads
+from gc_assets.stages.read.usage import Share
+from gc_assets.state.summaries import UnfinishedUploads
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 HOSTILE = "<img src=x onerror=alert(1)>\"'&"

@@ -15,7 +15,7 @@ from gc_assets import __version__
 from gc_assets.core.errors import UsageError
 from gc_assets.resources import executors
 
-MODULES = ("gc_assets.stages.daemon", "gc_assets.stages.executors", "gc_assets.resources.spark", "gc_assets.lakes.kinds")
+MODULES = ("gc_assets.engine.daemon", "gc_assets.engine.executor_info", "gc_assets.resources.spark", "gc_assets.lakes.kinds")
 
 
 def test_the_package_goes_along_whole_and_is_imported_from_where_it_arrives(tmp_path: Path) -> None:

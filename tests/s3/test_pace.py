@@ -9,7 +9,7 @@ import pytest
 from gc_assets.config.s3 import S3Config
 from gc_assets.core.requests import shared_by
 from gc_assets.s3.client import pace_of
-from gc_assets.s3.pace import Pace
+from gc_assets.s3.rate_limiter import Pace
 
 
 def times_of(pace_of_requests: float | None, asked_at: list[float]) -> list[float]:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from gc_assets.stages import engine, few_rows
+from gc_assets.engine import sessions as few_rows
+from gc_assets.engine import tasks as engine
 from gc_assets.stages.mark import commit_graph
 from gc_assets.stages.sweep import storage_inventory
 

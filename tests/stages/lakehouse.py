@@ -16,19 +16,19 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import PHASES
 from gc_assets.core.plan import PlanHeader
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import Totals, read_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kinds import all_tables
-from gc_assets.stages.books.plans import StoredPlan, approve, find_plan
 from gc_assets.stages.delete.apply import Applied, apply_plan
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.delete.restore import restore
+from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.mark.snapshot_history import snapshot_history
-from gc_assets.stages.mark.whole import mark
-from gc_assets.stages.night import Night
+from gc_assets.stages.records.plans import StoredPlan, approve, find_plan
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.stages.tables import Totals, read_rows
 from gc_assets.state.journal import Published
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)

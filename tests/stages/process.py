@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gc_assets.resources.spark import SparkRuntime
-from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.records.plans import find_plan
 from tests.conftest import TEST_CONF
 from tests.killed import CHECKOUT
 from tests.stages.lakehouse import Lakehouse, counts

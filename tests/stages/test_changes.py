@@ -17,9 +17,9 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.refs import head_document
-from gc_assets.stages.books.ledger import quarantine_ledger
-from gc_assets.stages.books.plans import StoredPlan, execution_directory, find_plan, unfinished
-from gc_assets.stages.read.standing import standing
+from gc_assets.stages.read.status import standing
+from gc_assets.stages.records.ledger import quarantine_ledger
+from gc_assets.stages.records.plans import StoredPlan, execution_directory, find_plan, unfinished
 from gc_assets.stores.local.lease import acquire
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers

@@ -22,10 +22,10 @@ from click.testing import CliRunner
 import gc_assets
 from gc_assets.cli.main import cli
 from gc_assets.core.errors import GcError
+from gc_assets.engine.executor_info import TOLD_DDL, introduced
+from gc_assets.engine.tables import collect
 from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
-from gc_assets.stages.executors import TOLD_DDL, introduced
-from gc_assets.stages.tables import collect
 from tests.connect_service import TOKEN, Service, running
 from tests.depth import deep
 from tests.killed import CHECKOUT
@@ -64,7 +64,7 @@ def test_two_releases_at_once_on_one_server_each_run_their_own_code_and_see_noth
     other = tmp_path / "other"
     shutil.copytree(CHECKOUT / "gc_assets", other / "gc_assets", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(CHECKOUT / "tests", other / "tests", ignore=shutil.ignore_patterns("__pycache__", "data"))
-    package = other / "gc_assets" / "__init__.py"
+    package = other / "gc_assets" / "_version.py"
     package.write_text(package.read_text().replace(f'"{gc_assets.__version__}"', '"0.2.99"'))
     archive = tmp_path / "environment.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:

@@ -13,9 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config
-from gc_assets.stages import engine, few_rows
+from gc_assets.engine import sessions as few_rows
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.progress import jobs_of
 from gc_assets.stages.delete.restore import restore
-from gc_assets.stages.progress import jobs_of
 from gc_assets.state.journal import Published
 from tests.days import noon
 from tests.depth import times

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gc_assets.stages.fetched import fetched_here
+from gc_assets.engine.state_scan import fetched_here
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
 

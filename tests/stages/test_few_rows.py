@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gc_assets.engine import sessions as few_rows
+from gc_assets.engine.sessions import were_few
 from gc_assets.resources.spark import JVM_OPTIONS, QUICK, SparkRuntime
-from gc_assets.stages import few_rows
-from gc_assets.stages.few_rows import were_few
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from tests.records import LAKE, STORAGE, night_at, put
 

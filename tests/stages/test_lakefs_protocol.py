@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.stages.books.plans import find_plan
 from gc_assets.stages.read.explain import explain
+from gc_assets.stages.records.plans import find_plan
 from gc_assets.stages.sweep.storage_inventory import carried_from, last_inventory, storage_inventory
 from tests.lakes.lakefs.builder import RepositoryBuilder, xid
 from tests.lakes.lakefs.fake_server import SECRET, FakeServer

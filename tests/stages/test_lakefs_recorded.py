@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.mark.lakefs.uncommitted_objects import uncommitted_objects
-from gc_assets.stages.mark.whole import mark
-from gc_assets.stages.night import Night
+from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files

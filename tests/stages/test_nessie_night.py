@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.stages import engine
+from gc_assets.engine import tasks as engine
 from gc_assets.stages.read.scenarios import Scenario
 from tests.days import noon
 from tests.lakes.nessie.builder import LONG_AGO, NessieBuilder, open_table

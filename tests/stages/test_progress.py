@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import StateError
-from gc_assets.stages import progress
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import at_work, begin, counting, doing, each, logged, reached, working
-from gc_assets.stages.tables import publish, write_rows
+from gc_assets.engine import progress
+from gc_assets.engine.progress import at_work, begin, counting, doing, each, logged, reached, working
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 from tests.assets.platforms import NOW, platform

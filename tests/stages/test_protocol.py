@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
 from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS
-from gc_assets.stages.books.plans import execution_directory, find_plan, plans
+from gc_assets.stages.records.plans import execution_directory, find_plan, plans
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree, numbers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes

@@ -11,14 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
+from gc_assets.engine.tables import put
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.mark.live_files import METADATA
-from gc_assets.stages.sweep.evidence import rewritten_metadata
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.stages.tables import put
+from gc_assets.stages.sweep.sweep_checks import rewritten_metadata
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes import toy
 from tests.stages.lakehouse import Lakehouse, counts, days_ago

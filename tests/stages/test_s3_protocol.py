@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.protocol import RESERVED_PREFIX, QuarantineMode
 from tests.days import noon
 from tests.depth import deep

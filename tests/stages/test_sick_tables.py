@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import UsageError
 from gc_assets.core.notifications import LastNight, StorageFacts, notifications
 from gc_assets.core.plan import PlanHeader
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.delete.plan import planned_actions
-from gc_assets.stages.night import Night
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
 from tests.lakes.iceberg.builder import LakeBuilder

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from gc_assets.config.models import SparkConfig
 from gc_assets.core.clock import Clock
+from gc_assets.engine.tables import BY_SPARK, publish, read_rows, read_table, write_rows
 from gc_assets.resources.spark import SparkRuntime
-from gc_assets.stages.tables import BY_SPARK, publish, read_rows, read_table, write_rows
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES

@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
+from gc_assets.engine.state_scan import TASK_BYTES, Fetch, decoded, fetched, grouped
+from gc_assets.engine.tables import publish, read_paths, read_rows, read_table, spark_schema, write_rows
 from gc_assets.lakes.kinds import all_tables
-from gc_assets.stages.books.plans import plans
-from gc_assets.stages.fetched import TASK_BYTES, Fetch, decoded, fetched, grouped
 from gc_assets.stages.read.doctor import FAIL, doctor
-from gc_assets.stages.tables import publish, read_paths, read_rows, read_table, spark_schema, write_rows
+from gc_assets.stages.records.plans import plans
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES

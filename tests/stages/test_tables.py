@@ -16,8 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import FormatError, GateRefused, GcError, LakeUnreadable
 from gc_assets.core.hashing import digest
-from gc_assets.lakes.kinds import all_tables
-from gc_assets.stages.tables import (
+from gc_assets.engine.tables import (
     PARTS_DDL,
     ROUTE,
     Totals,
@@ -30,6 +29,7 @@ from gc_assets.stages.tables import (
     write_frame,
     write_rows,
 )
+from gc_assets.lakes.kinds import all_tables
 from gc_assets.state.journal import State
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LIVE_FILES, Table

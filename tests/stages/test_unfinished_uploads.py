@@ -20,19 +20,19 @@ from gc_assets.cli.run import plan_line
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.plan import PlanHeader, Sick, sealed
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
-from gc_assets.stages.books.ledger import quarantined
-from gc_assets.stages.books.plans import find_plan, plans
-from gc_assets.stages.delete.judge import Judge
+from gc_assets.stages.delete.revalidate import Judge
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE, abort_uploads, old_uploads, planned_uploads, summary
 from gc_assets.stages.read.explain import explain
-from gc_assets.stages.read.undoing import undoing
-from gc_assets.stages.tables import publish, write_rows
-from gc_assets.state.facts import DeletionPlanFacts
+from gc_assets.stages.read.reversibility import undoing
+from gc_assets.stages.records.ledger import quarantined
+from gc_assets.stages.records.plans import find_plan, plans
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import UPLOADS
+from gc_assets.state.summaries import DeletionPlanFacts
 from gc_assets.stores.execution import releasing
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log

@@ -13,8 +13,8 @@ import pytest
 from pyarrow import fs
 
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.state.backend import ABSENT, FileStat, Seen
 from gc_assets.state.files import Files
-from gc_assets.state.place import ABSENT, FileStat, Seen
 from tests.state.s3_place import place
 
 

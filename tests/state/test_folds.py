@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.stages.tables import publish, write_rows
-from gc_assets.state import folds
+from gc_assets.engine.tables import publish, write_rows
+from gc_assets.state import compaction as folds
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Run, State

@@ -15,9 +15,9 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
-from gc_assets.state.facts import Freeze
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
+from gc_assets.state.summaries import Freeze
 from tests.state.publisher import DAY, NOW, publish_empty
 from tests.state.s3_place import place
 

@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages import engine
-from gc_assets.stages.books import ledger
-from gc_assets.stages.books.plans import plans
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.stages.mark.policy import current_rules, policy_table
-from gc_assets.stages.tables import publish, read_rows, write_rows
+from gc_assets.stages.records import ledger
+from gc_assets.stages.records.plans import plans
 from gc_assets.state.files import Files
 from gc_assets.state.index import Entry, Index, PastRun
 from gc_assets.state.journal import State

@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.main import cli
 from gc_assets.core.hashing import digest
 from gc_assets.resources.platform import NOW_VARIABLE, load_platform
-from gc_assets.stages.books.ledger import quarantine_ledger
-from gc_assets.stages.books.plans import find_plan
+from gc_assets.stages.records.ledger import quarantine_ledger
+from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.objects import etag_of
 from tests.archives import unpack
 

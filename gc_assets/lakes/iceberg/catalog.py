@@ -33,7 +33,7 @@ from gc_assets.core.deadline import READ_SECONDS, within
 from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.config import SECRET_KEY, secrets_in
 from gc_assets.lakes.iceberg.removal import applied_by_server, applied_here
-from gc_assets.lakes.iceberg.still_asked import Removal
+from gc_assets.lakes.iceberg.revalidate import Removal
 from gc_assets.lakes.protocol import Unread
 
 _Answer = TypeVar("_Answer")

@@ -11,8 +11,8 @@ from urllib.parse import SplitResult, unquote_plus, urlsplit
 
 from pydantic import Field, PrivateAttr, SecretStr, model_validator
 
-from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
+from gc_assets.config.relative_paths import Anchor
 from gc_assets.config.rules import DanglingRetention, RefRule, policy_row, ref_rows
 from gc_assets.config.values import Age, Count, Duration, Model, above_zero
 from gc_assets.core.errors import UsageError

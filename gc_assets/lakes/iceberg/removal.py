@@ -39,7 +39,7 @@ from pyiceberg.typedef import IcebergBaseModel
 
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.metadata import GC_ENABLED, REF_SETTINGS, TABLE_SETTINGS
-from gc_assets.lakes.iceberg.still_asked import Removal
+from gc_assets.lakes.iceberg.revalidate import Removal
 
 # Name to (type, snapshot id, min-snapshots-to-keep, max-snapshot-age-ms, max-ref-age-ms).
 Refs = dict[str, tuple[str, int, int | None, int | None, int | None]]

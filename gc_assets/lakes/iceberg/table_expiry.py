@@ -18,7 +18,7 @@ from gc_assets.core.errors import GcError, LakeUnreadable
 from gc_assets.lakes.iceberg.catalog import CatalogTable, CommitRejected, Tables
 from gc_assets.lakes.iceberg.readable import Readable
 from gc_assets.lakes.iceberg.registrations import Registration
-from gc_assets.lakes.iceberg.still_asked import Decision, Removal, damage_after, decide, left_after
+from gc_assets.lakes.iceberg.revalidate import Decision, Removal, damage_after, decide, left_after
 from gc_assets.lakes.protocol import DELETE_REF, REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, Retention
 
 ATTEMPTS = 5

@@ -7,8 +7,8 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
+from gc_assets.config.relative_paths import Anchor
 from gc_assets.config.rules import RefRetention
 from gc_assets.config.values import Model, TagPolicy
 from gc_assets.core.units import Cutoff

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from gc_assets.core.errors import FormatError, ObjectChanged, StoreError
 from gc_assets.core.objects import EditableObjects
+from gc_assets.lakes.icechunk.current_state import label, ref_of
 from gc_assets.lakes.icechunk.entries import verify_id
-from gc_assets.lakes.icechunk.present import label, ref_of
 from gc_assets.lakes.icechunk.refs import head_document, parse_head, ref_address, tombstone_address
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot, with_parent
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome, ExpiryVerdict

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gc_assets.lakes.icechunk.current_state import Asked, Present, extend, label, parents_of, ref_of, standing
 from gc_assets.lakes.icechunk.editor import Editor
-from gc_assets.lakes.icechunk.present import Asked, Present, extend, label, parents_of, ref_of, standing
 from gc_assets.lakes.protocol import DELETE_REF, ExpiryAction, ExpiryOutcome
 
 _SO_NOW = frozenset({"done", "absent"})

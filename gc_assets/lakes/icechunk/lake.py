@@ -20,14 +20,14 @@ from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.icechunk import entries
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
+from gc_assets.lakes.icechunk.current_state import Asked, Present
 from gc_assets.lakes.icechunk.editor import Editor
 from gc_assets.lakes.icechunk.envelope import SpecVersionError
 from gc_assets.lakes.icechunk.execution import execute
 from gc_assets.lakes.icechunk.graph import UNREADABLE, commit_table
 from gc_assets.lakes.icechunk.ids import is_object_id
-from gc_assets.lakes.icechunk.present import Asked, Present
 from gc_assets.lakes.icechunk.refs import read_refs
-from gc_assets.lakes.icechunk.restoring import restore
+from gc_assets.lakes.icechunk.restore import restore
 from gc_assets.lakes.icechunk.retention import retain
 from gc_assets.lakes.icechunk.snapshots import Snapshot, parse_snapshot
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, ExpiryAction, ExpiryOutcome, FrozenRefs, Retention

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gc_assets.core.errors import FormatError
+from gc_assets.lakes.icechunk.current_state import Present, extend, label, parents_of, ref_of
 from gc_assets.lakes.icechunk.editor import Editor
-from gc_assets.lakes.icechunk.present import Present, extend, label, parents_of, ref_of
 from gc_assets.lakes.icechunk.snapshots import parse_snapshot
 from gc_assets.lakes.protocol import DELETE_REF, EDIT_PARENT, ExpiryAction, ExpiryOutcome
 

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
+from gc_assets.config.relative_paths import Anchor
 from gc_assets.config.rules import RefRetention, policy_row
 from gc_assets.config.values import Duration, TagPolicy
 from gc_assets.core.units import Cutoff

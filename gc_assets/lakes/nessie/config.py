@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr
 
-from gc_assets.config.anchor import Anchor
 from gc_assets.config.models import LakeConfig
+from gc_assets.config.relative_paths import Anchor
 from gc_assets.config.rules import RefRetention
 
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, PURGE, QUARANTINE, RESTORE
+from gc_assets.engine.tables import REQUESTS, Written, spark_schema, write_rows
 from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS
-from gc_assets.stages.tables import REQUESTS, Written, spark_schema, write_rows
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run

@@ -26,39 +26,11 @@ from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
 from gc_assets.core.units import format_bytes
-from gc_assets.lakes.file_kinds import RANKS
-from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.stages import engine
-from gc_assets.stages.books.accepted import Earlier
-from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.books.ledger import Reading, quarantine_ledger
-from gc_assets.stages.books.plans import (
-    StoredPlan,
-    execution_directory,
-    has_begun,
-    plans,
-    record_finished,
-    refuse_gates,
-    refuse_historical,
-    refuse_other_clock,
-    refuse_other_key,
-    refuse_unapproved,
-)
-from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
-from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
-from gc_assets.stages.delete.judge import REFUSED, Judge
-from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
-from gc_assets.stages.delete.withheld import sick_of, with_withheld
-from gc_assets.stages.engine import Sharing, at_once
-from gc_assets.stages.few_rows import fitting, is_of_few
-from gc_assets.stages.mark.sides import EXPIRED_SIDE
-from gc_assets.stages.mark.snapshot_history import snapshot_history
-from gc_assets.stages.mark.whole import mark
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, counting, doing, each, logged
-from gc_assets.stages.sweep.aliases import planned_by_alias
-from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
-from gc_assets.stages.tables import (
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.progress import begin, counting, doing, each, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import fitting, is_of_few
+from gc_assets.engine.tables import (
     Totals,
     Written,
     collect,
@@ -74,11 +46,39 @@ from gc_assets.stages.tables import (
     write_frame,
     write_rows,
 )
-from gc_assets.state.facts import DeletionLogFacts, LakeRefsFacts
+from gc_assets.engine.tasks import Sharing, at_once
+from gc_assets.lakes.file_kinds import RANKS
+from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
+from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
+from gc_assets.stages.delete.deferred import sick_of, with_withheld
+from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
+from gc_assets.stages.delete.revalidate import REFUSED, Judge
+from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
+from gc_assets.stages.mark.mark_lake import mark
+from gc_assets.stages.mark.side_names import EXPIRED_SIDE
+from gc_assets.stages.mark.snapshot_history import snapshot_history
+from gc_assets.stages.records.accepted_runs import Earlier
+from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
+from gc_assets.stages.records.ledger import Reading, quarantine_ledger
+from gc_assets.stages.records.plans import (
+    StoredPlan,
+    execution_directory,
+    has_begun,
+    plans,
+    record_finished,
+    refuse_gates,
+    refuse_historical,
+    refuse_other_clock,
+    refuse_other_key,
+    refuse_unapproved,
+)
+from gc_assets.stages.sweep.link_aliases import planned_by_alias
+from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
+from gc_assets.state.backend import RECHECK
 from gc_assets.state.journal import Published, State
-from gc_assets.state.place import RECHECK
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
+from gc_assets.state.summaries import DeletionLogFacts, LakeRefsFacts
 from gc_assets.stores.execution import balance, releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log

@@ -17,17 +17,17 @@ from pyspark.sql import DataFrame
 from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Sick
-from gc_assets.stages.books.plans import plans
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import passed
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.night import Night
+from gc_assets.stages.records.plans import plans
 from gc_assets.stages.sweep.claims import prefixes_of
-from gc_assets.stages.tables import passed
 from gc_assets.state.arrow_types import BOOL, STRING
-from gc_assets.state.facts import LiveFilesFacts, OrphanFilesFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import CLAIMS
+from gc_assets.state.summaries import LiveFilesFacts, OrphanFilesFacts
 
 WITHHELD: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
 

@@ -23,19 +23,19 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED, UNDONE
 from gc_assets.core.plan import PlanHeader, Sick
+from gc_assets.engine.progress import begin, doing, each, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
-from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.books.plans import StoredPlan, execution_directory, record_spoilt
+from gc_assets.stages.delete.deferred import sick_of, swept
 from gc_assets.stages.delete.plan import planned_actions
-from gc_assets.stages.delete.withheld import sick_of, swept
 from gc_assets.stages.mark.snapshot_history import remember
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, each, logged
-from gc_assets.stages.tables import publish, write_rows
-from gc_assets.state.facts import ExpiryLogFacts
+from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
+from gc_assets.stages.records.plans import StoredPlan, execution_directory, record_spoilt
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
+from gc_assets.state.summaries import ExpiryLogFacts
 from gc_assets.stores.execution import releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store

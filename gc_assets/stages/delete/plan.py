@@ -21,24 +21,10 @@ from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, Uploads, repeated, sealed
-from gc_assets.stages.books.accepted import Earlier, last_accepted
-from gc_assets.stages.books.dead_tables import dead_tables
-from gc_assets.stages.books.ledger import HELD, Reading, copies_in, first_of_each_key, left_since, newest_first, quarantine_ledger
-from gc_assets.stages.books.plans import spoilt, unfinished, used_up
-from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
-from gc_assets.stages.delete.withheld import sick_of
-from gc_assets.stages.engine import once
-from gc_assets.stages.few_rows import fitting, is_of_few
-from gc_assets.stages.mark.content_roots import names_files
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
-from gc_assets.stages.mark.sides import EXPIRED_SIDE
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.sweep.aliases import planned_by_alias
-from gc_assets.stages.sweep.claims import claims_of
-from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys, live_tables
-from gc_assets.stages.tables import (
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import fitting, is_of_few
+from gc_assets.engine.tables import (
     ROUTE,
     Totals,
     Written,
@@ -53,13 +39,27 @@ from gc_assets.stages.tables import (
     report_parts,
     write_frame,
 )
+from gc_assets.engine.tasks import once
+from gc_assets.stages.delete.deferred import sick_of
+from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
+from gc_assets.stages.mark.content_roots import names_files
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
+from gc_assets.stages.mark.side_names import EXPIRED_SIDE
+from gc_assets.stages.records.accepted_runs import Earlier, last_accepted
+from gc_assets.stages.records.dead_tables import dead_tables
+from gc_assets.stages.records.ledger import HELD, Reading, copies_in, first_of_each_key, left_since, newest_first, quarantine_ledger
+from gc_assets.stages.records.plans import spoilt, unfinished, used_up
+from gc_assets.stages.sweep.claims import claims_of
+from gc_assets.stages.sweep.link_aliases import planned_by_alias
+from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.state.arrow_types import BOOL, STRING
-from gc_assets.state.facts import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, EXPIRY_ACTIONS
+from gc_assets.state.summaries import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts
 
 HEADER: Final = "_header.json"
 WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"

@@ -11,8 +11,8 @@ from typing import Literal
 
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES, RESTORE
-from gc_assets.stages.books.plans import StoredPlan, find_plan, load
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.stages.records.plans import StoredPlan, find_plan, load
 from gc_assets.state.schemas import DELETION_PLAN
 
 

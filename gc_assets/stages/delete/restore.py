@@ -18,18 +18,18 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanSummary
-from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.books.ledger import WORDS, Copies, Reading, newest_of_each_key
-from gc_assets.stages.books.plans import plans, record_restored, unfinished
+from gc_assets.engine.progress import begin, counting, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import Totals, Written, parallelism, publish, spark_schema, write_frame
+from gc_assets.engine.tasks import Sharing, is_little, read_here
 from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
-from gc_assets.stages.engine import Sharing, is_little, read_here
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, counting, doing, logged
-from gc_assets.stages.tables import Totals, Written, parallelism, publish, spark_schema, write_frame
-from gc_assets.state.facts import DeletionLogFacts
+from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
+from gc_assets.stages.records.ledger import WORDS, Copies, Reading, newest_of_each_key
+from gc_assets.stages.records.plans import plans, record_restored, unfinished
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
+from gc_assets.state.summaries import DeletionLogFacts
 from gc_assets.stores.execution import outcome_rows, releasing, user_name
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log

@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core import suggest
 from gc_assets.core.errors import UsageError
+from gc_assets.core.paths import is_address
 from gc_assets.core.phases import DONE, RESTORE, UNDONE
-from gc_assets.stages.books.plans import StoredPlan, find_plan
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import Totals
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
-from gc_assets.stages.night import Night
-from gc_assets.stages.read.explain import is_address
-from gc_assets.stages.tables import Totals
+from gc_assets.stages.records.plans import StoredPlan, find_plan
 from gc_assets.state.journal import Published
 
 HISTORY: Final = "history"

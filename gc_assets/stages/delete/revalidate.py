@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from gc_assets.core.claims import Claims
 from gc_assets.core.phases import ABORT, PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.orphan_files import grace_cutoff

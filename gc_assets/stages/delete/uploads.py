@@ -21,11 +21,11 @@ from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, CHANGED, DENIED
 from gc_assets.core.plan import Sick, Uploads
-from gc_assets.stages.books.plans import StoredPlan
+from gc_assets.engine.progress import doing, each
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.delete.act import OnlyInterrupted
-from gc_assets.stages.delete.judge import REFUSED, Judge
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import doing, each
+from gc_assets.stages.delete.revalidate import REFUSED, Judge
+from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.state.journal import Published, State

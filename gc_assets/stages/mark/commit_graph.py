@@ -16,16 +16,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets import __version__
+from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
-from gc_assets.stages import engine
-from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import (
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import (
     Written,
     frame_of,
     parallelism,
@@ -38,13 +36,15 @@ from gc_assets.stages.tables import (
     write_frame,
     write_rows,
 )
-from gc_assets.state.facts import CommitGraphFacts
+from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
+from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
 from gc_assets.state.side_tables import SOURCES
+from gc_assets.state.summaries import CommitGraphFacts
 
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64

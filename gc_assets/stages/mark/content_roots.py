@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.edges import Inside
 from gc_assets.stages.mark.lake_refs import PINNED_SIDE
-from gc_assets.stages.night import Night
 from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published

@@ -17,9 +17,9 @@ import xxhash
 from gc_assets.core.errors import FormatError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
+from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import PLACE_KINDS
 from gc_assets.lakes.protocol import Container, Lake, decoded
-from gc_assets.stages.tables import report_parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, read_parts

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from gc_assets.stages.engine import spread
-from gc_assets.stages.fetched import grouped, may_hold, readable
-from gc_assets.stages.tables import merge_written, report_parts
+from gc_assets.engine.state_scan import grouped, may_hold, readable
+from gc_assets.engine.tables import merge_written, report_parts
+from gc_assets.engine.tasks import spread
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, missing_columns, read_parts, with_added

@@ -34,14 +34,9 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import Amount
-from gc_assets.lakes.file_kinds import FILE_KINDS
-from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.engine import spread
-from gc_assets.stages.few_rows import FEW_ROWS
-from gc_assets.stages.mark.manifest_entries import decoded_as, file_rows
-from gc_assets.stages.mark.sides import ROUTED_SIDES
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import (
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import FEW_ROWS
+from gc_assets.engine.tables import (
     PARTS_DDL,
     ROUTE,
     Totals,
@@ -56,13 +51,18 @@ from gc_assets.stages.tables import (
     row_hash,
     spark_schema,
 )
-from gc_assets.state.facts import Compared, LiveFilesFacts
+from gc_assets.engine.tasks import spread
+from gc_assets.lakes.file_kinds import FILE_KINDS
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
+from gc_assets.stages.mark.manifest_entries import decoded_as, file_rows
+from gc_assets.stages.mark.side_names import ROUTED_SIDES
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
+from gc_assets.state.summaries import Compared, LiveFilesFacts
 
 # Published beside the table: the containers and other files that commits and containers name
 # themselves, each with who needs it.

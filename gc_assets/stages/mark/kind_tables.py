@@ -7,6 +7,9 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from gc_assets.engine.progress import begin, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import KindBox
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
@@ -14,9 +17,6 @@ from gc_assets.stages.mark.lakefs.lifecycle_objects import lifecycle_objects
 from gc_assets.stages.mark.lakefs.potential_commits import potential_commits
 from gc_assets.stages.mark.lakefs.uncommitted_objects import uncommitted_objects
 from gc_assets.stages.mark.snapshot_history import snapshot_history
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, logged
-from gc_assets.stages.tables import publish, read_rows, write_rows
 from gc_assets.state.journal import Published
 
 Stage = Callable[[Night, str], Published]

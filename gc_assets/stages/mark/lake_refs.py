@@ -13,16 +13,16 @@ import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, Unread
-from gc_assets.stages.mark.former_refs import freeze_of, refuse_hidden
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import publish, read_rows, write_rows
-from gc_assets.state.facts import LakeRefsFacts, UnreadTable, Verdicts
+from gc_assets.stages.mark.previous_refs import freeze_of, refuse_hidden
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
 from gc_assets.state.side_tables import CLAIMS, PINNED, SOURCES, UNCOMMITTED
+from gc_assets.state.summaries import LakeRefsFacts, UnreadTable, Verdicts
 
 SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE, UNCOMMITTED_SIDE = "_sources", "_claims", "_pinned", "_uncommitted"
 

@@ -18,17 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.plan import Sick
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.content_roots import HELD, REACHED, ROOTS, RootTables, content_roots, root_tables
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import read_rows
-from gc_assets.state.facts import Freeze, LiveFilesFacts
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS
+from gc_assets.state.summaries import Freeze, LiveFilesFacts
 
 # Published beside `live_files`: the content roots of what is sick.
 SICK_SIDE: Final = "_sick"

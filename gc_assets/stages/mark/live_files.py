@@ -17,10 +17,22 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Sick
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import (
+    merge_written,
+    publish,
+    put,
+    read_rows,
+    report_parts,
+)
+from gc_assets.engine.tasks import once
 from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.engine import once
-from gc_assets.stages.mark.carried import (
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
+from gc_assets.stages.mark.edges import read_edges
+from gc_assets.stages.mark.incremental import (
     NEEDS_SIDE,
     Base,
     Before,
@@ -33,31 +45,19 @@ from gc_assets.stages.mark.carried import (
     why_full,
     with_rows,
 )
-from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
-from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
-from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.mark.last_known import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
+from gc_assets.stages.mark.live_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
 from gc_assets.stages.mark.manifest_entries import file_rows, named_length, segment_rows, segments
-from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
-from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE, NOTHING_TO_NAME, WITNESSES, WITNESSES_SIDE, Source
-from gc_assets.stages.mark.shown_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
-from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import (
-    merge_written,
-    publish,
-    put,
-    read_rows,
-    report_parts,
-)
-from gc_assets.state.facts import CommitGraphFacts, LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts, UnreadTable
+from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
+from gc_assets.stages.mark.witnesses import DIRECT, DIRECT_SIDE, NOTHING_TO_NAME, WITNESSES, WITNESSES_SIDE, Source
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CONTAINERS, PLACES, UNREADABLE
+from gc_assets.state.summaries import CommitGraphFacts, LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts, UnreadTable
 
 # Published beside the table: live metadata objects that must be in the inventory, with the length
 # that was decoded.

@@ -26,23 +26,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from gc_assets import __version__
+from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.objects import Objects
-from gc_assets.stages.engine import once, spread
-from gc_assets.stages.few_rows import is_local
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import is_local
+from gc_assets.engine.tables import Written, merge_written, parallelism, paths_of, publish, put, report_parts
+from gc_assets.engine.tasks import once, spread
 from gc_assets.stages.mark.content_roots import RELEASED, RootTables, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.decoding import CONCURRENT_READS, CONTAINERS_SIDE, EDGES_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import Written, merge_written, parallelism, paths_of, publish, put, report_parts
-from gc_assets.state.facts import ManifestEntriesFacts, Segment, Sweep
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES, ORPHAN_FILES
 from gc_assets.state.side_tables import CONTAINERS, EDGES, REWRITTEN, UNREADABLE
+from gc_assets.state.summaries import ManifestEntriesFacts, Segment, Sweep
 
 # A listing of 1,000 keys costs as much CPU as asking for 8 objects, and by AWS's prices as 12.
 LISTED_TOGETHER: Final = 8

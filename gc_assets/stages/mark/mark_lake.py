@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from gc_assets.stages.mark.boxes import make_box
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.mark.commit_graph import commit_graph
+from gc_assets.stages.mark.kind_tables import make_box
 from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import manifest_entries
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
-from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 
 

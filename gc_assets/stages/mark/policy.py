@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.stages.books.plans import plans
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, logged
-from gc_assets.stages.tables import publish, read_rows, write_rows
-from gc_assets.state.facts import PolicyTableFacts
+from gc_assets.engine.progress import begin, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, read_rows, write_rows
+from gc_assets.stages.records.plans import plans
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
+from gc_assets.state.summaries import PolicyTableFacts
 
 
 @logged(POLICY_TABLE)

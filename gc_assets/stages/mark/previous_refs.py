@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import FormerRef, Lake, Ref, watched
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import read_rows
-from gc_assets.state.facts import Freeze as Frozen
 from gc_assets.state.index import PastRun
 from gc_assets.state.schemas import LAKE_REFS
+from gc_assets.state.summaries import Freeze as Frozen
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,19 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import merge_written, publish, report_parts, write_rows
+from gc_assets.engine.tasks import once
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, watched
-from gc_assets.stages.engine import once
-from gc_assets.stages.mark.former_refs import former_refs, freeze_of
 from gc_assets.stages.mark.lake_refs import frozen_refs
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import merge_written, publish, report_parts, write_rows
-from gc_assets.state.facts import CommitGraphFacts, ExpiryPlanFacts, LakeRefsFacts, LiveContentsFacts, ReachableSnapshotsFacts
+from gc_assets.stages.mark.previous_refs import former_refs, freeze_of
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
+from gc_assets.state.summaries import CommitGraphFacts, ExpiryPlanFacts, LakeRefsFacts, LiveContentsFacts, ReachableSnapshotsFacts
 
 
 @logged(REACHABLE_SNAPSHOTS)

@@ -18,16 +18,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import fitting
+from gc_assets.engine.tables import Totals, collect, frame_of, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT
-from gc_assets.stages.few_rows import fitting
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import Totals, collect, frame_of, publish, read_paths, read_table, write_frame
-from gc_assets.state.facts import LakeRefsFacts, SnapshotHistoryFacts
-from gc_assets.state.folds import Pieces
+from gc_assets.state.compaction import Pieces
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
+from gc_assets.state.summaries import LakeRefsFacts, SnapshotHistoryFacts
 
 ID: Final = ("table_uuid", "snapshot_id")
 ELSEWHERE: Final = "no longer listed when the table was read; another tool removed it"

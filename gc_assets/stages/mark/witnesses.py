@@ -16,10 +16,15 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.plan import Amount
+from gc_assets.engine.progress import doing
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import fitting
+from gc_assets.engine.tables import ROUTE, Totals, Written, paths_of, read_paths, read_table, write_frame
 from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.few_rows import fitting
-from gc_assets.stages.mark.carried import (
+from gc_assets.stages.mark.content_roots import RELEASED, SPARED
+from gc_assets.stages.mark.entry_selection import MOST_VALUES, PICKED, pick
+from gc_assets.stages.mark.incremental import (
     CHANGED,
     CHANGED_SIDE,
     DAMAGED,
@@ -44,19 +49,14 @@ from gc_assets.stages.mark.carried import (
     untouched,
     written_routes,
 )
-from gc_assets.stages.mark.content_roots import RELEASED, SPARED
 from gc_assets.stages.mark.manifest_entries import file_rows, segments
-from gc_assets.stages.mark.picking import MOST_VALUES, PICKED, pick
-from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import doing
-from gc_assets.stages.tables import ROUTE, Totals, Written, paths_of, read_paths, read_table, write_frame
-from gc_assets.state.facts import Segment
+from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
+from gc_assets.state.compaction import Pieces
 from gc_assets.state.files import Files
-from gc_assets.state.folds import Pieces
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
+from gc_assets.state.summaries import Segment
 
 WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
 # Scratch: cached entries of containers that changed, and those that name touched keys.

@@ -7,7 +7,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.read.scenarios import MAX_SCENARIOS, Scenario, ref_names
 from gc_assets.stages.read.what_if import Effect, what_if
 

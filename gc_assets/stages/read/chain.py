@@ -13,8 +13,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE
 from gc_assets.stages.read.browse import rows_where
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts

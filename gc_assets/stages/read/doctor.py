@@ -16,11 +16,11 @@ from functools import partial
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
 from gc_assets.core.units import format_duration
+from gc_assets.engine.progress import each, reached
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.protocol import FrozenRefs
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import each, reached
-from gc_assets.stages.read import doctor_books as books
 from gc_assets.stages.read import doctor_lakes as lakes
+from gc_assets.stages.read import doctor_records as books
 from gc_assets.stores.store import examine_state
 
 # A subject, what is checked of it, and how.

@@ -14,9 +14,9 @@ from gc_assets.core.claims import Claim, Claims, Owner, own_claims
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.protocol import FrozenRefs, growing
 from gc_assets.stages.mark.commit_graph import commit_rows
-from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.claims import notes_on_claims, own_places
 from gc_assets.stores.store import links
 

@@ -16,12 +16,12 @@ from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, StateError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.plan import LiveCount
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.protocol import FrozenRefs
-from gc_assets.stages.books.accepted import Earlier, last_accepted
-from gc_assets.stages.books.plans import last_nights_plan, load, plans, refuse_other_key, spoilt, unfinished
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.night import Night
-from gc_assets.state.place import RECHECK
+from gc_assets.stages.records.accepted_runs import Earlier, last_accepted
+from gc_assets.stages.records.plans import last_nights_plan, load, plans, refuse_other_key, spoilt, unfinished
+from gc_assets.state.backend import RECHECK
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Holder
 

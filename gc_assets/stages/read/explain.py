@@ -17,21 +17,22 @@ import pyarrow.compute as pc
 
 from gc_assets.core.claims import Claims
 from gc_assets.core.errors import StateError, UsageError
+from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.stages.books.ledger import newest
-from gc_assets.stages.books.plans import plans
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.delete.uploads import UPLOADS_SIDE
-from gc_assets.stages.mark.sides import EXTERNAL_SIDE
-from gc_assets.stages.night import Night
+from gc_assets.stages.mark.side_names import EXTERNAL_SIDE
 from gc_assets.stages.read.browse import rows_where
 from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, rows_about
+from gc_assets.stages.records.ledger import newest
+from gc_assets.stages.records.plans import plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.probe import SIDE_FILE
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
-from gc_assets.state.facts import DeletionPlanFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import UPLOADS
+from gc_assets.state.summaries import DeletionPlanFacts, OrphanFilesFacts, StorageInventoryFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,6 @@ class Explanation:
     facts: dict[str, Any] = field(default_factory=dict[str, Any])
     history: tuple[dict[str, Any], ...] = ()
     words: tuple[dict[str, Any], ...] = ()
-
-
-def is_address(text: str) -> bool:
-    """Returns true for a URI or an absolute path. A canonical key is neither."""
-    return text.startswith("/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) is not None
 
 
 def explain(night: Night, text: str, storage: str | None = None) -> list[Explanation]:

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, named
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import put, read_rows, report_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
 from gc_assets.stages.mark.content_roots import (
@@ -31,17 +33,15 @@ from gc_assets.stages.mark.content_roots import (
 )
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE
 from gc_assets.stages.mark.edges import read_edges
+from gc_assets.stages.mark.last_known import SICK_ROOTS, SICK_SIDE, kept
 from gc_assets.stages.mark.manifest_entries import segment_rows, segments
-from gc_assets.stages.mark.memory import SICK_ROOTS, SICK_SIDE, kept
 from gc_assets.stages.mark.reachable_snapshots import edits_in, expiry_logs, judged_refs
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import put, read_rows, report_parts
-from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CONTAINERS
+from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
 
 # A signed number of 64 bits says under which words a file is live: bit 0 stands for the night's own,
 # bit n for the n-th scenario.

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_paths, read_table
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.stages.night import Night
 from gc_assets.stages.read.browse import runs_of
-from gc_assets.stages.tables import read_paths, read_table
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 
 # As Iceberg's `snapshots` metadata table, with `table_name` before and `expired` behind. Iceberg's

@@ -12,8 +12,8 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
 from gc_assets.core.notifications import FailedApply, LastNight, StorageFacts
 from gc_assets.core.plan import PlanSummary
-from gc_assets.stages.books.plans import ListedPlan, execution_directory, last_nights_plan, load, plans, unfinished
-from gc_assets.stages.read.undoing import undoing
+from gc_assets.stages.read.reversibility import undoing
+from gc_assets.stages.records.plans import ListedPlan, execution_directory, last_nights_plan, load, plans, unfinished
 from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import newest_token

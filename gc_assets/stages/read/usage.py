@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from gc_assets.core.plan import Amount
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_rows
 from gc_assets.stages.read.browse import batches
-from gc_assets.stages.tables import read_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
 

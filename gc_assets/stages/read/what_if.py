@@ -22,11 +22,11 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Amount
-from gc_assets.stages.engine import once
-from gc_assets.stages.mark.naming import entries_of
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import doing
-from gc_assets.stages.read.holdings import table_names
+from gc_assets.engine.progress import doing
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, paths_of, read_paths, read_table, report_parts, spark_schema
+from gc_assets.engine.tasks import once
+from gc_assets.stages.mark.witnesses import entries_of
 from gc_assets.stages.read.scenarios import (
     BELOW,
     BELOW_SIDE,
@@ -40,16 +40,16 @@ from gc_assets.stages.read.scenarios import (
     refuse_mixed,
     require_refs,
 )
+from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.stages.sweep.probe import SIDE_FILE, with_owner
-from gc_assets.stages.tables import PARTS_DDL, collect, merge_written, paths_of, read_paths, read_table, report_parts, spark_schema
-from gc_assets.state.facts import LakeRefsFacts, OrphanFilesFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.summaries import LakeRefsFacts, OrphanFilesFacts
 
 # Bit 0 of `live` stands for the night's own word, bit n for the n-th scenario.
 TONIGHT: Final = 1

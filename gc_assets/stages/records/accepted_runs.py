@@ -18,10 +18,10 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.plan import LiveCount, PlanHeader
-from gc_assets.stages.books.plans import ListedPlan, plans
-from gc_assets.stages.night import Night
-from gc_assets.state.facts import DeletionPlanFacts
+from gc_assets.engine.run_context import Night
+from gc_assets.stages.records.plans import ListedPlan, plans
 from gc_assets.state.journal import State
+from gc_assets.state.summaries import DeletionPlanFacts
 
 _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 

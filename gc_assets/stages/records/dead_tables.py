@@ -23,7 +23,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
 from gc_assets.state.journal import State
 
 

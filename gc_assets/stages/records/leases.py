@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
 from gc_assets.state.journal import State
 from gc_assets.stores.protocol import Lease, Store
 

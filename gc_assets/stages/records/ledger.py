@@ -28,11 +28,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
-from gc_assets.stages.few_rows import FEW_ROWS, is_of_few
-from gc_assets.stages.tables import frame_of, parallelism, spark_schema
+from gc_assets.engine.sessions import FEW_ROWS, is_of_few
+from gc_assets.engine.tables import frame_of, parallelism, spark_schema
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
+from gc_assets.state.compaction import Source
 from gc_assets.state.files import Files
-from gc_assets.state.folds import Source
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import State
 from gc_assets.state.parts import read_parts

@@ -18,11 +18,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import PlanHeader, PlanSummary, is_intact
 from gc_assets.core.suggest import did_you_mean
-from gc_assets.state.facts import DeletionPlanFacts, Planned
 from gc_assets.state.files import may_not_write
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import DELETION_PLAN
+from gc_assets.state.summaries import DeletionPlanFacts, Planned
 
 SPOILT: Final = "spoilt"
 APPROVALS: Final = "approvals"

@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.stages.books.plans import plans
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import collect, frame_of, read_paths
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import collect, frame_of, read_paths
+from gc_assets.stages.records.plans import plans
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
 

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.stages.night import Night
-from gc_assets.state.facts import LakeRefsFacts
+from gc_assets.engine.run_context import Night
 from gc_assets.state.journal import Published
+from gc_assets.state.summaries import LakeRefsFacts
 
 # Maps keys to the UTC times at which their names were handed out; null for a name that tells none.
 NamedTimes = Callable[[pa.Array], pa.Array]

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from gc_assets.core.claims import WRITTEN_TO, Claim, Claims, Owner, own_claims
 from gc_assets.core.paths import Location
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.night import Night
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CLAIMS

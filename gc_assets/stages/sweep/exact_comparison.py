@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.key_resolver import loose
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import passed
 from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.stages.sweep.probe import CANDIDATES
-from gc_assets.stages.tables import passed
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts

@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame
 
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
+from gc_assets.engine.tables import passed
 from gc_assets.lakes.kind import ForeignSign, TableFound
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.books.dead_tables import DeadTable
+from gc_assets.stages.records.dead_tables import DeadTable
 from gc_assets.stages.sweep.known_tables import Known
-from gc_assets.stages.tables import passed
 
 # Formats that no kind here reads. The name alone tells them.
 OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.decoding import PLACES_SIDE
 from gc_assets.stages.mark.manifest_entries import segments
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import read_rows
-from gc_assets.state.facts import LiveFilesFacts
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import PLACES
+from gc_assets.state.summaries import LiveFilesFacts
 
 
 @dataclass(frozen=True, slots=True)

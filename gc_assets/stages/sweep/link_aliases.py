@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import RESTORE
-from gc_assets.stages.mark.sides import EXTERNAL_SIDE
-from gc_assets.stages.night import Night
-from gc_assets.stages.sweep.evidence import MAX_NAMED, at_links
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import collect, read_table
+from gc_assets.stages.mark.side_names import EXTERNAL_SIDE
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
-from gc_assets.stages.tables import collect, read_table
-from gc_assets.state.facts import LiveFilesFacts
+from gc_assets.stages.sweep.sweep_checks import MAX_NAMED, at_links
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
+from gc_assets.state.summaries import LiveFilesFacts
 from gc_assets.stores.protocol import Store
 from gc_assets.stores.store import may_lead_to
 

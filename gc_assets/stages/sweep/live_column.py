@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gc_assets.stages import engine
-from gc_assets.stages.direct import Parts
-from gc_assets.stages.few_rows import is_of_few
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import Task, collect, here
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.parquet_scan import Parts
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import is_of_few
+from gc_assets.engine.tables import Task, collect, here
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_FILES
 

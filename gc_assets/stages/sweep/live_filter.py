@@ -17,11 +17,9 @@ from xxhash import xxh64_intdigest
 from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
-from gc_assets.stages.mark.sides import EXPIRED_SIDE
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.sweep.live_column import LiveColumn
-from gc_assets.stages.tables import (
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import (
     PARTS_DDL,
     collect,
     frame_of,
@@ -33,12 +31,14 @@ from gc_assets.stages.tables import (
     report_parts,
     spark_schema,
 )
-from gc_assets.state.facts import LiveFilesFacts, LiveFilterFacts
+from gc_assets.stages.mark.side_names import EXPIRED_SIDE
+from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LIVE_FILES, LIVE_FILTER
+from gc_assets.state.summaries import LiveFilesFacts, LiveFilterFacts
 
 # Each slice is built, merged and probed whole in one worker's memory. This many keys make about 100
 # MiB.

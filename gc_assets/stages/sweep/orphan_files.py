@@ -19,40 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.claims import Owner
 from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.plan import Amount, Sick
-from gc_assets.lakes.kinds import KINDS
-from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.books.ledger import Reading, quarantine_ledger
-from gc_assets.stages.books.purged_by_rule import purged_by_rule
-from gc_assets.stages.direct import Parts
-from gc_assets.stages.engine import is_little
-from gc_assets.stages.few_rows import fitting
-from gc_assets.stages.mark.live_files import (
-    METADATA_SIDE,
-    OPTIONAL_SIDE,
-    released_by_lifecycle,
-)
-from gc_assets.stages.mark.manifest_entries import REWRITTEN_SIDE
-from gc_assets.stages.mark.sides import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.sweep.ages import Ages
-from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
-from gc_assets.stages.sweep.evidence import (
-    MAX_NAMED,
-    REREAD,
-    Missing,
-    behind_links,
-    foreign,
-    has_links,
-    missing_metadata,
-    rewritten_metadata,
-    unlisted,
-)
-from gc_assets.stages.sweep.exact import any_hit, hits
-from gc_assets.stages.sweep.foreign_metadata import suspect
-from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
-from gc_assets.stages.sweep.probe import CANDIDATE, CANDIDATES, CANDIDATES_SIDE, LIVE, SUSPECTS_SIDE, ListedFiles, Probe
-from gc_assets.stages.tables import (
+from gc_assets.engine.parquet_scan import Parts
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import fitting
+from gc_assets.engine.tables import (
     MAX_SAMPLES,
     PARTS_DDL,
     ROUTE,
@@ -71,14 +42,43 @@ from gc_assets.stages.tables import (
     write_frame,
     write_rows,
 )
+from gc_assets.engine.tasks import is_little
+from gc_assets.lakes.kinds import KINDS
+from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
+from gc_assets.stages.mark.live_files import (
+    METADATA_SIDE,
+    OPTIONAL_SIDE,
+    released_by_lifecycle,
+)
+from gc_assets.stages.mark.manifest_entries import REWRITTEN_SIDE
+from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE
+from gc_assets.stages.records.ledger import Reading, quarantine_ledger
+from gc_assets.stages.records.purged_by_rule import purged_by_rule
+from gc_assets.stages.sweep.ages import Ages
+from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
+from gc_assets.stages.sweep.exact_comparison import any_hit, hits
+from gc_assets.stages.sweep.foreign_metadata import suspect
+from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
+from gc_assets.stages.sweep.probe import CANDIDATE, CANDIDATES, CANDIDATES_SIDE, LIVE, SUSPECTS_SIDE, ListedFiles, Probe
+from gc_assets.stages.sweep.sweep_checks import (
+    MAX_NAMED,
+    REREAD,
+    Missing,
+    behind_links,
+    foreign,
+    has_links,
+    missing_metadata,
+    rewritten_metadata,
+    unlisted,
+)
 from gc_assets.state.arrow_types import STRING
-from gc_assets.state.facts import LakeRefsFacts, LiveFilesFacts, OrphanFilesFacts, StorageInventoryFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import REWRITTEN
+from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, OrphanFilesFacts, StorageInventoryFacts
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a listing or a report names more than once: nobody can tell which row is the object.

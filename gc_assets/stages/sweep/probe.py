@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import xxhash64
+from gc_assets.engine.tables import Totals, report_parts
 from gc_assets.stages.mark.live_files import METADATA, SEVERAL
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.live_filter import ProbeFilter
-from gc_assets.stages.tables import Totals, report_parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, read_parts

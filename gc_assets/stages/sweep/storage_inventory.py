@@ -25,11 +25,9 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
-from gc_assets.stages.engine import Sharing, at_once
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, side_rows
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import (
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import (
     MAX_SAMPLES,
     PARTS_DDL,
     Totals,
@@ -42,13 +40,15 @@ from gc_assets.stages.tables import (
     read_table,
     report_parts,
 )
-from gc_assets.state.facts import Problem, StorageInventoryFacts, UnfinishedUploads
+from gc_assets.engine.tasks import Sharing, at_once
+from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, side_rows
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, CUTS, DIRECTORIES, PROBLEMS
+from gc_assets.state.summaries import Problem, StorageInventoryFacts, UnfinishedUploads
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.

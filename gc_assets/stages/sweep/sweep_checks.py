@@ -17,22 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.objects import Objects
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import fitting
+from gc_assets.engine.tables import MAX_SAMPLES, answers, collect, frame_of, read_paths, read_table, spark_schema
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.books.dead_tables import dead_tables
-from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.decoding import content_digest
 from gc_assets.stages.mark.live_files import METADATA, SEVERAL
-from gc_assets.stages.night import Night
+from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
 from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.stages.sweep.storage_inventory import PROBLEMS_SIDE
-from gc_assets.stages.tables import MAX_SAMPLES, answers, collect, frame_of, read_paths, read_table, spark_schema
 from gc_assets.state.arrow_types import BOOL, STRING
-from gc_assets.state.facts import StorageInventoryFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH
 from gc_assets.state.side_tables import PROBLEMS
+from gc_assets.state.summaries import StorageInventoryFacts
 from gc_assets.stores.protocol import Lister
 
 # A gate names a few objects and counts the rest, up to this number.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from gc_assets.core.paths import S3
 
 if TYPE_CHECKING:
-    from gc_assets.stores.inventories.readings import Reading
+    from gc_assets.stores.inventories.readers import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class ReportKind:
 
 
 def _of_s3() -> Reading:
-    from gc_assets.stores.inventories.readings import OF_S3
+    from gc_assets.stores.inventories.readers import OF_S3
 
     return OF_S3
 
 
 def _of_ones_own() -> Reading:
-    from gc_assets.stores.inventories.readings import OF_ONES_OWN
+    from gc_assets.stores.inventories.readers import OF_ONES_OWN
 
     return OF_ONES_OWN
 

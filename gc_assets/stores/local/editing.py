@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 from gc_assets.core.deadline import within
 from gc_assets.core.errors import ObjectChanged
-from gc_assets.stores.local.confined import Entry, Tree
 from gc_assets.stores.local.mounts import may_hang
 from gc_assets.stores.local.objects import NEVER_WAIT, LocalObjects, content_of, etag_of, local_path
+from gc_assets.stores.local.safe_paths import Entry, Tree
 
 _NO_LINKS = os.O_NOFOLLOW | NEVER_WAIT
 _NEW_FILE_MODE = 0o666

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gc_assets.core.errors import ObjectChanged
-from gc_assets.stores.local.confined import Tree
 from gc_assets.stores.local.editing import EditableLocalObjects
 from gc_assets.stores.local.objects import local_path
+from gc_assets.stores.local.safe_paths import Tree
 from gc_assets.stores.protocol import RESERVED_PREFIX, Traits
 
 _UNSUPPORTED = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}

@@ -38,7 +38,7 @@ def _delivery(places: Places) -> Delivery:
 
 
 def _reported(location: str, places: Places) -> Subject:
-    from gc_assets.stores.s3.reported import ReportedBucket
+    from gc_assets.stores.s3.inventory_bucket import ReportedBucket
 
     return ReportedBucket.at(location, places)
 

@@ -13,7 +13,7 @@ from gc_assets.lakes.iceberg.config import IcebergRetention
 from gc_assets.lakes.iceberg.metadata import Snapshot, SnapshotRef, TableMetadata
 from gc_assets.lakes.iceberg.registrations import Registration, graph_of, refs_of, source_of
 from gc_assets.lakes.iceberg.retention import retain
-from gc_assets.lakes.iceberg.still_asked import damage_after, decide, left_after
+from gc_assets.lakes.iceberg.revalidate import damage_after, decide, left_after
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, Retention
 from tests.lakes.iceberg.histories import AS_OF, DAY, DAY_MS, UUID, frozen
 

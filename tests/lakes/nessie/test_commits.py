@@ -15,12 +15,12 @@ import pytest
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
 from gc_assets.lakes.protocol import Commit, FrozenRefs, GrowingLake, Lake, WatchedLake
 from gc_assets.stages.mark.commit_graph import tips
-from gc_assets.stages.night import Night
 from gc_assets.stages.read.doctor import FAIL, OK, Finding, doctor
 from gc_assets.state.schemas import COMMIT_GRAPH
 from tests.depth import deep

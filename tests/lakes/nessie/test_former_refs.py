@@ -15,7 +15,7 @@ from gc_assets.lakes.nessie.operations import OPERATIONS, put_line
 from gc_assets.lakes.nessie.retention import retain
 from gc_assets.lakes.protocol import Commit, FormerRef, FrozenRefs, Ref, RefType, Retention
 from gc_assets.stages.mark.commit_graph import commit_rows
-from gc_assets.stages.mark.former_refs import freeze_of, missed
+from gc_assets.stages.mark.previous_refs import freeze_of, missed
 from tests.lakes.nessie.support import NO_GRACE
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.plan import LiveCount
-from gc_assets.stages.books.accepted import Earlier, forget
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.stages.records.accepted_runs import Earlier, forget
 from tests.core.test_plan import plan
 from tests.records import LAKE, night_at
 

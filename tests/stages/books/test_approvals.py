@@ -21,7 +21,9 @@ from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.gates import delete_bytes, live_set
 from gc_assets.core.plan import Amount, PlanHeader, sealed
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.books.plans import (
+from gc_assets.stages.delete.apply import refuse_apply
+from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.records.plans import (
     approve,
     execution_directory,
     find_plan,
@@ -32,8 +34,6 @@ from gc_assets.stages.books.plans import (
     reject,
     unfinished,
 )
-from gc_assets.stages.delete.apply import refuse_apply
-from gc_assets.stages.delete.plan import header_of
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import DELETION_PLAN

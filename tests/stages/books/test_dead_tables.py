@@ -9,8 +9,8 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError, StateError, UsageError
-from gc_assets.stages.books.dead_tables import accept, dead_tables
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.stages.records.dead_tables import accept, dead_tables
 from tests.records import night_at
 
 UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"

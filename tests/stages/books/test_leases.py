@@ -11,8 +11,8 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.stages.books.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
+from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stores.protocol import LEASE_DURATION, Lease
 from tests.records import STORAGE, night_at
 

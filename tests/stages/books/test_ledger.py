@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from gc_assets.core.phases import PHASES, VERDICTS
+from gc_assets.engine.run_context import Night
 from gc_assets.report.load import load_report
-from gc_assets.stages.books.ledger import (
+from gc_assets.stages.records.ledger import (
     HELD,
     WORDS,
     Copies,
@@ -30,7 +31,6 @@ from gc_assets.stages.books.ledger import (
     quarantined,
     settled,
 )
-from gc_assets.stages.night import Night
 from gc_assets.state.schemas import ORPHAN_FILES
 from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, put_marked, word
 

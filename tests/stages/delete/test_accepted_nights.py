@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, UsageError
-from gc_assets.stages.books.accepted import forget
+from gc_assets.stages.records.accepted_runs import forget
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 

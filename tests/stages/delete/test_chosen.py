@@ -9,10 +9,10 @@ import pytest
 
 from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.phases import PHASES, PURGE, QUARANTINE, RESTORE
-from gc_assets.stages.books.plans import approve, find_plan
 from gc_assets.stages.delete.apply import refuse_apply
-from gc_assets.stages.delete.chosen import chosen, in_mode
 from gc_assets.stages.delete.plan import header_of
+from gc_assets.stages.delete.plan_selection import chosen, in_mode
+from gc_assets.stages.records.plans import approve, find_plan
 from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 
 YESTERDAY = "2026-03-13"

@@ -14,8 +14,8 @@ from benchmarks.iceberg_history import HistoryWriter
 from gc_assets.core.clock import start_of
 from gc_assets.lakes.iceberg import catalog, expire, table_expiry  # noqa: F401 - imported before the fork, the lake imports them late
 from gc_assets.lakes.protocol import ExpiryAction
-from gc_assets.stages.books.plans import find_plan
 from gc_assets.stages.delete.expire import ExpiryRecord, actions_of, make_edits
+from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.lease import LocalLease, acquire
 from tests.depth import times
 from tests.killed import Rounds, killed_at_random

@@ -12,13 +12,13 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
+from gc_assets.engine import run_context as nights
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
-from gc_assets.stages import night as nights
-from gc_assets.stages.books.plans import StoredPlan, load, spoilt
 from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, undo_expiry
-from gc_assets.stages.night import Night
+from gc_assets.stages.records.plans import StoredPlan, load, spoilt
 from gc_assets.stores.local.lease import LocalLease, acquire
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.assets.platforms import NOW, platform, stored_plan

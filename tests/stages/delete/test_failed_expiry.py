@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.books.plans import execution_directory, find_plan
+from gc_assets.stages.records.plans import execution_directory, find_plan
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import NOW, Lakehouse, counts, days_ago
 

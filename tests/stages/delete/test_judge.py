@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.claims import Claim, Claims, Owner
-from gc_assets.stages.delete.judge import REFUSED, Judge
+from gc_assets.stages.delete.revalidate import REFUSED, Judge
 from gc_assets.stages.sweep.ages import Ages, LakeAge
 from gc_assets.stores.store import open_store
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.stages.books.plans import execution_directory, find_plan, unfinished
+from gc_assets.stages.records.plans import execution_directory, find_plan, unfinished
 from tests.killed import kill_session
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages import process

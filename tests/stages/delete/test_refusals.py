@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.stages.books.dead_tables import accept
+from gc_assets.stages.records.dead_tables import accept
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -89,9 +89,9 @@ def test_a_plan_above_a_chosen_share_is_refused_and_the_override_is_on_record(sp
 def test_a_date_that_was_never_frozen_on_its_day_is_an_analysis_and_never_applied(spark: SparkSession, tmp_path: Path) -> None:
     house, _, table = small(spark, tmp_path)
     table.leftovers(days_ago(20), 2)
+    from gc_assets.engine.run_context import Night
     from gc_assets.stages.delete.plan import deletion_plan, header_of
-    from gc_assets.stages.mark.whole import mark
-    from gc_assets.stages.night import Night
+    from gc_assets.stages.mark.mark_lake import mark
     from gc_assets.stages.sweep.live_filter import live_filter
     from gc_assets.stages.sweep.orphan_files import orphan_files
     from gc_assets.stages.sweep.storage_inventory import storage_inventory

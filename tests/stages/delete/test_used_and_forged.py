@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import Amount, PlanHeader, sealed
-from gc_assets.stages.books.plans import find_plan
+from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.stages.delete.plan import deletion_plan, header_of
-from gc_assets.stages.tables import publish, read_rows, write_rows
-from gc_assets.state.facts import DeletionPlanFacts
+from gc_assets.stages.records.plans import find_plan
 from gc_assets.state.schemas import DELETION_PLAN
+from gc_assets.state.summaries import DeletionPlanFacts
 from gc_assets.stores.local.objects import etag_of
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.records import put_log, word

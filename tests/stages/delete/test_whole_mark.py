@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.delete import apply
-from gc_assets.stages.night import Night
-from gc_assets.state.facts import LiveFilesFacts
 from gc_assets.state.journal import Published
+from gc_assets.state.summaries import LiveFilesFacts
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 

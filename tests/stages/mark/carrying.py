@@ -21,6 +21,9 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
@@ -28,16 +31,14 @@ from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
-from gc_assets.stages import engine
-from gc_assets.stages.mark import carried, naming
+from gc_assets.stages.mark import incremental as carried
+from gc_assets.stages.mark import witnesses as naming
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import decoded_as
-from gc_assets.stages.mark.sides import ROUTED_SIDES
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import publish, write_rows
-from gc_assets.state import folds
+from gc_assets.stages.mark.side_names import ROUTED_SIDES
+from gc_assets.state import compaction as folds
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.lakes.kind import KindBox
-from gc_assets.stages.mark.boxes import make_box
+from gc_assets.stages.mark.kind_tables import make_box
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.state.schemas import CURRENT_RULES
 from tests.lakes.iceberg.builder import LakeBuilder

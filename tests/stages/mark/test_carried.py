@@ -18,16 +18,17 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Sick
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import EXPIRED, RETAINED
-from gc_assets.stages.mark import carried, naming
+from gc_assets.stages.mark import incremental as carried
 from gc_assets.stages.mark import live_files as stage
-from gc_assets.stages.mark.carried import NEEDS, Before, differing
+from gc_assets.stages.mark import witnesses as naming
 from gc_assets.stages.mark.content_roots import ROOTS, _shown, closure
+from gc_assets.stages.mark.incremental import NEEDS, Before, differing
 from gc_assets.stages.mark.live_files import live_files
-from gc_assets.stages.mark.sides import EXPIRED_SIDE
-from gc_assets.stages.night import Night
+from gc_assets.stages.mark.side_names import EXPIRED_SIDE
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_CONTENTS
 from tests.depth import deep, some, times

@@ -11,10 +11,10 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.key_resolver import KeyResolver
+from gc_assets.engine.tables import Written, merge_written, paths_of, put
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import decoding
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
-from gc_assets.stages.tables import Written, merge_written, paths_of, put
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts

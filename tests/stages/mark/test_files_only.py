@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.demo.iceberg_builder import LakeBuilder
+from gc_assets.engine import tables
+from gc_assets.engine.sessions import fitting
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.stages import tables
-from gc_assets.stages.few_rows import fitting
-from gc_assets.stages.mark.naming import entries_of
-from gc_assets.state import folds
+from gc_assets.stages.mark.witnesses import entries_of
+from gc_assets.state import compaction as folds
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from tests.stages.lakehouse import NOW, Lakehouse

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
+from gc_assets.engine.tables import merge_written, paths_of, put
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.live_files import _Close
-from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE
-from gc_assets.stages.tables import merge_written, paths_of, put
+from gc_assets.stages.mark.witnesses import DIRECT, DIRECT_SIDE
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS

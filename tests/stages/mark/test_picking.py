@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark import naming
-from gc_assets.stages.mark.picking import PICKED, pick
+from gc_assets.stages.mark import witnesses as naming
+from gc_assets.stages.mark.entry_selection import PICKED, pick
 from gc_assets.state import parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run

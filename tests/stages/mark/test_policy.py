@@ -11,12 +11,12 @@ import pytest
 
 from gc_assets.core.clock import Clock, start_of
 from gc_assets.core.errors import StateError
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.books.plans import execution_directory
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.mark.policy import current_rules, finished_dates, policy_table
-from gc_assets.stages.tables import read_rows
+from gc_assets.stages.records.plans import execution_directory
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 from tests.assets.platforms import NOW, platform, stored_plan

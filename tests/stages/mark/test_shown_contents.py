@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import ROOTS
-from gc_assets.stages.mark.shown_contents import claims_made
+from gc_assets.stages.mark.live_contents import claims_made
 from gc_assets.state.side_tables import PLACES
 
 NOWHERE = ROOTS.empty_table()

@@ -19,13 +19,13 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import Sick
+from gc_assets.engine.tables import merge_written, paths_of, put
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.mark.last_known import SICK_SIDE, Memory
 from gc_assets.stages.mark.live_files import _Close
-from gc_assets.stages.mark.memory import SICK_SIDE, Memory
-from gc_assets.stages.mark.naming import DIRECT, DIRECT_SIDE, WITNESSES, WITNESSES_SIDE
-from gc_assets.stages.tables import merge_written, paths_of, put
+from gc_assets.stages.mark.witnesses import DIRECT, DIRECT_SIDE, WITNESSES, WITNESSES_SIDE
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS

@@ -17,13 +17,13 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.demo.iceberg_builder import LakeBuilder, TableBuilder
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import commit_graph as commit_graphs
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import read_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH
 from tests.depth import times

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.stages.night import Night
+from gc_assets.engine.run_context import Night
 from gc_assets.stages.read.explain import Explanation, explain
 from gc_assets.state.schemas import STORAGE_INVENTORY
 from tests.records import NOW, STORAGE, night_at, put, put_log, put_marked, word

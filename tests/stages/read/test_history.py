@@ -17,13 +17,13 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
+from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import Container
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.read.snapshot_views import history_views
-from gc_assets.stages.tables import publish, read_rows, write_rows
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, MANIFEST_ENTRIES, Table
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder

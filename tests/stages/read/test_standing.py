@@ -11,11 +11,11 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.notifications import FailedApply, StorageFacts
 from gc_assets.resources.platform import Platform
-from gc_assets.stages.books.leases import take_lease
-from gc_assets.stages.books.plans import approve, reject
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.read.standing import standing
-from gc_assets.stages.read.undoing import undoing
+from gc_assets.stages.read.reversibility import undoing
+from gc_assets.stages.read.status import standing
+from gc_assets.stages.records.leases import take_lease
+from gc_assets.stages.records.plans import approve, reject
 from tests.assets.platforms import NOW, platform, stored_plan
 
 

@@ -12,7 +12,7 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.read.undoing import apply_command, in_one_sentence, undoing
+from gc_assets.stages.read.reversibility import apply_command, in_one_sentence, undoing
 from tests.assets.platforms import platform, stored_plan
 
 

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
-from gc_assets.stages.sweep.evidence import behind_links
 from gc_assets.stages.sweep.live_filter import live_keys, live_tables
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
+from gc_assets.stages.sweep.sweep_checks import behind_links
 from gc_assets.state.schemas import STORAGE_INVENTORY
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago

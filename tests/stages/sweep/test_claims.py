@@ -9,8 +9,8 @@ import pytest
 
 from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
+from gc_assets.engine.run_context import Night
 from gc_assets.lakes.kinds import config_models
-from gc_assets.stages.night import Night
 from gc_assets.stages.sweep.claims import claims_of
 
 LAKES = """

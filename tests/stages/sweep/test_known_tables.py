@@ -12,8 +12,8 @@ import pytest
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import Commit, ContentRoot
-from gc_assets.stages.books.dead_tables import DeadTable
 from gc_assets.stages.mark.commit_graph import commit_rows
+from gc_assets.stages.records.dead_tables import DeadTable
 from gc_assets.stages.sweep.foreign_metadata import _Judge, signs
 from gc_assets.stages.sweep.known_tables import Known, newest_puts
 from gc_assets.state.side_tables import PLACES

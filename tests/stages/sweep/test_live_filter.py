@@ -15,14 +15,14 @@ from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
+from gc_assets.engine import tasks as engine
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.stages import engine
-from gc_assets.stages.night import Night
 from gc_assets.stages.sweep import live_filter as stage
-from gc_assets.stages.sweep.exact import any_hit
+from gc_assets.stages.sweep.exact_comparison import any_hit
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter, live_tables
 from gc_assets.stages.sweep.probe import CANDIDATES
-from gc_assets.stages.tables import publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LIVE_FILES

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.stages.progress import jobs_of
+from gc_assets.engine.progress import jobs_of
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.stores.local import listing
 from gc_assets.stores.protocol import ListingTask

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.errors import StoreError, UsageError
-from gc_assets.stores.local.confined import Entry
 from gc_assets.stores.local.quarantine import open_quarantine
+from gc_assets.stores.local.safe_paths import Entry
 from tests.stores.builders import PLAN, contents, plan, trash, write
 
 

@@ -17,22 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.plan import Amount
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.sessions import fitting
+from gc_assets.engine.tables import passed, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule, judge
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
-from gc_assets.stages.few_rows import fitting
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE, side_rows
 from gc_assets.stages.mark.lakefs.potential_commits import RANGES, RANGES_SIDE
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segments
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import passed, publish, read_paths, read_table, write_frame
 from gc_assets.state.arrow_types import STRINGS
-from gc_assets.state.facts import LifecycleObjectsFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CLAIMS, PINNED
+from gc_assets.state.summaries import LifecycleObjectsFacts
 
 MAX_PATHS: Final = 100
 # A character that no branch's name holds (git's rules for refs, which lakeFS follows).

@@ -19,26 +19,26 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from gc_assets.core.graph import CommitGraph
+from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import merge_written, publish, put, report_parts, write_rows
+from gc_assets.engine.tasks import once
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, class_of, commit_bound
 from gc_assets.lakes.lakefs.tables import POTENTIAL_COMMITS
 from gc_assets.lakes.protocol import RETAINED, Ref
-from gc_assets.stages.engine import once
 from gc_assets.stages.mark.decoding import EDGES_SIDE
 from gc_assets.stages.mark.lake_refs import frozen_refs
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segment_rows, segments
 from gc_assets.stages.mark.policy import newest_finished
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, doing, logged
-from gc_assets.stages.tables import merge_written, publish, put, report_parts, write_rows
 from gc_assets.state.arrow_types import STRINGS, TIMESTAMP
-from gc_assets.state.facts import PotentialCommitsFacts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import EDGES
+from gc_assets.state.summaries import PotentialCommitsFacts
 
 RANGES_SIDE: Final = "_ranges"
 _FIRST: Final = "\0"

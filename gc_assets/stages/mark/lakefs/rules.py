@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gc_assets.core.errors import GateRefused
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule
 from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
-from gc_assets.stages.night import Night
-from gc_assets.stages.tables import read_rows
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
+from gc_assets.engine.progress import begin, logged
+from gc_assets.engine.run_context import Night
+from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.lakefs.tables import UNCOMMITTED_OBJECTS
 from gc_assets.stages.mark.lake_refs import UNCOMMITTED_SIDE
-from gc_assets.stages.night import Night
-from gc_assets.stages.progress import begin, logged
-from gc_assets.stages.tables import publish, write_rows
-from gc_assets.state.facts import UncommittedObjectsFacts
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.side_tables import UNCOMMITTED
+from gc_assets.state.summaries import UncommittedObjectsFacts
 
 
 @logged(UNCOMMITTED_OBJECTS)

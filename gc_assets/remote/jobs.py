@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 
 from gc_assets.core.errors import UsageError
-from gc_assets.resources.job_request import JobReport, JobRequest, refuse_written_secrets
+from gc_assets.remote.job_request import JobReport, JobRequest, refuse_written_secrets
 from gc_assets.resources.platform import Platform
 
 
@@ -42,17 +42,17 @@ class Jobs:
         extras = {"request": request.model_dump(mode="json")}
         # Each of them takes seconds to import.
         if spark.emr_serverless is not None and spark.mode == "emr_serverless":
-            from gc_assets.resources.emr_serverless import job_run
+            from gc_assets.remote.emr_serverless import job_run
 
             said = job_run(spark.emr_serverless, config.places(), context, extras)
         elif spark.databricks is not None and spark.mode == "databricks":
             if find_spec("dagster_databricks") is None:
                 raise UsageError("spark.mode databricks needs libraries of its own: pip install 'gc-assets[databricks]'")
-            from gc_assets.resources import databricks
+            from gc_assets.remote import databricks
 
             said = databricks.job_run(spark.databricks, config.places(), context, extras)
         else:
-            from gc_assets.resources.spark_submit import submitted
+            from gc_assets.remote.spark_submit import submitted
 
             said = submitted(spark, context, extras)
         yield from (JobReport.model_validate(payload) for payload in said)

@@ -20,9 +20,10 @@ import yaml
 from pydantic import Field, model_validator
 
 import gc_assets
+from gc_assets.assets.failures import Stopped
 from gc_assets.config.values import Model
 from gc_assets.core.clock import Clock
-from gc_assets.core.errors import GcError, UsageError
+from gc_assets.core.errors import UsageError
 from gc_assets.resources.platform import Platform, configured
 
 # Keys whose value is a secret, and addresses with a password. `credentials.provider` names a class.
@@ -112,21 +113,6 @@ class JobRequest(Model):
         storages = tuple(storage.model_copy(update={"mode": self.modes[storage.name]}) for storage in config.storages)
         platform = Platform(config, Clock(self.now), self.unsafe, Path(self.path))
         return replace(platform, config=config.model_copy(update={"storages": storages, "full_every": self.full_every}))
-
-
-class Stopped(Model):
-    """What stopped a step of a job: the platform's own error by its name, or another one. `checks` is
-    true where failed checks did, which are reported themselves.
-    """
-
-    text: str
-    error: str = ""
-    exit_code: str = "1"
-    checks: bool = False
-
-    @classmethod
-    def by(cls, error: GcError) -> Self:
-        return cls(text=str(error), error=type(error).__name__, exit_code=str(error.exit_code))
 
 
 class JobReport(Model):

@@ -20,7 +20,7 @@ from databricks.sdk.service.jobs import Run, RunLifeCycleState, RunState, Submit
 from gc_assets.config.jobs import Databricks
 from gc_assets.config.s3 import Places
 from gc_assets.core.errors import UsageError
-from gc_assets.resources import exchange
+from gc_assets.remote import exchange
 
 NAME: Final = "gc-assets"
 # For an answer about a run. The SDK itself asks for five minutes where nobody answers, and once

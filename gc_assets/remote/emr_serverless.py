@@ -13,7 +13,7 @@ from dagster_aws.pipes import PipesEMRServerlessClient
 
 from gc_assets.config.jobs import EmrServerless
 from gc_assets.config.s3 import Places
-from gc_assets.resources import exchange
+from gc_assets.remote import exchange
 
 _OVER: Final = frozenset({"SUCCESS", "FAILED", "CANCELLING", "CANCELLED"})
 

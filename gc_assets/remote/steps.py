@@ -12,13 +12,12 @@ from typing import Any, Final, cast
 
 import dagster as dg
 
-from gc_assets.assets.box import SPARK_POOL
+from gc_assets.assets.asset_step import SPARK_POOL
 from gc_assets.assets.deletion_log import DELETE_POOL
-from gc_assets.assets.failures import plain_failures
+from gc_assets.assets.failures import Stopped, plain_failures
 from gc_assets.core.errors import GcError, StateError, UsageError
 from gc_assets.lakes.kinds import all_tables
-from gc_assets.resources.job_request import Stopped
-from gc_assets.resources.jobs import Jobs
+from gc_assets.remote.jobs import Jobs
 
 BOXES: Final = "spark_job"
 DATA_VERSION: Final = "dagster/data_version"

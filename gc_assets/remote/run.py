@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import boto3
@@ -22,10 +23,9 @@ from dagster_pipes import (
     open_dagster_pipes,
 )
 
-from gc_assets.assets.failures import cause_of
+from gc_assets.assets.failures import Stopped, cause_of
 from gc_assets.core.errors import GcError
-from gc_assets.definitions import build_definitions
-from gc_assets.resources.job_request import JobReport, JobRequest, Stopped
+from gc_assets.remote.job_request import JobReport, JobRequest
 from gc_assets.resources.spark import SparkRuntime
 
 LOGGER: Final = "job"
@@ -33,7 +33,7 @@ WITHOUT: Final = "a job is started by Dagster, as spark.mode of lakes.yaml says;
 EXCHANGE_SECONDS: Final = 5.0
 
 
-def main() -> None:
+def main(build_definitions: Callable[..., dg.Definitions]) -> None:
     """Runs the request of the Dagster that started this process. The exit code is that of the error
     that stopped it.
     """
@@ -42,7 +42,7 @@ def main() -> None:
         sys.exit(WITHOUT)
     with _opened(params) as pipes:
         try:
-            code = _run(pipes)
+            code = _run(pipes, build_definitions)
         except GcError as error:
             _report(pipes, JobReport(stopped=Stopped.by(error)))
             code = error.exit_code
@@ -58,7 +58,7 @@ def _opened(params: PipesEnvVarParamsLoader) -> PipesContext:
     return open_dagster_pipes(context_loader=PipesS3ContextLoader(s3), message_writer=PipesS3MessageWriter(s3, interval=EXCHANGE_SECONDS))
 
 
-def _run(pipes: PipesContext) -> int:
+def _run(pipes: PipesContext, build_definitions: Callable[..., dg.Definitions]) -> int:
     request = JobRequest.read(pipes.get_extra("request"))
     platform = request.platform(os.environ)
     runtime = SparkRuntime.from_config(platform.config.spark, submitted=True)
