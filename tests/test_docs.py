@@ -88,7 +88,7 @@ def test_every_metric_is_documented_as_it_is() -> None:
 
 
 def test_every_setting_of_s3_is_in_its_page() -> None:
-    page = (ROOT / "docs" / "s3.md").read_text().split("## Settings")[1].split("\n## ")[0]
+    page = (ROOT / "docs" / "s3-reference.md").read_text().split("## Settings")[1].split("\n## ")[0]
     assert [name for name in S3Config.model_fields if f"| `{name}` |" not in page] == []
 
 
@@ -141,7 +141,7 @@ def test_every_gate_is_documented() -> None:
     assert {name for name in names if f"`{name}`" not in page} == set()
 
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_command_line_reads_every_line_of_the_pages_that_calls_it() -> None:
@@ -175,12 +175,17 @@ ON_S3 = "no: what it shows is of one server; tests/stages/test_s3_protocol.py an
 ON_CLUSTER = "no: it names a machine of its own; tests/cluster.py starts the same on loopback"
 # Who types the lines of a block, by the block's page and first line: a test, or why nobody can here.
 TYPED_BY = {
+    ("CONTRIBUTING.md", "make env"): "no: `make test` is what runs the tests",
+    ("CONTRIBUTING.md", "make test"): "no: `make test` is what runs the tests",
+    ("README.md", "$ gc-assets plans"): "test_the_readme_shows_the_plan_of_the_demo",
+    ("README.md", "python -m pip install -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui]'"): "no: it installs into the user's environment",
+    ("README.md", "gc-assets init /data/warehouse http://nessie:19120"): "no: it names a server of the user; tests/cli/test_init.py runs the same",
     ("README.md", "make demo"): "no: `make test` is what runs the tests; tests/test_demo.py runs the demo",
-    ("README.md", "source .venv/bin/activate"): "test_the_readmes_lines_and_every_printed_command_can_be_typed_in_that_order",
-    ("README.md", "export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+1 day' +%FT03:00:00+00:00)"): (
+    ("tutorial.md", "make demo"): "no: as in the README",
+    ("tutorial.md", "source .venv/bin/activate"): "test_the_tutorials_lines_and_every_printed_command_can_be_typed_in_that_order",
+    ("tutorial.md", "export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+1 day' +%FT03:00:00+00:00)"): (
         "test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads"
     ),
-    ("README.md", "make ui"): "no: it stays until somebody ends it; tests/assets/test_in_a_browser.py walks over that page",
     ("cli.md", 'eval "$(_GC_ASSETS_COMPLETE=bash_source gc-assets)"'): "test_shells_complete_its_commands",
     ("cli.md", "$ gc-assets doctor"): "test_a_night_is_typed_as_the_page_of_the_command_line_shows_it",
     ("clusters.md", "python3.11 -m venv /opt/gc"): "no: it installs into /opt; tests/cluster.py makes such a Python",
@@ -192,7 +197,7 @@ TYPED_BY = {
     ("dagster.md", "pip install 'gc-assets[iceberg]' dagster-dg-cli"): (
         "test_the_component_works_in_a_project_of_another_name_beside_other_assets"
     ),
-    ("deployment.md", "make ui"): "no: as in the README",
+    ("deployment.md", "make ui"): "no: it runs until the user stops it; tests/assets/test_in_a_browser.py opens that page",
     (
         "deployment.md",
         "export GC_ASSETS_PASSWORD=$(openssl rand -hex 16)",
@@ -213,6 +218,7 @@ TYPED_BY = {
     ("performance.md", "python -m benchmarks all --list"): (
         "no: all of it takes hours; tests/benchmarks/test_every.py types `all` on rows of its own"
     ),
+    ("scale.md", "python -m benchmarks scale --tables 1000 --commits 200 --engine 'local[2]'"): "no: it builds large lakes for minutes",
     ("s3.md", 'make demo ARGS="--s3"'): "test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_command_can_be_typed",
     ("s3.md", "$ export AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=…"): ON_S3,
     ("s3.md", "$ export GC_ASSETS_UNSAFE_NOW=$(date -u -d '+7 days' +%FT03:00:00+00:00)"): ON_S3,

@@ -64,8 +64,8 @@ _WAYS_OUT: Final = {
     # HEAD has no body that would say more.
     "400": "the server says no more than that; the session's token may have expired; log in again, and look at `s3.endpoint`",
     "RequestTimeTooSkewed": "the clocks of this machine and of the server differ too much; set this machine's clock",
-    "AccessDenied": "the policy does not allow it to this identity; docs/s3.md lists what each role needs",
-    "403": "the policy does not allow it to this identity; docs/s3.md lists what each role needs",
+    "AccessDenied": "the policy does not allow it to this identity; docs/s3-reference.md lists what each role needs",
+    "403": "the policy does not allow it to this identity; docs/s3-reference.md lists what each role needs",
     "SlowDown": "the server asks for fewer requests; set `s3.max_requests_per_second`",
 }
 

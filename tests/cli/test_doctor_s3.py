@@ -94,7 +94,13 @@ def nothing(at: Platform) -> None:
 FLAWS: dict[str, tuple[Callable[[Platform], None], bool, str, str, str]] = {
     "wrong endpoint": (wrong_endpoint, False, "listable", "Could not connect to the endpoint", "look at the network and at `s3.endpoint`"),
     "no such bucket": (no_such_bucket, False, "listable", "s3://no-such-bucket/lake/", "there is no such bucket; mend the location"),
-    "a prefix without permission": (a_closed_prefix, False, "listable", "lake/b/: AccessDenied", "docs/s3.md lists what each role needs"),
+    "a prefix without permission": (
+        a_closed_prefix,
+        False,
+        "listable",
+        "lake/b/: AccessDenied",
+        "docs/s3-reference.md lists what each role needs",
+    ),
     "versioning was suspended": (suspended, True, "quarantine", "has its versioning suspended", "Enable versioning"),
     "versioning was switched on": (nothing, True, "quarantine", "a copy in the trash frees nothing", "Use `quarantine: versioned`"),
     "a lifecycle rule in the lake": (lifecycle_of_the_lake, False, "lifecycle", "quarantined objects too", "longer than 7 days"),

@@ -125,7 +125,7 @@ def test_a_listing_that_is_denied_or_knows_us_no_more_in_its_middle_publishes_no
 ) -> None:
     monkeypatch.setattr("gc_assets.s3.pages.PAGE_KEYS", 4)
     answers: dict[str, Any] = {
-        "AccessDenied": (403, "the policy does not allow it to this identity; docs/s3.md lists what each role needs"),
+        "AccessDenied": (403, "the policy does not allow it to this identity; docs/s3-reference.md lists what each role needs"),
         "ExpiredToken": (400, "the session's token has expired; log in again"),
     }
     spoilt: list[tuple[int, str]] = []

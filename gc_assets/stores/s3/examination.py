@@ -263,7 +263,7 @@ def _uploads(bucket: Bucket, storage: StorageConfig) -> Iterator[Finding]:
     """Warns where unfinished uploads cannot be listed, or cannot be aborted by who applies. It asks
     to abort one that never was.
     """
-    todo = "Grant what docs/s3.md lists for uploads, or set `abort_uploads: false` and let a lifecycle rule abort them."
+    todo = "Grant what docs/s3-reference.md lists for uploads, or set `abort_uploads: false` and let a lifecycle rule abort them."
     try:
         asked = {"Bucket": bucket.name, "Prefix": bucket.prefix, "MaxUploads": 1}
         with told(bucket.location):

@@ -1,6 +1,6 @@
 """Reports as vendors and people write them, from what a bucket holds. Written by the documented layouts, with none of the code under test.
 
-The layouts are those of AWS S3 Inventory (User Guide, storage-inventory-location) and of `docs/s3.md` for reports of one's own.
+The layouts are those of AWS S3 Inventory (User Guide, storage-inventory-location) and of `docs/s3-reference.md` for reports of one's own.
 """
 
 from __future__ import annotations

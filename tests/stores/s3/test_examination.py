@@ -162,7 +162,7 @@ def test_a_bucket_that_may_not_be_listed(ceph: S3Server) -> None:
     bucket = filled(ceph)
     said = only(examined(ceph.as_stranger().settings, bucket), "listable", "fail")
     assert f"s3://{bucket}/lake/ cannot be listed: AccessDenied" in said
-    assert "docs/s3.md lists what each role needs" in said
+    assert "docs/s3-reference.md lists what each role needs" in said
 
 
 def test_one_prefix_that_may_not_be_listed(ceph: S3Server) -> None:

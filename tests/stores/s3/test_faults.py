@@ -148,7 +148,7 @@ def test_a_place_that_is_not_there_is_no_empty_storage(monkeypatch: pytest.Monke
         wrong = {
             f"s3://{bench.bucket}-gone/": (server, "there is no such bucket; mend the location, or `s3.endpoint`"),
             f"s3://{bench.bucket}/": (nowhere, "look at the network and at `s3.endpoint`"),
-            f"s3://{bench.bucket}/lake/": (shared("ceph").as_stranger().settings, "docs/s3.md lists what each role needs"),
+            f"s3://{bench.bucket}/lake/": (shared("ceph").as_stranger().settings, "docs/s3-reference.md lists what each role needs"),
         }
         for location, (settings, way_out) in wrong.items():
             with pytest.raises(StoreError) as raised:

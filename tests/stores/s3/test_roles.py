@@ -1,5 +1,5 @@
-"""Two roles that Ceph's STS hands out, each with the least policy that docs/s3.md names for it: who plans cannot delete, and who applies
-can do all that each way to quarantine does.
+"""Two roles of Ceph's STS with the least policies of docs/s3-reference.md: the read role cannot delete, and the change role
+can do all that each quarantine mode needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.stores.contract import inventory
 from tests.stores.s3.test_quarantine import act, every_mode, planned
 from tests.stores.s3_bench import S3Bench, in_a_bucket
 
-PAGE = Path(__file__).parents[3] / "docs" / "s3.md"
+PAGE = Path(__file__).parents[3] / "docs" / "s3-reference.md"
 KEYS = ("a", "t/b")
 
 
@@ -77,7 +77,7 @@ def test_the_documented_policies_are_enough_to_plan_and_to_apply_and_who_plans_d
             bench.put(key, key.encode())
         everything = [f"arn:aws:s3:::{bench.bucket}/{bench.prefix}*"]
         more = further(mode, versioned)
-        # Ceph 16 asks for the bucket too where many keys are deleted at once (docs/s3.md).
+        # Ceph 16 asks for the bucket too where many keys are deleted at once (docs/s3-reference.md).
         added = [{"Effect": "Allow", "Action": ["s3:DeleteObject"], "Resource": [f"arn:aws:s3:::{bench.bucket}"]}]
         added += [{"Effect": "Allow", "Action": more, "Resource": everything}] if more else []
         reads = role(shared("ceph"), documented(0, bench))
@@ -90,7 +90,7 @@ def test_the_documented_policies_are_enough_to_plan_and_to_apply_and_who_plans_d
         rows = planned(bench, *KEYS)
         if mode != "deferred":  # there a quarantine is a look
             assert act(nightly, mode, rows) == ["denied"] * 2
-        with pytest.raises(StoreError, match=r"docs/s3.md lists what each role needs"):
+        with pytest.raises(StoreError, match=r"docs/s3-reference.md lists what each role needs"):
             nightly.acquire(PLAN, "nightly", CLOCK)
         lease = store.acquire(PLAN, "who applies", CLOCK)
         for action in ("quarantine", "restore"):

@@ -216,7 +216,7 @@ def test_an_upload_that_is_completed_under_our_last_look_is_an_object_and_stays(
 
 def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in_words() -> None:
     def allowed(bench: S3Bench, *on_objects: str) -> Store:
-        """The same storage for a user who may do no more, as docs/s3.md says it."""
+        """The same storage for a user who may do no more, as docs/s3-reference.md says it."""
         bucket, below = f"arn:aws:s3:::{bench.bucket}", f"arn:aws:s3:::{bench.bucket}/{bench.prefix}*"
         asked = [("s3:ListBucketMultipartUploads", bucket), *((f"s3:{action}", below) for action in on_objects)]
         statements = [{"Effect": "Allow", "Principal": "*", "Action": action, "Resource": place} for action, place in asked]
@@ -231,7 +231,7 @@ def test_the_least_policies_find_and_abort_and_what_they_refuse_is_an_outcome_in
         (refused,) = aborted(reader, planned(bench))
         assert refused.verdict == "denied"
         assert "abort 'a': AccessDenied" in (refused.error or "")
-        assert "docs/s3.md lists what each role needs" in (refused.error or "")
+        assert "docs/s3-reference.md lists what each role needs" in (refused.error or "")
         assert len(left(bench)) == 1
         assert verdicts(aborted(allowed(bench, "ListMultipartUploadParts", "AbortMultipartUpload"), planned(bench))) == ["done"]
         assert left(bench) == []
