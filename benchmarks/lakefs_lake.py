@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.mark.commit_graph import commit_graph
@@ -36,7 +36,7 @@ ENTRIES_A_RANGE = 5_000
 XID = "d7k67ohksdudjsb1{:04x}"
 
 Range = tuple[str, bytes, bytes, int]
-STAGES: tuple[tuple[str, Callable[[SparkSession, Night], Published]], ...] = (
+STAGES: tuple[tuple[str, Callable[[SparkSession, RunContext], Published]], ...] = (
     ("lake_refs", lambda _, night: lake_refs(night, "bench")),
     ("commit_graph", lambda spark, night: commit_graph(spark, night, "bench")),
     ("reachable_snapshots", lambda spark, night: reachable_snapshots(spark, night, "bench")[0]),
@@ -97,11 +97,16 @@ def nights(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tup
                 storages=(StorageConfig(name="blocks", location=location),),
                 lakes=(LakeFsLakeConfig.model_validate(lake),),
             )
-            night = Night.of(config, Clock(now), now.date())
+            night = RunContext.of(config, Clock(now), now.date())
             for name, stage in STAGES:
                 started = time.perf_counter()
-                facts = stage(spark, night).receipt.facts
-                yield night_name, name, time.perf_counter() - started, {key: facts[key] for key in ("decoded", "entries") if key in facts}
+                summary = stage(spark, night).receipt.summary
+                yield (
+                    night_name,
+                    name,
+                    time.perf_counter() - started,
+                    {key: summary[key] for key in ("decoded", "entries") if key in summary},
+                )
             generated.commit(commits)
 
 
@@ -113,13 +118,13 @@ def nights(folder: Path, entries: int, commits: int, cores: int) -> Iterator[tup
 def main(entries: int, commits: int, cores: int, format_: str) -> None:
     """Prints what each stage of two nights took, and the entries decoded for a second of a core."""
     with tempfile.TemporaryDirectory(prefix="lakefs-bench-") as folder:
-        for night, stage, seconds, facts in nights(Path(folder), entries, commits, cores):
+        for night, stage, seconds, summary in nights(Path(folder), entries, commits, cores):
             if format_ == "json":
-                click.echo(json.dumps({"night": night, "stage": stage, "seconds": seconds, **facts}))
+                click.echo(json.dumps({"night": night, "stage": stage, "seconds": seconds, **summary}))
                 continue
             rate = (
-                f"  {facts['decoded']:,} containers, {facts['entries']:,} entries, {facts['entries'] / seconds / cores:,.0f}/s a core"
-                if facts
+                f"  {summary['decoded']:,} containers, {summary['entries']:,} entries, {summary['entries'] / seconds / cores:,.0f}/s a core"
+                if summary
                 else ""
             )
             click.echo(f"{night:7} {stage:20} {seconds:8.2f} s{rate}")

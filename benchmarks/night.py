@@ -17,7 +17,7 @@ from benchmarks.resident import answer
 from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
 from gc_assets.engine.progress import jobs_of
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import were_few
 from gc_assets.lakes.kinds import config_models
 from gc_assets.resources.spark import SparkRuntime
@@ -47,7 +47,7 @@ class Nights:
         """One whole night: `config` is a path, `now` its clock. Answers with a measurement per stage and what was found."""
         now = datetime.fromisoformat(request["now"])
         config = load_config(Path(request["config"]), os.environ, config_models())
-        night = Night.of(config, Clock(now), now.date(), as_of=now)
+        night = RunContext.of(config, Clock(now), now.date(), as_of=now)
         stages: list[dict[str, Any]] = []
         with self._meter.measure() as whole:
             with self._meter.measure() as usage:
@@ -59,7 +59,7 @@ class Nights:
                 with self._meter.measure() as usage:
                     published = stage()
                 stages.append({"stage": name, "rows": published.receipt.rows, "jobs": (jobs_of(spark) or 0) - jobs, **asdict(usage)})
-        found = published.receipt.facts
+        found = published.receipt.summary
         header = header_of(published)
         return {
             "stages": stages,
@@ -72,7 +72,7 @@ class Nights:
         }
 
 
-def stages_of(spark: SparkSession, night: Night) -> list[tuple[str, Stage]]:
+def stages_of(spark: SparkSession, night: RunContext) -> list[tuple[str, Stage]]:
     """The stages in the order of design section 3; the last one makes the plan. A benchmark has one lake and one storage."""
     lake, storage = night.config.lakes[0].name, night.config.storages[0].name
     return [

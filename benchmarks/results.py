@@ -13,7 +13,7 @@ from benchmarks.targets import MORE_IS_BETTER, Model, Row
 
 Outcome = Literal["measured", "failed", "skipped", "not built"]
 Verdict = Literal["met", "missed", "failed", "skipped", "not built"]
-Word = Literal["slower", "faster", "same", "one run each"]
+ApprovalEvent = Literal["slower", "faster", "same", "one run each"]
 
 
 class Sample(Model):
@@ -108,7 +108,7 @@ class Change(Model):
         return self.now / self.earlier if self.earlier else 1.0 if self.now == self.earlier else float("inf")
 
     @property
-    def word(self) -> Word:
+    def word(self) -> ApprovalEvent:
         if self.spread is None and self.row.unit != "jobs":
             return "one run each"
         if abs(self.now - self.earlier) <= (self.spread or 0.0):

@@ -19,7 +19,7 @@ from gc_assets.assets.asset_step import with_owners
 from gc_assets.assets.decisions import decisions
 from gc_assets.assets.lake_assets import lake_assets, logs_of
 from gc_assets.assets.notifications import notification_sensors
-from gc_assets.assets.partitions import first_night, run_dates
+from gc_assets.assets.partitions import first_run_date, run_dates
 from gc_assets.assets.results import key_of
 from gc_assets.assets.sensors import approved_plans
 from gc_assets.assets.sources import known_tables, source_assets
@@ -58,7 +58,7 @@ def build_definitions(
     """
     if not isinstance(platform, Platform):
         platform = load_platform(os.environ, os.fspath(platform))
-    begin = first or first_night(platform)
+    begin = first or first_run_date(platform)
     config, days = platform.config, run_dates(platform.clock, begin)
     assets = [asset for lake in config.lakes for asset in lake_assets(lake, days)]
     assets += [asset for storage in config.storages for asset in storage_assets(storage, config.lakes, config.storages, days)]

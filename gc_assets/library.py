@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.config.models import Config
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kinds import all_tables, owners_of
@@ -62,7 +62,7 @@ class PublishedNight:
     without it.
     """
 
-    night: Night
+    context: RunContext
 
     policy_table = _reader(schemas.POLICY_TABLE)
     current_rules = _reader(schemas.CURRENT_RULES)
@@ -86,33 +86,33 @@ class PublishedNight:
 
     @property
     def run_date(self) -> date:
-        return self.night.run_date
+        return self.context.run_date
 
     def table(self, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> pa.Table:
         """Returns a table by its name, whole and in memory."""
         table, paths = self._table(name, owner, columns)
         wanted = table.schema if columns is None else pa.schema([table.schema.field(column) for column in columns])
-        return pa.Table.from_batches(batches(self.night.state, table.schema, paths, columns), wanted)
+        return pa.Table.from_batches(batches(self.context.state, table.schema, paths, columns), wanted)
 
     def frame(self, spark: SparkSession, name: str, owner: str | None = None, columns: Collection[str] | None = None) -> DataFrame:
         """Returns a table by its name as a frame of your Spark session, which reads it when it is
         asked to.
         """
         table, paths = self._table(name, owner, columns)
-        return read_paths(spark, self.night.state.files, table.schema, paths, None if columns is None else list(columns))
+        return read_paths(spark, self.context.state.files, table.schema, paths, None if columns is None else list(columns))
 
     def plan(self, storage: str | None = None) -> StoredPlan:
         """Returns the plan of a storage: its header with gates and totals, and what people said of
         it. Its rows are `deletion_plan`.
         """
-        name = _owner(self.night.config, DELETION_PLAN, storage)
-        return load(self.night.config, self.night.table(DELETION_PLAN, name))
+        name = _owner(self.context.config, DELETION_PLAN, storage)
+        return load(self.context.config, self.context.table(DELETION_PLAN, name))
 
     def explain(self, key: str, storage: str | None = None) -> list[Explanation]:
         """Returns why a file is kept, planned or gone, by its canonical key or its address; one
         explanation for each storage that knows the key.
         """
-        return explain(self.night, key, storage)
+        return explain(self.context, key, storage)
 
     def _table(self, name: str, owner: str | None, columns: Collection[str] | None) -> tuple[Table, list[str]]:
         tables = all_tables()
@@ -121,7 +121,7 @@ class PublishedNight:
         table = tables[name]
         if unknown := [column for column in columns or () if column not in table.schema.names]:
             raise UsageError(f"{name} has no column {', '.join(unknown)}; it has {', '.join(table.schema.names)}")
-        runs = runs_of(self.night.state, table, _owner(self.night.config, table, owner), self.run_date)
+        runs = runs_of(self.context.state, table, _owner(self.context.config, table, owner), self.run_date)
         return table, [path for run in runs for path in run.paths()]
 
 
@@ -141,7 +141,7 @@ class Nights:
         state = State.of(self.platform.config)
         return sorted({day for lake in self.platform.config.lakes for day in state.dates(lake.name, LAKE_REFS.name)})
 
-    def night(self, run_date: date | str | None = None) -> PublishedNight:
+    def context(self, run_date: date | str | None = None) -> PublishedNight:
         """Returns one night, by its run date (`2026-11-22`); without one the newest.
 
         Raises `UsageError` for what is no run date, and `StateError` where no night was run.
@@ -151,7 +151,7 @@ class Nights:
             if not dates:
                 raise StateError(f"no night of {self.platform.path} was run yet; run `gc-assets run`")
             run_date = dates[-1]
-        return PublishedNight(self.platform.night(_day(run_date)))
+        return PublishedNight(self.platform.context(_day(run_date)))
 
     def plans(self, storage: str | None = None, *, empty: bool = False) -> list[ListedPlan]:
         """Returns the plans of all storages or of one, newest first within a storage; with `empty`

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.state.journal import Published
@@ -32,7 +32,7 @@ NOTHING_SWEPT: dict[str, Any] = {
 }
 
 
-def night_at(root: Path, now: datetime = NOW, **storages: str) -> Night:
+def night_at(root: Path, now: datetime = NOW, **storages: str) -> RunContext:
     """Tonight, with one Icechunk lake. `storages` are further storages' locations; nothing has to exist."""
     locations = {STORAGE: f"file://{root}/warehouse/", **storages}
     config = Config(
@@ -40,24 +40,29 @@ def night_at(root: Path, now: datetime = NOW, **storages: str) -> Night:
         storages=tuple(StorageConfig(name=name, location=location) for name, location in locations.items()),
         lakes=(IcechunkLakeConfig(name=LAKE, kind="icechunk", location=f"file://{root}/warehouse/weather/"),),
     )
-    return Night.of(config, Clock(now), now.date())
+    return RunContext.of(config, Clock(now), now.date())
 
 
 def put(
-    night: Night, group: str, table: Table, rows: Sequence[dict[str, Any]] = (), side: dict[str, pa.Table] | None = None, **facts: Any
+    context: RunContext,
+    group: str,
+    table: Table,
+    rows: Sequence[dict[str, Any]] = (),
+    side: dict[str, pa.Table] | None = None,
+    **summary: Any,
 ) -> Published:
     """A table of the night, published with these facts."""
-    run = night.state.start(group, table.name, night.run_date, night.clock)
-    written = write_rows(pa.Table.from_pylist(list(rows), table.schema), table, run, night.state.files, side)
-    return publish(night.state, run, written, night.clock, facts=facts)
+    run = context.state.start(group, table.name, context.run_date, context.clock)
+    written = write_rows(pa.Table.from_pylist(list(rows), table.schema), table, run, context.state.files, side)
+    return publish(context.state, run, written, context.clock, summary=summary)
 
 
-def put_marked(night: Night, claims: Sequence[dict[str, Any]] = ()) -> None:
+def put_marked(context: RunContext, claims: Sequence[dict[str, Any]] = ()) -> None:
     """The lake was marked and needs nothing; it claims these prefixes (columns of `CLAIMS`)."""
     rows = [{"address": f"file:///{row['key']}", "collect": True, "storage": STORAGE, **row} for row in claims]
-    facts = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"}
-    put(night, LAKE, LAKE_REFS, side={"_claims": pa.Table.from_pylist(rows, CLAIMS)}, **facts)
-    put(night, LAKE, LIVE_FILES)
+    summary = {"frozen_at": NOW.isoformat(), "min_age_seconds": 0, "kind": "icechunk"}
+    put(context, LAKE, LAKE_REFS, side={"_claims": pa.Table.from_pylist(rows, CLAIMS)}, **summary)
+    put(context, LAKE, LIVE_FILES)
 
 
 def word(
@@ -68,6 +73,6 @@ def word(
     return {"size_bytes": 10, "etag": f"etag of {plan}", "quarantine": "trash", **row, "at": NOW + timedelta(minutes=minutes), **more}
 
 
-def put_log(night: Night, *words: dict[str, Any]) -> Published:
+def put_log(context: RunContext, *words: dict[str, Any]) -> Published:
     """One apply's or restore's log."""
-    return put(night, STORAGE, DELETION_LOG, words)
+    return put(context, STORAGE, DELETION_LOG, words)

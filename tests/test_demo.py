@@ -4,6 +4,7 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -48,7 +49,7 @@ SPARK_SETTINGS = 'spark: {mode: session, master: "local[2]", conf: {spark.sql.sh
 
 
 @dataclass
-class Night:
+class RunContext:
     """A demo whose night has run, and what it printed."""
 
     config: Path
@@ -58,7 +59,7 @@ class Night:
 
     def rows(self, group: str, table: object) -> list[dict]:
         platform = load_platform(os.environ, str(self.config))
-        state = platform.night(platform.clock.today()).state
+        state = platform.run_context(platform.clock.today()).state
         return read_rows(state, table, state.require(group, table.name, platform.clock.today())).to_pylist()
 
     def commands(self) -> Iterator[list[str]]:
@@ -82,7 +83,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def night(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Night:
+def run_context(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFactory) -> RunContext:
     config = ensure_demo(tmp_path_factory.mktemp("demo"))
     now_for(minutes=6)
     with config.open("a") as file:
@@ -91,7 +92,7 @@ def night(spark: SparkSession, home: Path, tmp_path_factory: pytest.TempPathFact
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("DAGSTER_HOME", str(home))
         run_demo(config.parent, said.append)
-    return Night(config, config.parent / "lake", "\n".join(said), before)
+    return RunContext(config, config.parent / "lake", "\n".join(said), before)
 
 
 def test_a_second_call_leaves_the_lakes_as_they_are(tmp_path: Path) -> None:
@@ -124,26 +125,26 @@ def test_garbage_is_older_than_the_grace_and_the_whole_lake_is_small(tmp_path: P
     assert sum(path.stat().st_size for path in files) < 500_000
 
 
-def test_the_night_changes_nothing_in_the_lakes(night: Night) -> None:
-    assert contents(night.lake) == night.before
+def test_the_night_changes_nothing_in_the_lakes(run_context: RunContext) -> None:
+    assert contents(run_context.lake) == run_context.before
 
 
-def test_the_night_of_the_demo_is_a_partition_of_the_page_that_make_ui_opens(night: Night, home: Path) -> None:
-    definitions = build_definitions(night.config)
+def test_the_night_of_the_demo_is_a_partition_of_the_page_that_make_ui_opens(run_context: RunContext, home: Path) -> None:
+    definitions = build_definitions(run_context.config)
     steps = [asset for asset in definitions.assets or () if isinstance(asset, dg.AssetsDefinition)]
     made = {key for step in steps for key in step.keys} - {dg.AssetKey(["lake", "deletion_log"])}  # it only plans
-    today = load_platform(os.environ, str(night.config)).clock.today().isoformat()
+    today = load_platform(os.environ, str(run_context.config)).clock.today().isoformat()
     assert definitions.resolve_job_def("night").partitions_def.has_partition_key(today)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         assert {key for key in made if instance.get_materialized_partitions(key) != {today}} == set()
 
 
-def test_every_value_of_a_column_that_comes_from_one_column_stands_there(night: Night) -> None:
-    platform = load_platform(os.environ, str(night.config))
-    today, state, tables = platform.clock.today(), platform.night(platform.clock.today()).state, all_tables()
+def test_every_value_of_a_column_that_comes_from_one_column_stands_there(run_context: RunContext) -> None:
+    platform = load_platform(os.environ, str(run_context.config))
+    today, state, tables = platform.clock.today(), platform.run_context(platform.clock.today()).state, all_tables()
 
     def values(group: str, table: Table, column: str) -> set[str]:
-        return {repr(row[column]) for row in night.rows(group, table) if row[column] is not None}
+        return {repr(row[column]) for row in run_context.rows(group, table) if row[column] is not None}
 
     compared: set[tuple[str, str]] = set()
     for name, origins in ORIGINS.items():
@@ -158,49 +159,49 @@ def test_every_value_of_a_column_that_comes_from_one_column_stands_there(night: 
 
 
 @deep
-def test_the_notebook_runs_on_the_demo(night: Night, tmp_path: Path) -> None:
-    (tmp_path / "demo").symlink_to(night.config.parent)
+def test_the_notebook_runs_on_the_demo(run_context: RunContext, tmp_path: Path) -> None:
+    (tmp_path / "demo").symlink_to(run_context.config.parent)
     notebook = nbformat.read(ROOT / "docs" / "library.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "save the notebook without its outputs: they are of one machine"
     NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     printed = "\n".join(str(output.get("text") or output["data"]["text/plain"]) for output in outputs)
-    (plan,) = json.loads(typed(["--config", str(night.config), "plans", "--format", "json"]))
+    (plan,) = json.loads(typed(["--config", str(run_context.config), "plans", "--format", "json"]))
     assert plan["plan_id"] in printed
     assert "unreferenced" in printed
     assert "planned - No live commit needs it" in printed
 
 
-def test_the_plan_is_what_crashed_writers_left_and_what_its_edits_of_history_free(night: Night) -> None:
-    rows = night.rows("lake", DELETION_PLAN)
+def test_the_plan_is_what_crashed_writers_left_and_what_its_edits_of_history_free(run_context: RunContext) -> None:
+    rows = run_context.rows("lake", DELETION_PLAN)
     freed = {row["key"].split("/")[0] for row in rows if row["after_expiry"]}
     assert freed == {"shop", "weather"}
     planned = {row["key"] for row in rows if not row["after_expiry"]}
     iceberg = {key for key in planned if key.startswith("shop/")}
     assert len(iceberg) == 8  # four and two data files, and a manifest of each of the two writers
-    catalog = SqlCatalog("demo", uri=f"sqlite:///{night.config.parent / 'catalog.db'}")
+    catalog = SqlCatalog("demo", uri=f"sqlite:///{run_context.config.parent / 'catalog.db'}")
     for name in catalog.list_tables("shop"):
         table = catalog.load_table(name)
         for snapshot in table.snapshots():
             named = {file["file_path"] for file in table.inspect.all_files().to_pylist()} | {snapshot.manifest_list}
-            assert not {f"file://{night.lake}/{key}" for key in iceberg} & named
+            assert not {f"file://{run_context.lake}/{key}" for key in iceberg} & named
     assert {key.split("/")[1] for key in planned - iceberg} == {"chunks", "manifests", "snapshots", "transactions"}
 
 
-def test_the_documents_snapshots_six_and_seven_expire(night: Night) -> None:
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(night.lake / "weather")))
-    expired = {row["commit_id"] for row in night.rows("weather", REACHABLE_SNAPSHOTS) if row["state"] == "expired"}
+def test_the_documents_snapshots_six_and_seven_expire(run_context: RunContext) -> None:
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(run_context.lake / "weather")))
+    expired = {row["commit_id"] for row in run_context.rows("weather", REACHABLE_SNAPSHOTS) if row["state"] == "expired"}
     heads = (repository.lookup_branch(name) for name in repository.list_branches())
     messages = {item.message for head in heads for item in repository.ancestry(snapshot_id=head) if item.id in expired}
     assert messages == {"snapshot 6", "snapshot 7"}
 
 
-def test_the_text_says_what_is_live_what_is_garbage_and_why(night: Night) -> None:
+def test_the_text_says_what_is_live_what_is_garbage_and_why(run_context: RunContext) -> None:
     for heading in ("WHAT IS LIVE, AND WHY", "WHAT IS GARBAGE", "WHAT IS LEFT ALONE", "THE PLAN", "WHAT TO TYPE NEXT"):
-        assert heading in night.text
+        assert heading in run_context.text
     garbage = ("unreferenced, lake shop", "unreferenced, lake weather", "expired, lake shop", "expired, lake weather")
     for reason in (*garbage, "young:", "unowned: 1 files"):
-        assert reason in night.text
+        assert reason in run_context.text
 
 
 def typed(words: list[str]) -> str:
@@ -210,19 +211,33 @@ def typed(words: list[str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def readme(night: Night, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
-    """The blocks that the README lets one type, and a directory in which the demo lies as it says."""
-    at = tmp_path_factory.mktemp("readme")
-    (at / "demo").symlink_to(night.config.parent)
-    return blocks((ROOT / "README.md").read_text()), at
+def tutorial(run_context: RunContext, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """The console blocks of the tutorial, and a directory that holds the demo under the name that they use."""
+    at = tmp_path_factory.mktemp("tutorial")
+    (at / "demo").symlink_to(run_context.config.parent)
+    return blocks((ROOT / "docs" / "tutorial.md").read_text()), at
 
 
-def test_the_readmes_lines_and_every_printed_command_can_be_typed_in_that_order(night: Night, readme: tuple[list[str], Path]) -> None:
-    """Behind each line of the README comes what the demo printed for the same purpose, which finds it done."""
-    (_, block, *_), at = readme
-    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
+def test_the_readme_shows_the_plan_of_the_demo(run_context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shape(table: str) -> list[str]:
+        """The lines of a table without ids, dates, sizes and the widths of its columns."""
+        masked = re.sub(r"\b[0-9a-f]{12}\b|\d{4}-\d\d-\d\d|\d\d:\d\d:\d\dZ|[\d.]+ kB", "?", table)
+        return [" ".join(re.sub("─+", "─", line).split()) for line in masked.splitlines()]
+
+    monkeypatch.setenv("COLUMNS", "100")
+    block = blocks((ROOT / "README.md").read_text())[0]
+    shown = block.removeprefix("$ gc-assets plans\n").partition("$ ")[0]
+    assert shape(shown) == shape(typed(["--config", str(run_context.config), "plans"]))
+
+
+def test_the_tutorials_lines_and_every_printed_command_can_be_typed_in_that_order(
+    run_context: RunContext, tutorial: tuple[list[str], Path]
+) -> None:
+    """Each command of the tutorial is followed by the command that the demo printed for the same purpose."""
+    (_, block, *_), at = tutorial
+    planned = {row["key"] for row in run_context.rows("lake", DELETION_PLAN)}
     commands: dict[str, list[str]] = {}
-    for words in night.commands():
+    for words in run_context.commands():
         commands.setdefault(words[2], words)
     assert list(commands) == ["report", "approve", "apply", "restore", "run"]
     met: list[str] = []
@@ -235,36 +250,36 @@ def test_the_readmes_lines_and_every_printed_command_can_be_typed_in_that_order(
         assert {word for word in same if word != getpass.getuser()} <= {*printed}
         typed(printed)
         if arguments[0] == "apply":
-            assert set(night.before) - set(contents(night.lake)) == planned
+            assert set(run_context.before) - set(contents(run_context.lake)) == planned
 
     said = type_lines(block, at, then_the_printed)
     assert {"explain", "doctor", *commands} - {"run"} <= {*met}
     assert min(planned) in said
-    after = contents(night.lake)
-    assert {key: after[key] for key in night.before} == night.before
-    assert all(key.startswith("shop/") and key.endswith(".metadata.json") for key in after.keys() - night.before.keys())
+    after = contents(run_context.lake)
+    assert {key: after[key] for key in run_context.before} == run_context.before
+    assert all(key.startswith("shop/") and key.endswith(".metadata.json") for key in after.keys() - run_context.before.keys())
     assert "<svg" in (at / "report.html").read_text()
 
 
-def test_doctor_is_quiet_before_the_demo(night: Night) -> None:
-    assert typed(["--config", str(night.config), "doctor"]) == ""
+def test_doctor_is_quiet_before_the_demo(run_context: RunContext) -> None:
+    assert typed(["--config", str(run_context.config), "doctor"]) == ""
 
 
 @deep
 def test_what_is_quarantined_is_purged_by_a_later_night_and_every_retained_snapshot_still_reads(
-    night: Night, readme: tuple[list[str], Path]
+    run_context: RunContext, tutorial: tuple[list[str], Path]
 ) -> None:
-    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
-    (_, _, rehearsals, *_), at = readme
+    planned = {row["key"] for row in run_context.rows("lake", DELETION_PLAN)}
+    (_, _, rehearsals, *_), at = tutorial
     type_lines(f"export GC_ASSETS_CONFIG=demo/lakes.yaml\n{rehearsals}", at)
-    plans = json.loads(typed(["--config", str(night.config), "plans", "--status", "applied", "--format", "json"]))
+    plans = json.loads(typed(["--config", str(run_context.config), "plans", "--status", "applied", "--format", "json"]))
     assert [plan["actions"].get(action) for plan, action in zip(plans, ("purge", "quarantine"), strict=True)] == [len(planned)] * 2
-    assert not planned & {str(path.relative_to(night.lake)) for path in night.lake.rglob("*")}
-    assert not [path for path in (night.lake / ".gc-assets").rglob("*") if path.name in {key.rpartition("/")[2] for key in planned}]
-    catalog = SqlCatalog("demo", uri=f"sqlite:///{night.config.parent / 'catalog.db'}")
+    assert not planned & {str(path.relative_to(run_context.lake)) for path in run_context.lake.rglob("*")}
+    assert not [path for path in (run_context.lake / ".gc-assets").rglob("*") if path.name in {key.rpartition("/")[2] for key in planned}]
+    catalog = SqlCatalog("demo", uri=f"sqlite:///{run_context.config.parent / 'catalog.db'}")
     rows = {name[1]: catalog.load_table(name).scan().to_arrow().num_rows for name in catalog.list_tables("shop")}
     assert rows == {"orders": 4_100, "returns": 2_798, "customers": 3_300}
-    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(night.lake / "weather")))
+    repository = icechunk.Repository.open(icechunk.local_filesystem_storage(str(run_context.lake / "weather")))
     for branch in repository.list_branches():
         values = zarr.open_group(repository.readonly_session(branch).store, mode="r")["values"][:]
         assert len(values) == 8
@@ -310,14 +325,14 @@ def test_on_a_server_that_is_named_the_demo_finds_the_same_and_every_printed_com
     config.write_text(text + SPARK_SETTINGS)
     before, said = in_bucket(config), list[str]()
     run_demo(config.parent, said.append)
-    night = Night(config, config.parent, "\n".join(said), {})
-    planned = {row["key"] for row in night.rows("lake", DELETION_PLAN)}
+    run_context = RunContext(config, config.parent, "\n".join(said), {})
+    planned = {row["key"] for row in run_context.rows("lake", DELETION_PLAN)}
     assert len(planned) == 50
     for found in ("young: 5 files", "unowned: 1 files", "in s3://gc-assets-demo-", "stays until you remove it"):
-        assert found in night.text
+        assert found in run_context.text
     monkeypatch.chdir(tmp_path)
     commands: dict[str, list[str]] = {}
-    for words in night.commands():
+    for words in run_context.commands():
         commands.setdefault(words[2], words)
     assert list(commands) == ["report", "approve", "apply", "restore", "run"]
     for name in ("report", "approve", "apply"):

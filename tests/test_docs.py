@@ -178,8 +178,14 @@ TYPED_BY = {
     ("CONTRIBUTING.md", "make env"): "no: `make test` is what runs the tests",
     ("CONTRIBUTING.md", "make test"): "no: `make test` is what runs the tests",
     ("README.md", "$ gc-assets plans"): "test_the_readme_shows_the_plan_of_the_demo",
-    ("README.md", "python -m pip install -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui]'"): "no: it installs into the user's environment",
-    ("README.md", "gc-assets init /data/warehouse http://nessie:19120"): "no: it names a server of the user; tests/cli/test_init.py runs the same",
+    (
+        "README.md",
+        "python -m pip install -c constraints.txt '.[iceberg,icechunk,lakefs,nessie,ui]'",
+    ): "no: it installs into the user's environment",
+    (
+        "README.md",
+        "gc-assets init /data/warehouse http://nessie:19120",
+    ): "no: it names a server of the user; tests/cli/test_init.py runs it on others",
     ("README.md", "make demo"): "no: `make test` is what runs the tests; tests/test_demo.py runs the demo",
     ("tutorial.md", "make demo"): "no: as in the README",
     ("tutorial.md", "source .venv/bin/activate"): "test_the_tutorials_lines_and_every_printed_command_can_be_typed_in_that_order",

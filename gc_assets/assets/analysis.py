@@ -14,10 +14,10 @@ from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.lake_assets import in_order
 from gc_assets.assets.results import materialized
 from gc_assets.assets.step_log import lines_in
-from gc_assets.assets.storage_assets import STORAGE_BOXES
+from gc_assets.assets.storage_assets import STORAGE_STEPS
 from gc_assets.config.models import Config
 from gc_assets.core.errors import GcError, UsageError
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.resources.collector import Collector
 from gc_assets.state.schemas import DELETION_PLAN
 
@@ -37,10 +37,10 @@ def analysis(first: date) -> dg.JobDefinition:
     @dg.op(description=DESCRIPTION, pool=SPARK_POOL)
     def work_out(context: dg.OpExecutionContext, config: AnalysisDate, collector: dg.ResourceParam[Collector]) -> None:
         with plain_failures(), lines_in(context):
-            night = collector.night(_before(config.run_date, first))
-            for box, owner in _in_order(night.config):
-                box.stage(collector.spark() if box.spark else None, night, owner.name)
-                _require_passed_checks(box, owner, night, context)
+            run_context = collector.run_context(_before(config.run_date, first))
+            for box, owner in _in_order(run_context.config):
+                box.stage(collector.spark() if box.spark else None, run_context, owner.name)
+                _require_passed_checks(box, owner, run_context, context)
 
     @dg.job(name=ANALYSIS, description=DESCRIPTION)
     def job() -> None:
@@ -63,10 +63,10 @@ def _before(run_date: str, first: date) -> str:
 def _in_order(config: Config) -> Iterator[tuple[Box, Owner]]:
     """Yields the boxes of all lakes, and then of all storages, none before what it is made from."""
     yield from ((box, lake) for lake in config.lakes for box in in_order(lake))
-    yield from ((box, storage) for box in STORAGE_BOXES for storage in config.storages)
+    yield from ((box, storage) for box in STORAGE_STEPS for storage in config.storages)
 
 
-def _require_passed_checks(box: Box, owner: Owner, night: Night, context: dg.OpExecutionContext) -> None:
+def _require_passed_checks(box: Box, owner: Owner, run_context: RunContext, context: dg.OpExecutionContext) -> None:
     """Puts what a box reports of a plan into the step's metadata.
 
     Raises `GcError` for a blocking check that failed. The plan's gates are no such check: a plan
@@ -75,10 +75,12 @@ def _require_passed_checks(box: Box, owner: Owner, night: Night, context: dg.OpE
     for shown in box.shown:
         if not has(owner, shown.table):
             continue
-        told = materialized(night, owner.name, shown, box.checks)
+        told = materialized(run_context, owner.name, shown, box.checks)
         if shown.table.name == DELETION_PLAN.name:
             context.add_output_metadata({owner.name: (told.metadata or {})["report"]})
             continue
         for check in told.check_results or ():
             if not check.passed and check.severity is dg.AssetCheckSeverity.ERROR:
-                raise GcError(f"{owner.name}/{shown.table.name} of {night.run_date}: check {check.check_name} failed: {check.description}")
+                raise GcError(
+                    f"{owner.name}/{shown.table.name} of {run_context.run_date}: check {check.check_name} failed: {check.description}"
+                )

@@ -16,7 +16,7 @@ from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.results import Shown, key_of, materialized
 from gc_assets.assets.step_log import lines_in
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.resources.collector import Collector
 from gc_assets.state.schemas import Table
@@ -28,7 +28,7 @@ Owner = LakeConfig | StorageConfig
 RunDates = dg.DailyPartitionsDefinition
 # The arguments are Spark (None for a box without it), the night, and the name of the lake or
 # storage.
-Stage = Callable[[Any, Night, str], object]
+Stage = Callable[[Any, RunContext, str], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class Box:
     freshness: dg.FreshnessPolicy | None = None
 
 
-def on_driver(stage: Callable[[Night, str], object]) -> Stage:
+def on_driver(stage: Callable[[RunContext, str], object]) -> Stage:
     """Returns the stage of a box without Spark."""
-    return lambda _, night, name: stage(night, name)
+    return lambda _, run_context, name: stage(run_context, name)
 
 
 def asset_of(box: Box, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: RunDates) -> dg.AssetsDefinition:
@@ -70,9 +70,9 @@ def asset_of(box: Box, owner: Owner, deps: Sequence[dg.AssetKey], run_dates: Run
     @step(specs, box.checks, SPARK_POOL if box.spark else None)
     def run(context: dg.AssetExecutionContext, collector: dg.ResourceParam[Collector]) -> Iterator[dg.MaterializeResult]:
         with plain_failures(), lines_in(context):
-            night = collector.night(context.partition_key)
-            box.stage(collector.spark() if box.spark else None, night, owner.name)
-            results = [materialized(night, owner.name, shown, box.checks) for shown in there]
+            run_context = collector.run_context(context.partition_key)
+            box.stage(collector.spark() if box.spark else None, run_context, owner.name)
+            results = [materialized(run_context, owner.name, shown, box.checks) for shown in there]
         yield from (result for result in results if result.asset_key in context.selected_asset_keys)
 
     return run

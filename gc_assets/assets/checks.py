@@ -15,14 +15,14 @@ import dagster as dg
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.records import plans as approvals
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
-from gc_assets.state.summaries import DeletionLogFacts, LiveFilesFacts, ManifestEntriesFacts, OrphanFilesFacts
+from gc_assets.state.summaries import DeletionLogSummary, LiveFilesSummary, ManifestEntriesSummary, OrphanFilesSummary
 
 # A check is a sample at this size, so that a night on a huge lake is not read twice by the driver.
 HASHED_BYTES: Final = 256 * 2**20
@@ -47,11 +47,11 @@ class Check:
 
     name: str
     danger: str
-    judge: Callable[[Night, Published], Verdict]
+    judge: Callable[[RunContext, Published], Verdict]
     blocking: bool = True
 
-    def result(self, night: Night, key: dg.AssetKey, published: Published) -> dg.AssetCheckResult:
-        verdict = self.judge(night, published)
+    def result(self, context: RunContext, key: dg.AssetKey, published: Published) -> dg.AssetCheckResult:
+        verdict = self.judge(context, published)
         severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
         return dg.AssetCheckResult(
             passed=verdict.passed,
@@ -63,30 +63,30 @@ class Check:
         )
 
 
-def _receipt(night: Night, published: Published) -> Verdict:
+def _receipt(context: RunContext, published: Published) -> Verdict:
     hashed = wrong = size_bytes = 0
     for part, path in zip(published.receipt.files, published.paths(), strict=True):
         if size_bytes >= HASHED_BYTES:
             break
-        content = night.state.files.read(path)
+        content = context.state.files.read(path)
         wrong += hashlib.sha256(content).hexdigest() != part.sha256
         hashed, size_bytes = hashed + 1, size_bytes + len(content)
     numbers = {"parts": len(published.receipt.files), "parts_hashed": hashed, "bytes_hashed": size_bytes, "parts_changed": wrong}
     return Verdict(wrong == 0, numbers, f"{wrong:,} parts below {published.path} are not the bytes that were published" if wrong else None)
 
 
-def _complete(_: Night, published: Published) -> Verdict:
+def _complete(_: RunContext, published: Published) -> Verdict:
     balances = published.receipt.balances
     missing = [f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in balances if item.expected != item.found]
     numbers = {"counts": len(balances), "expected": sum(item.expected for item in balances), "found": sum(item.found for item in balances)}
     return Verdict(not missing, numbers, "; ".join(missing) or None)
 
 
-def _live_while_refs(night: Night, published: Published) -> Verdict:
-    refs = night.table(LAKE_REFS, published.receipt.owner)
-    heads = _heads(night, refs)
+def _live_while_refs(context: RunContext, published: Published) -> Verdict:
+    refs = context.table(LAKE_REFS, published.receipt.owner)
+    heads = _heads(context, refs)
     live = published.receipt.rows
-    is_empty = live == 0 and heads > 0 and not names_files(night, published.receipt.owner)
+    is_empty = live == 0 and heads > 0 and not names_files(context, published.receipt.owner)
     return Verdict(
         live > 0 or heads == 0 or is_empty,
         {"live_files": live, "refs": heads},
@@ -94,36 +94,36 @@ def _live_while_refs(night: Night, published: Published) -> Verdict:
     )
 
 
-def _heads(night: Night, refs: Published) -> int:
-    column = read_parts(night.state.files, refs.paths(), LAKE_REFS.schema, ["head_commit_id"]).column(0)
+def _heads(context: RunContext, refs: Published) -> int:
+    column = read_parts(context.state.files, refs.paths(), LAKE_REFS.schema, ["head_commit_id"]).column(0)
     return len(column) - column.null_count
 
 
-def _nothing_sick(_: Night, published: Published) -> Verdict:
-    sick = published.facts(LiveFilesFacts).sick
-    return Verdict(not sick, {"sick": len(sick)}, "\n".join(item.told for item in sick) or None)
+def _all_readable(_: RunContext, published: Published) -> Verdict:
+    unreadable = published.summary(LiveFilesSummary).unreadable
+    return Verdict(not unreadable, {"sick": len(unreadable)}, "\n".join(item.told for item in unreadable) or None)
 
 
-def _carried_right(_: Night, published: Published) -> Verdict:
-    facts = published.facts(LiveFilesFacts)
-    numbers = {"carried_files": facts.carried_files, "nights_carried": facts.nights_carried, "differences": len(facts.differences)}
-    distrusted = f"nothing is carried over since {facts.distrusted_on}" if facts.distrusted_on is not None else None
-    return Verdict(distrusted is None, numbers, "\n".join(facts.differences) or distrusted)
+def _carried_right(_: RunContext, published: Published) -> Verdict:
+    summary = published.summary(LiveFilesSummary)
+    numbers = {"carried_files": summary.carried_files, "nights_carried": summary.incremental_runs, "differences": len(summary.differences)}
+    distrusted = f"nothing is carried over since {summary.distrusted_on}" if summary.distrusted_on is not None else None
+    return Verdict(distrusted is None, numbers, "\n".join(summary.differences) or distrusted)
 
 
-def _everything_decoded(_: Night, published: Published) -> Verdict:
-    unreadable = published.facts(ManifestEntriesFacts).unreadable
+def _everything_decoded(_: RunContext, published: Published) -> Verdict:
+    unreadable = published.summary(ManifestEntriesSummary).unreadable
     found = f"{unreadable:,} containers could not be decoded; live_files stops if a commit that is kept needs one" if unreadable else None
     return Verdict(unreadable == 0, {"unreadable_containers": unreadable}, found)
 
 
-def _holds_live_keys(night: Night, published: Published) -> Verdict:
-    probe = ProbeFilter(night.state.files, tuple(published.paths()))
+def _holds_live_keys(context: RunContext, published: Published) -> Verdict:
+    probe = ProbeFilter(context.state.files, tuple(published.paths()))
     probed = hits = 0
-    for path in (path for table in live_tables(night) for path in table.paths()):
+    for path in (path for table in live_tables(context) for path in table.paths()):
         if probed >= PROBED_KEYS:
             break
-        rows = read_parts(night.state.files, [path], LIVE_FILES.schema, ["storage", "key_hash"])
+        rows = read_parts(context.state.files, [path], LIVE_FILES.schema, ["storage", "key_hash"])
         hashes = rows.filter(pc.equal(rows.column("storage"), published.receipt.group)).column("key_hash").to_numpy()
         probed, hits = probed + len(hashes), hits + int(probe.contains(hashes).sum())
     missed = probed - hits
@@ -131,30 +131,30 @@ def _holds_live_keys(night: Night, published: Published) -> Verdict:
     return Verdict(missed == 0, numbers, f"{missed:,} live keys are not in the filter" if missed else None)
 
 
-def _no_live_candidate(_: Night, published: Published) -> Verdict:
-    facts = published.facts(OrphanFilesFacts)
-    hits, samples = facts.false_negatives, ", ".join(facts.stopped_samples)
+def _no_live_candidate(_: RunContext, published: Published) -> Verdict:
+    summary = published.summary(OrphanFilesSummary)
+    hits, samples = summary.false_negatives, ", ".join(summary.stopped_samples)
     return Verdict(hits == 0, {"false_negatives": hits}, f"{hits:,} candidates are live keys: {samples}" if hits else None)
 
 
-def _plan_intact(night: Night, published: Published) -> Verdict:
+def _plan_intact(context: RunContext, published: Published) -> Verdict:
     try:
-        header = approvals.load(night.config, published).header
+        header = approvals.load(context.config, published).header
     except StateError as error:
         return Verdict(False, {}, str(error))
     return Verdict(header.rows == published.receipt.rows, {"planned_rows": header.rows, "rows_on_disk": published.receipt.rows})
 
 
-def _gates(night: Night, published: Published) -> Verdict:
-    header = approvals.load(night.config, published).header
+def _gates(context: RunContext, published: Published) -> Verdict:
+    header = approvals.load(context.config, published).header
     failed = header.failed_gates
     found = "\n".join(f"{gate.name}: {gate.message}" for gate in failed) or None
     names = {"failed_gates": ", ".join(gate.name for gate in failed)} if failed else {}
     return Verdict(not failed, {"gates": len(header.gates), "gates_failed": len(failed)}, found, names)
 
 
-def _no_failed_key(_: Night, published: Published) -> Verdict:
-    books = published.facts(DeletionLogFacts).books
+def _no_failed_key(_: RunContext, published: Published) -> Verdict:
+    books = published.summary(DeletionLogSummary).books
     failed = sum(amount.files for name, amount in books.items() if name.endswith("/failed"))
     return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)
 
@@ -162,8 +162,8 @@ def _no_failed_key(_: Night, published: Published) -> Verdict:
 RECEIPT: Final = Check("receipt", "A table that is half there or was changed after publication would be taken for the truth.", _receipt)
 COMPLETE: Final = Check("complete", "A row that was never read or never written is a file that nobody protects.", _complete)
 LIVE_WHILE_REFS: Final = Check("live_while_refs", "An empty live set makes every file of the lake look like garbage.", _live_while_refs)
-NOTHING_SICK: Final = Check(
-    "nothing_sick", "What cannot be read holds up every purge until somebody mends it.", _nothing_sick, blocking=False
+ALL_READABLE: Final = Check(
+    "nothing_sick", "What cannot be read holds up every purge until somebody mends it.", _all_readable, blocking=False
 )
 CARRIED_RIGHT: Final = Check(
     "carried_right",

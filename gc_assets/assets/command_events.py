@@ -18,45 +18,47 @@ from gc_assets.assets.deletion_log import edits_told, log_told
 from gc_assets.assets.plan_metadata import verdict_told
 from gc_assets.assets.results import key_of
 from gc_assets.core.plan import PlanHeader
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.apply import Applied
 from gc_assets.stages.read.reversibility import undoing_told
 from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
-from gc_assets.state.summaries import DeletionLogFacts
+from gc_assets.state.summaries import DeletionLogSummary
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
-def report_plan(night: Night, header: PlanHeader, applied: Applied) -> None:
+def report_plan(context: RunContext, header: PlanHeader, applied: Applied) -> None:
     """Reports that a plan was executed: its edits of history, and its log where files were to be
     touched.
     """
-    of_plan = replace(night, run_date=header.run_date)
+    of_plan = replace(context, run_date=header.run_date)
     edits = edits_told(of_plan, header.expiry_actions) if applied.edited else ()
-    log = _log_events(of_plan, header.storage, header.plan_id, undoing_told(header, night.config)) if applied.published is not None else ()
+    log = (
+        _log_events(of_plan, header.storage, header.plan_id, undoing_told(header, context.config)) if applied.published is not None else ()
+    )
     _report([*edits, *log])
 
 
-def report_restore(night: Night, storage_name: str, log: Published) -> None:
+def report_restore(context: RunContext, storage_name: str, log: Published) -> None:
     """Reports that quarantined files were put back."""
-    _report(list(restore_events(night, storage_name, log)))
+    _report(list(restore_events(context, storage_name, log)))
 
 
-def report_undone(night: Night, header: PlanHeader) -> None:
+def report_undone(context: RunContext, header: PlanHeader) -> None:
     """Reports that a plan's edits of history were undone."""
-    _report(list(undone_events(night, header)))
+    _report(list(undone_events(context, header)))
 
 
-def restore_events(night: Night, storage_name: str, log: Published) -> Iterator[Event]:
+def restore_events(context: RunContext, storage_name: str, log: Published) -> Iterator[Event]:
     """Returns what the page shows of files that were put back."""
-    return _log_events(night, storage_name, log.facts(DeletionLogFacts).plan_id)
+    return _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
 
 
-def undone_events(night: Night, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
+def undone_events(context: RunContext, header: PlanHeader) -> Iterator[dg.AssetMaterialization]:
     """Returns what the page shows of edits of history that were undone."""
-    return edits_told(replace(night, run_date=header.run_date), header.expiry_actions)
+    return edits_told(replace(context, run_date=header.run_date), header.expiry_actions)
 
 
 def report_word(plan: StoredPlan, now: datetime) -> None:
@@ -71,9 +73,9 @@ def word_told(plan: StoredPlan, now: datetime) -> dg.AssetObservation:
     return dg.AssetObservation(key, partition=partition, metadata={"plan_id": header.plan_id, **verdict_told(plan, now)})
 
 
-def _log_events(night: Night, storage_name: str, plan_id: str, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
-    told = log_told(night, storage_name, {"plan_id": plan_id, **said})
-    key, partition = key_of(storage_name, DELETION_LOG), night.run_date.isoformat()
+def _log_events(context: RunContext, storage_name: str, plan_id: str, said: Mapping[str, str] = MappingProxyType({})) -> Iterator[Event]:
+    told = log_told(context, storage_name, {"plan_id": plan_id, **said})
+    key, partition = key_of(storage_name, DELETION_LOG), context.run_date.isoformat()
     version = {"dagster/data_version": told.data_version.value} if told.data_version is not None else {}
     yield dg.AssetMaterialization(key, metadata=told.metadata, partition=partition, tags=version)
     for check in told.check_results or ():

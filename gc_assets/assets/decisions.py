@@ -15,7 +15,7 @@ from gc_assets.assets.deletion_log import DELETE_POOL
 from gc_assets.assets.failures import plain_failures
 from gc_assets.assets.step_log import lines_in
 from gc_assets.config.models import Config, PageJob
-from gc_assets.core.approvals import Word
+from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.delete.restore_request import PutBack, asked_for, put_back, with_history
@@ -108,14 +108,14 @@ def _restore() -> dg.JobDefinition:
     ) -> Iterator[Event | dg.Output[None]]:
         with plain_failures(retry_io=False), lines_in(context):
             at = collector.platform
-            night = at.night(at.clock.today())
-            asked = asked_for(night, **config.model_dump())
-            back = put_back(collector.spark, night, asked)
-            undone = with_history(night, back)
-            yield from restore_events(night, asked.storage, back.log)
+            run_context = at.run_context(at.clock.today())
+            asked = asked_for(run_context, **config.model_dump())
+            back = put_back(collector.spark, run_context, asked)
+            undone = with_history(run_context, back)
+            yield from restore_events(run_context, asked.storage, back.log)
             if asked.plan is not None and undone is not None:
                 back = undone
-                yield from undone_events(night, asked.plan.header)
+                yield from undone_events(run_context, asked.plan.header)
             if back.missing is not None:
                 raise GcError(f"{back.missing} Books: {_books(back)}")
             yield dg.Output(None, metadata=_books(back))
@@ -135,7 +135,7 @@ def refuse_again(run: dg.DagsterRun) -> None:
         raise UsageError(f"this run repeats run {run.parent_run_id}, and nobody's word is said again by itself: launch the job anew")
 
 
-def _told(plan: StoredPlan, word: Word) -> dict[str, Any]:
+def _told(plan: StoredPlan, word: ApprovalEvent) -> dict[str, Any]:
     """Returns what a person said of a plan, and what is to be seen of the plan now."""
     told = {"storage": plan.header.storage, "plan_id": word.plan_id, "said": str(word), "status": plan.status_at(word.at)}
     if plan.verdict.missing is not None:

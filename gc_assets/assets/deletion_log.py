@@ -23,7 +23,7 @@ from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import ABORT, DONE, EXPIRE, PHASES
 from gc_assets.core.plan import Amount
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.report.shares import Amounts
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.delete.apply import apply_plan
@@ -31,7 +31,7 @@ from gc_assets.stages.delete.plan_selection import chosen, in_mode
 from gc_assets.stages.read.reversibility import undoing_told
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
-from gc_assets.state.summaries import DeletionLogFacts, ExpiryLogFacts
+from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary
 
 DELETE_POOL: Final = "gc_delete"
 CHECKS: Final = [RECEIPT, COMPLETE, NO_FAILED_KEY]
@@ -58,53 +58,53 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
     @step([spec], CHECKS, DELETE_POOL)
     def run(context: dg.AssetExecutionContext, config: ApplyPlan, collector: dg.ResourceParam[Collector]) -> dg.MaterializeResult:
         with plain_failures(retry_io=False), lines_in(context):
-            night = collector.night(context.partition_key)
+            run_context = collector.run_context(context.partition_key)
             if config.mode is not Mode.configured:
-                night = in_mode(night, storage.name, config.mode.value)
-            choice = chosen(night, storage.name, config.plan_id)
+                run_context = in_mode(run_context, storage.name, config.mode.value)
+            choice = chosen(run_context, storage.name, config.plan_id)
             if choice.plan is None:
-                return log_told(night, storage.name, {"nothing_changed": choice.why_not})
+                return log_told(run_context, storage.name, {"nothing_changed": choice.why_not})
             header = choice.plan.header
-            applied = apply_plan(collector.spark(), night, choice.plan, choice.phases)
-            of_plan = {"plan_id": header.plan_id, **undoing_told(header, night.config)}
+            applied = apply_plan(collector.spark(), run_context, choice.plan, choice.phases)
+            of_plan = {"plan_id": header.plan_id, **undoing_told(header, run_context.config)}
             if applied.nothing_to_do is not None:
-                return log_told(night, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
+                return log_told(run_context, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
             if applied.edited:
-                for event in edits_told(night, header.expiry_actions):
+                for event in edits_told(run_context, header.expiry_actions):
                     context.log_event(event)
-            return log_told(night, storage.name, of_plan)
+            return log_told(run_context, storage.name, of_plan)
 
     return run
 
 
-def log_told(night: Night, storage_name: str, said: Mapping[str, str]) -> dg.MaterializeResult:
+def log_told(run_context: RunContext, storage_name: str, said: Mapping[str, str]) -> dg.MaterializeResult:
     """Returns the log of the night's run date as it is on disk. With nothing on disk, nothing was
     done yet.
     """
-    if night.find(DELETION_LOG, storage_name) is not None:
-        return materialized(night, storage_name, SHOWN, CHECKS, said)
+    if run_context.find(DELETION_LOG, storage_name) is not None:
+        return materialized(run_context, storage_name, SHOWN, CHECKS, said)
     passed = [dg.AssetCheckResult(passed=True, check_name=check.name, description="nothing was done") for check in CHECKS]
     key = key_of(storage_name, DELETION_LOG)
     return dg.MaterializeResult(asset_key=key, metadata={**_amounts({}), **said}, check_results=passed)
 
 
-def edits_told(night: Night, lakes: Iterable[str]) -> Iterator[dg.AssetMaterialization]:
+def edits_told(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.AssetMaterialization]:
     """Returns the `expiry_log` of each lake whose history a plan of the night's run date edited. No
     step of its own makes it.
     """
     for lake in lakes:
-        published = night.find(EXPIRY_LOG, lake)
+        published = run_context.find(EXPIRY_LOG, lake)
         if published is None:
             continue  # the plan stopped before it came to this lake
-        facts = published.facts(ExpiryLogFacts)
-        figures = {f"{verdict}_edits": count for verdict, count in facts.books.items()}
-        metadata = {"plan_id": facts.plan_id, "figures": figures_table(figures), **figures}
+        summary = published.summary(ExpiryLogSummary)
+        figures = {f"{verdict}_edits": count for verdict, count in summary.books.items()}
+        metadata = {"plan_id": summary.plan_id, "figures": figures_table(figures), **figures}
         metadata |= {"dagster/row_count": published.rows, **column_lineage(lake, EXPIRY_LOG)}
-        yield dg.AssetMaterialization([lake, EXPIRY_LOG.name], partition=night.run_date.isoformat(), metadata=metadata)
+        yield dg.AssetMaterialization([lake, EXPIRY_LOG.name], partition=run_context.run_date.isoformat(), metadata=metadata)
 
 
 def _figures(published: Published) -> Figures:
-    return _amounts(published.facts(DeletionLogFacts).books)
+    return _amounts(published.summary(DeletionLogSummary).books)
 
 
 def _amounts(books: Amounts) -> dict[str, int]:
@@ -122,15 +122,15 @@ def _amounts(books: Amounts) -> dict[str, int]:
     }
 
 
-def _report(_: Night, published: Published) -> str:
-    facts = published.facts(DeletionLogFacts)
-    by = f", approved by {plain(facts.approved_by)}" if facts.approved_by else ""
-    said = "".join(f"- {plain(str(word))}\n" for word in facts.words)
-    return f"Plan `{facts.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", facts.books)
+def _report(_: RunContext, published: Published) -> str:
+    summary = published.summary(DeletionLogSummary)
+    by = f", approved by {plain(summary.approved_by)}" if summary.approved_by else ""
+    said = "".join(f"- {plain(str(word))}\n" for word in summary.words)
+    return f"Plan `{summary.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", summary.books)
 
 
-def _said(_: Night, published: Published) -> dict[str, str]:
-    approved_by = published.facts(DeletionLogFacts).approved_by
+def _said(_: RunContext, published: Published) -> dict[str, str]:
+    approved_by = published.summary(DeletionLogSummary).approved_by
     return {"approved_by": approved_by} if approved_by else {}
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.assets.markdown import plain
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.report.drawing import history_svg, standing_alone
 from gc_assets.report.lakes import histories
@@ -17,7 +17,7 @@ from gc_assets.report.storage_breakdown import data_uri
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
-from gc_assets.state.summaries import ReachableSnapshotsFacts
+from gc_assets.state.summaries import ReachableSnapshotsSummary
 
 # Dagster's page is slow with more; the tables that lose most come first.
 TABLES_SHOWN: Final = 20
@@ -25,12 +25,12 @@ REASONS_SHOWN: Final = 10
 DRAWN: Final = 3
 
 
-def history_markdown(night: Night, published: Published) -> str:
+def history_markdown(context: RunContext, published: Published) -> str:
     """Returns the number of commits of each table before and after, from `reachable_snapshots`, and
     how often each reason decided.
     """
     columns = ["table_name", "state", "reason"]
-    rows = read_parts(night.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
+    rows = read_parts(context.state.files, published.paths(), REACHABLE_SNAPSHOTS.schema, columns)
     counts: dict[str, Counter[str]] = {}
     for row in rows.group_by(["table_name", "state"]).aggregate([([], "count_all")]).to_pylist():
         counts.setdefault(row["table_name"] or published.receipt.group, Counter())[row["state"]] += row["count_all"]
@@ -43,11 +43,11 @@ def history_markdown(night: Night, published: Published) -> str:
     return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
 
 
-def drawings_markdown(night: Night, expiry: Published) -> str:
+def drawings_markdown(context: RunContext, expiry: Published) -> str:
     """Draws the newest commits of the histories that the policy would change, now and afterwards."""
     lake = expiry.receipt.owner
-    refs, reachable = (night.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
-    changed = [history for history in histories(night, lake, refs, reachable, expiry) if history.changes]
+    refs, reachable = (context.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
+    changed = [history for history in histories(context, lake, refs, reachable, expiry) if history.changes]
     drawn = [
         f"**{name}** {when}\n\n![{name} {when}]({data_uri(standing_alone(history_svg(history, after=after)))})"
         for name, history in ((plain(history.name), history) for history in changed[:DRAWN])
@@ -57,22 +57,22 @@ def drawings_markdown(night: Night, expiry: Published) -> str:
     return "\n\n".join([*drawn, *more])
 
 
-def expiry_markdown(night: Night, published: Published) -> str:
+def expiry_markdown(context: RunContext, published: Published) -> str:
     """Says how many edits of each kind the policy asks for, by table."""
     columns = ["table_name", "action", "reason"]
-    rows = read_parts(night.state.files, published.paths(), EXPIRY_PLAN.schema, columns)
+    rows = read_parts(context.state.files, published.paths(), EXPIRY_PLAN.schema, columns)
     if rows.num_rows == 0:
         return "The history stays as it is."
     counted = rows.group_by(["table_name", "action"]).aggregate([([], "count_all")]).to_pylist()
     shown = sorted(counted, key=lambda row: (-row["count_all"], row["table_name"] or ""))[:TABLES_SHOWN]
     lines = [f"| {plain(row['table_name'] or published.receipt.group)} | {row['action']} | {row['count_all']:,} |" for row in shown]
     return "\n".join(
-        ["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(night, published)]
+        ["| history | action | times |", "|---|---|--:|", *lines, "", *_reasons(rows), "", drawings_markdown(context, published)]
     )
 
 
 def _notes(published: Published) -> list[str]:
-    notes = published.facts(ReachableSnapshotsFacts).notes
+    notes = published.summary(ReachableSnapshotsSummary).notes
     return [f"- {plain(note)}" for note in notes[:TABLES_SHOWN]]
 
 

@@ -10,24 +10,24 @@ from gc_assets.assets.asset_step import Box, LakeConfig
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.markdown import plain
 from gc_assets.assets.results import Shown
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.lakes.kind import KindBox
+from gc_assets.lakes.kind import KindTable
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
-from gc_assets.stages.mark.kind_tables import make_box, needs_spark
+from gc_assets.stages.mark.kind_tables import make_kind_table, needs_spark
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_FILES
-from gc_assets.state.summaries import LifecycleObjectsFacts, PotentialCommitsFacts, SnapshotHistoryFacts, UncommittedObjectsFacts
+from gc_assets.state.summaries import LifecycleObjectsSummary, PotentialCommitsSummary, SnapshotHistorySummary, UncommittedObjectsSummary
 
 
 def kind_boxes(lake: LakeConfig) -> list[Box]:
     """Returns the boxes of its kind that this lake has."""
-    boxes = kind_of(lake).boxes_of(lake)
+    boxes = kind_of(lake).kind_tables_of(lake)
     return [_box(box, boxes) for box in boxes]
 
 
-def _box(own: KindBox, boxes: Sequence[KindBox]) -> Box:
+def _box(own: KindTable, boxes: Sequence[KindTable]) -> Box:
     """Returns a kind's box as a box of the flow. The live set is made from the last of the boxes
     that come before it.
     """
@@ -41,8 +41,8 @@ def _box(own: KindBox, boxes: Sequence[KindBox]) -> Box:
     )
 
 
-def _stage(own: KindBox, spark: Any, night: Night, lake_name: str) -> object:
-    return make_box(spark, night, lake_name, own)
+def _stage(own: KindTable, spark: Any, context: RunContext, lake_name: str) -> object:
+    return make_kind_table(spark, context, lake_name, own)
 
 
 def _rows(published: Published) -> Figures:
@@ -50,27 +50,27 @@ def _rows(published: Published) -> Figures:
 
 
 def _listed(published: Published) -> Figures:
-    facts = published.facts(SnapshotHistoryFacts)
-    return {"listed_snapshots": facts.listed, "expired_snapshots": facts.expired}
+    summary = published.summary(SnapshotHistorySummary)
+    return {"listed_snapshots": summary.listed, "expired_snapshots": summary.expired}
 
 
 def _staged(published: Published) -> Figures:
-    return {"staged_objects": published.facts(UncommittedObjectsFacts).objects}
+    return {"staged_objects": published.summary(UncommittedObjectsSummary).objects}
 
 
 def _potential(published: Published) -> Figures:
-    facts = published.facts(PotentialCommitsFacts)
-    return {"commits": facts.commits, "potential_commits": facts.potential}
+    summary = published.summary(PotentialCommitsSummary)
+    return {"commits": summary.commits, "potential_commits": summary.potential}
 
 
-def _notes(_: Night, published: Published) -> str:
-    return "\n".join(f"- {plain(note)}" for note in published.facts(PotentialCommitsFacts).notes)
+def _notes(_: RunContext, published: Published) -> str:
+    return "\n".join(f"- {plain(note)}" for note in published.summary(PotentialCommitsSummary).notes)
 
 
 def _released(published: Published) -> Figures:
-    facts = published.facts(LifecycleObjectsFacts)
-    released = facts.released
-    return {"released_objects": released.files, "released_bytes": released.bytes, "deduplicated_objects": facts.deduplicated.files}
+    summary = published.summary(LifecycleObjectsSummary)
+    released = summary.released
+    return {"released_objects": released.files, "released_bytes": released.bytes, "deduplicated_objects": summary.deduplicated.files}
 
 
 # The figures and reports of tables, beyond their rows.

@@ -9,7 +9,7 @@ from typing import Final
 import dagster as dg
 
 from gc_assets.assets.asset_step import Box, LakeConfig, RunDates, asset_of, has, keys_of, on_driver, spec_of
-from gc_assets.assets.checks import CARRIED_RIGHT, COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, NOTHING_SICK, RECEIPT
+from gc_assets.assets.checks import ALL_READABLE, CARRIED_RIGHT, COMPLETE, EVERYTHING_DECODED, LIVE_WHILE_REFS, RECEIPT
 from gc_assets.assets.expiry_markdown import expiry_markdown, history_markdown
 from gc_assets.assets.figures import Figures
 from gc_assets.assets.kind_assets import kind_boxes
@@ -18,7 +18,7 @@ from gc_assets.assets.results import Shown, key_of
 from gc_assets.assets.sources import source_key
 from gc_assets.assets.waterfalls import amounts_table
 from gc_assets.config.models import StorageConfig
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
@@ -41,7 +41,13 @@ from gc_assets.state.schemas import (
     REACHABLE_SNAPSHOTS,
     Table,
 )
-from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, ManifestEntriesFacts, PolicyTableFacts, ReachableSnapshotsFacts
+from gc_assets.state.summaries import (
+    LakeRefsSummary,
+    LiveFilesSummary,
+    ManifestEntriesSummary,
+    PolicyTableSummary,
+    ReachableSnapshotsSummary,
+)
 
 
 def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefinition]:
@@ -50,12 +56,12 @@ def lake_assets(lake: LakeConfig, run_dates: RunDates) -> list[dg.AssetsDefiniti
     def made_from(box: Box) -> list[dg.AssetKey]:
         return [*keys_of(lake, _made_from(lake, box)), *([source_key(lake)] if box.reads_lake else [])]
 
-    return [asset_of(box, lake, made_from(box), run_dates) for box in [*LAKE_BOXES, *kind_boxes(lake)]]
+    return [asset_of(box, lake, made_from(box), run_dates) for box in [*LAKE_STEPS, *kind_boxes(lake)]]
 
 
 def in_order(lake: LakeConfig) -> list[Box]:
     """Returns the boxes of a lake, none before what it is made from."""
-    by_name = {box.shown[0].table.name: box for box in [*LAKE_BOXES, *kind_boxes(lake)]}
+    by_name = {box.shown[0].table.name: box for box in [*LAKE_STEPS, *kind_boxes(lake)]}
     first = {shown.table.name: name for name, box in by_name.items() for shown in box.shown}
     needed = {name: {first[table.name] for table in _made_from(lake, box) if has(lake, table)} for name, box in by_name.items()}
     return [by_name[name] for name in TopologicalSorter(needed).static_order()]
@@ -78,7 +84,7 @@ def logs_of(lake: LakeConfig, storages: Sequence[StorageConfig], run_dates: RunD
 
 
 def _policy(published: Published) -> Figures:
-    return {"rules": published.facts(PolicyTableFacts).rules}
+    return {"rules": published.summary(PolicyTableSummary).rules}
 
 
 def _rules(published: Published) -> Figures:
@@ -86,18 +92,18 @@ def _rules(published: Published) -> Figures:
 
 
 def _refs(published: Published) -> Figures:
-    facts = published.facts(LakeRefsFacts)
-    return {"refs": published.receipt.rows, "claimed_prefixes": facts.claims, "pinned_files": facts.pinned}
+    summary = published.summary(LakeRefsSummary)
+    return {"refs": published.receipt.rows, "claimed_prefixes": summary.claims, "pinned_files": summary.pinned}
 
 
-def _frozen(_: Night, published: Published) -> str:
-    facts = published.facts(LakeRefsFacts)
-    lines = [f"Frozen at **{facts.frozen_at.isoformat()}**, as of {facts.as_of.isoformat()}, refs digest `{facts.refs_digest}`."]
-    if facts.historical:
+def _frozen(_: RunContext, published: Published) -> str:
+    summary = published.summary(LakeRefsSummary)
+    lines = [f"Frozen at **{summary.frozen_at.isoformat()}**, as of {summary.as_of.isoformat()}, refs digest `{summary.refs_digest}`."]
+    if summary.historical:
         lines.append("**Historical**: frozen on another day than its own. Its plan can be shown and never applied.")
-    if facts.rehearsal:
+    if summary.rehearsal:
         lines.append("**Rehearsal**: the clock was set by hand.")
-    return "\n\n".join(lines + [f"- {plain(note)}" for note in facts.notes])
+    return "\n\n".join(lines + [f"- {plain(note)}" for note in summary.notes])
 
 
 def _commits(published: Published) -> Figures:
@@ -105,8 +111,8 @@ def _commits(published: Published) -> Figures:
 
 
 def _states(published: Published) -> Figures:
-    facts = published.facts(ReachableSnapshotsFacts)
-    return {f"{state}_commits": getattr(facts, state) for state in (RETAINED, EXPIRED, DANGLING)}
+    summary = published.summary(ReachableSnapshotsSummary)
+    return {f"{state}_commits": getattr(summary, state) for state in (RETAINED, EXPIRED, DANGLING)}
 
 
 def _edits(published: Published) -> Figures:
@@ -118,39 +124,39 @@ def _contents(published: Published) -> Figures:
 
 
 def _decoded(published: Published) -> Figures:
-    facts = published.facts(ManifestEntriesFacts)
+    summary = published.summary(ManifestEntriesSummary)
     return {
-        "decoded_containers": facts.decoded,
-        "decoded_entries": facts.entries,
-        "unreadable_containers": facts.unreadable,
-        "cache_segments": facts.segments,
+        "decoded_containers": summary.decoded,
+        "decoded_entries": summary.entries,
+        "unreadable_containers": summary.unreadable,
+        "cache_segments": summary.segments,
     }
 
 
 def _live(published: Published) -> Figures:
-    facts = published.facts(LiveFilesFacts)
+    summary = published.summary(LiveFilesSummary)
     return {
-        "live_files": facts.files,
-        "live_bytes": facts.live_bytes,
-        "expired_files": facts.expired_files,
-        "dangling_files": facts.dangling_files,
-        "external_files": facts.external_files,
+        "live_files": summary.files,
+        "live_bytes": summary.live_bytes,
+        "expired_files": summary.expired_files,
+        "dangling_files": summary.dangling_files,
+        "external_files": summary.external_files,
     }
 
 
-def _by_kind(_: Night, published: Published) -> str:
-    facts = published.facts(LiveFilesFacts)
-    return "\n\n".join([amounts_table("Kind of file", facts.by_kind), _how(facts), *(f"- {plain(note)}" for note in facts.notes)])
+def _by_kind(_: RunContext, published: Published) -> str:
+    summary = published.summary(LiveFilesSummary)
+    return "\n\n".join([amounts_table("Kind of file", summary.by_kind), _how(summary), *(f"- {plain(note)}" for note in summary.notes)])
 
 
-def _how(facts: LiveFilesFacts) -> str:
-    if facts.full_for is not None:
-        return f"All computed: {plain(facts.full_for)}."
-    since = f", all computed on {facts.full_on}" if facts.full_on is not None else ""
-    return f"{facts.carried_files:,} rows carried over{since}."
+def _how(summary: LiveFilesSummary) -> str:
+    if summary.full_for is not None:
+        return f"All computed: {plain(summary.full_for)}."
+    since = f", all computed on {summary.full_on}" if summary.full_on is not None else ""
+    return f"{summary.carried_files:,} rows carried over{since}."
 
 
-LAKE_BOXES: Final = (
+LAKE_STEPS: Final = (
     Box(
         shown=(Shown(POLICY_TABLE, _policy),),
         made_from=(),
@@ -195,6 +201,6 @@ LAKE_BOXES: Final = (
         shown=(Shown(LIVE_FILES, _live, _by_kind),),
         made_from=(REACHABLE_SNAPSHOTS, MANIFEST_ENTRIES, LIVE_CONTENTS),
         stage=live_files,
-        checks=(RECEIPT, LIVE_WHILE_REFS, NOTHING_SICK, CARRIED_RIGHT),
+        checks=(RECEIPT, LIVE_WHILE_REFS, ALL_READABLE, CARRIED_RIGHT),
     ),
 )

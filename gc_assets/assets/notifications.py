@@ -16,7 +16,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.deadline import within
 from gc_assets.core.deliveries import Told
 from gc_assets.core.errors import GcError
-from gc_assets.core.notifications import FailedApply, Notification, StorageFacts, notifications, state_unread
+from gc_assets.core.notifications import FailedApply, Notification, StorageSummary, notifications, state_unread
 from gc_assets.core.plan import APPLY_WITHIN
 from gc_assets.notify.dispatch import tell
 from gc_assets.resources.collector import Collector
@@ -48,14 +48,14 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
         at = collector.platform
         until = monotonic() + FACTS_SECONDS
         failed = list(_failed_runs(context.instance))
-        facts, unread = list[StorageFacts](), list[Notification]()
+        summary, unread = list[StorageSummary](), list[Notification]()
         for storage in at.config.storages:
             try:
                 left = max(until - monotonic(), 1.0)
-                facts.append(within(left, storage.location, lambda storage=storage: standing(at.config, at.clock, storage, failed)))
+                summary.append(within(left, storage.location, lambda storage=storage: standing(at.config, at.clock, storage, failed)))
             except (GcError, OSError) as error:
                 unread.append(state_unread(storage.name, str(error)))
-        happening = [*notifications(facts, at.clock.now()), *unread]
+        happening = [*notifications(summary, at.clock.now()), *unread]
         found = tell(at.config.notify, happening, Told.parsed(context.cursor), is_all=not unread)
         context.update_cursor(found.told.text)
         for item in unread:

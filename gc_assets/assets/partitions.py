@@ -31,20 +31,20 @@ def run_dates(clock: Clock, first: date) -> dg.DailyPartitionsDefinition:
     return dg.DailyPartitionsDefinition(start_date=first.isoformat(), end_offset=1 + max(0, ahead), timezone="UTC")
 
 
-def first_night(platform: Platform) -> date:
-    """Returns the run date with which the partitions begin: `first_night` of the configuration,
+def first_run_date(platform: Platform) -> date:
+    """Returns the run date with which the partitions begin: `first_run_date` of the configuration,
     else the first night that was run, else today.
 
     The analysis of an earlier date is no night. A state that cannot be read now says nothing: the
     page opens all the same.
     """
     config, today = platform.config, platform.clock.today()
-    if config.first_night is not None:
-        return min(config.first_night, today)
+    if config.first_run_date is not None:
+        return min(config.first_run_date, today)
     try:
         state = State.of(config)
         runs = [run for lake in config.lakes for run in state.history(lake.name, LAKE_REFS.name)]
-        return min([today, *(run.run_date for run in runs if run.headline(Freeze).is_night(run.run_date))])
+        return min([today, *(run.run_date for run in runs if run.headline(Freeze).is_own_day(run.run_date))])
     except (GcError, OSError) as error:
         _log.warning("the state %s cannot be read, so Dagster's partitions begin today: %s", config.state, error)
         return today

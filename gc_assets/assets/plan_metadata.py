@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import dagster as dg
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import StoredPlan, load
 from gc_assets.state.journal import Published
 
@@ -19,9 +19,9 @@ _GATES: Final = dg.TableSchema(
 )
 
 
-def plan_told(night: Night, published: Published) -> dict[str, Any]:
+def plan_told(context: RunContext, published: Published) -> dict[str, Any]:
     """Returns the metadata of the plan that was published as `deletion_plan`, as things stand now."""
-    plan = load(night.config, published)
+    plan = load(context.config, published)
     header = plan.header
     gates = [
         dg.TableRecord({"gate": gate.name, "passed": gate.passed, "may_be_overridden": gate.overridable, "found": gate.message})
@@ -29,7 +29,7 @@ def plan_told(night: Night, published: Published) -> dict[str, Any]:
     ]
     return {
         "plan_id": header.plan_id,
-        **verdict_told(plan, night.clock.now()),
+        **verdict_told(plan, context.clock.now()),
         "failed_gates": ", ".join(gate.name for gate in header.failed_gates) or "none",
         "gates": dg.MetadataValue.table(gates, _GATES),
     }

@@ -17,7 +17,7 @@ from gc_assets.assets.checks import Check
 from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.core.requests import KINDS, Requests
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import Table
@@ -31,9 +31,9 @@ CELL_CHARACTERS: Final = 160
 SAMPLE_BYTES: Final = 64 * 2**20
 
 # Markdown of a table that the night published.
-Report = Callable[[Night, Published], str]
+Report = Callable[[RunContext, Published], str]
 # What else there is to say of such a table, as Dagster's metadata.
-Said = Callable[[Night, Published], Mapping[str, Any]]
+Said = Callable[[RunContext, Published], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +52,30 @@ def key_of(owner: str, table: Table) -> dg.AssetKey:
 
 
 def materialized(
-    night: Night, group: str, shown: Shown, checks: Sequence[Check], also: Mapping[str, Any] | None = None
+    context: RunContext, group: str, shown: Shown, checks: Sequence[Check], also: Mapping[str, Any] | None = None
 ) -> dg.MaterializeResult:
     """Returns the night's table as the state now holds it. `also` is metadata that the run adds.
     Raises `StateError` where the table is not whole.
     """
     table = shown.table
-    published = night.table(table, group)
+    published = context.table(table, group)
     receipt, key = published.receipt, key_of(group, table)
-    figures = {**shown.figures(published), **_sent(sent_for(receipt.facts)), **_jobs(receipt.facts), "table_bytes": receipt.size_bytes}
+    figures = {**shown.figures(published), **_sent(sent_for(receipt.summary)), **_jobs(receipt.summary), "table_bytes": receipt.size_bytes}
     # In the order of a reader's questions; a long address and the sample come last.
     metadata: dict[str, Any] = dict(also or {})
     if shown.said is not None:
-        metadata |= shown.said(night, published)
+        metadata |= shown.said(context, published)
     if shown.report is not None:
-        metadata["report"] = dg.MetadataValue.md(shown.report(night, published))
-    metadata |= {"figures": figures_table(figures), **figures, "sample": sample(night, table, published)}
-    metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": night.state.files.uri(published.path), **column_lineage(group, table)}
+        metadata["report"] = dg.MetadataValue.md(shown.report(context, published))
+    metadata |= {"figures": figures_table(figures), **figures, "sample": sample(context, table, published)}
+    metadata |= {"dagster/row_count": receipt.rows, "dagster/uri": context.state.files.uri(published.path), **column_lineage(group, table)}
     if receipt.unsafe:
         metadata["unsafe"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in receipt.unsafe))
     return dg.MaterializeResult(
         asset_key=key,
         metadata=metadata,
         data_version=dg.DataVersion(receipt.digest),
-        check_results=[check.result(night, key, published) for check in checks],
+        check_results=[check.result(context, key, published) for check in checks],
     )
 
 
@@ -84,11 +84,11 @@ def _sent(requests: Requests) -> Figures:
     return figures if requests.usd is None else {**figures, "requests_usd": requests.usd}
 
 
-def _jobs(facts: Mapping[str, Any]) -> Figures:
-    return {"spark_jobs": facts["spark_jobs"]} if facts.get("spark_jobs") else {}
+def _jobs(summary: Mapping[str, Any]) -> Figures:
+    return {"spark_jobs": summary["spark_jobs"]} if summary.get("spark_jobs") else {}
 
 
-def sample(night: Night, table: Table, published: Published) -> dg.TableMetadataValue:
+def sample(context: RunContext, table: Table, published: Published) -> dg.TableMetadataValue:
     """Returns the first rows of the table, `SAMPLE_ROWS` at most. Binary columns are left out, and
     so are parts of more than `SAMPLE_BYTES`.
     """
@@ -96,7 +96,7 @@ def sample(night: Night, table: Table, published: Published) -> dg.TableMetadata
     rows = table.schema.empty_table().select(names)
     for part, path in zip(published.receipt.files, published.paths(), strict=True):
         if rows.num_rows < SAMPLE_ROWS and part.size_bytes <= SAMPLE_BYTES:
-            rows = pa.concat_tables([rows, read_parts(night.state.files, [path], table.schema, names)]).slice(0, SAMPLE_ROWS)
+            rows = pa.concat_tables([rows, read_parts(context.state.files, [path], table.schema, names)]).slice(0, SAMPLE_ROWS)
     records = [dg.TableRecord({name: _cell(value) for name, value in row.items()}) for row in rows.to_pylist(maps_as_pydicts="lossy")]
     schema = dg.TableSchema(columns=[dg.TableColumn(name, str(table.schema.field(name).type)) for name in names])
     return dg.MetadataValue.table(records, schema)

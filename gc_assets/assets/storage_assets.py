@@ -23,7 +23,7 @@ from gc_assets.core.notifications import MAY_BE_LATE, NIGHT_EVERY
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.read.reversibility import undoing
 from gc_assets.stages.sweep.live_filter import live_filter
@@ -31,11 +31,11 @@ from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.summaries import LiveFilterFacts, OrphanFilesFacts, StorageInventoryFacts
+from gc_assets.state.summaries import LiveFilterSummary, OrphanFilesSummary, StorageInventorySummary
 from gc_assets.stores.store import may_lead_to
 
 # Fails when `night_missed` is told. A long night may end some time later than the last one did.
-MISSED_NIGHT: Final = dg.FreshnessPolicy.time_window(fail_window=NIGHT_EVERY + MAY_BE_LATE, warn_window=NIGHT_EVERY + timedelta(hours=2))
+RUN_MISSED: Final = dg.FreshnessPolicy.time_window(fail_window=NIGHT_EVERY + MAY_BE_LATE, warn_window=NIGHT_EVERY + timedelta(hours=2))
 
 
 def storage_assets(
@@ -46,32 +46,34 @@ def storage_assets(
     def made_from(box: Box) -> list[dg.AssetKey]:
         return [*keys_of(storage, box.made_from, lakes), *(key for other in others for key in keys_of(other, box.beside))]
 
-    boxes = [asset_of(box, storage, made_from(box), run_dates) for box in STORAGE_BOXES]
+    boxes = [asset_of(box, storage, made_from(box), run_dates) for box in STORAGE_STEPS]
     return [*boxes, deletion_log(storage, lakes, run_dates)]
 
 
 def _filter(published: Published) -> Figures:
-    facts = published.facts(LiveFilterFacts)
+    summary = published.summary(LiveFilterSummary)
     return {
-        "live_keys": facts.keys,
-        "filter_slices": facts.slices,
-        "bits_per_key": facts.bits_per_key,
-        "false_positive_rate_measured": facts.false_positives_measured,
+        "live_keys": summary.keys,
+        "filter_slices": summary.slices,
+        "bits_per_key": summary.bits_per_key,
+        "false_positive_rate_measured": summary.false_positives_measured,
     }
 
 
 def _stored(published: Published) -> Figures:
-    facts = published.facts(StorageInventoryFacts)
-    found = {"stored_files": facts.objects, "stored_bytes": facts.bytes, "not_files": sum(facts.problems.values())}
-    if facts.unfinished is None:
+    summary = published.summary(StorageInventorySummary)
+    found = {"stored_files": summary.objects, "stored_bytes": summary.bytes, "not_files": sum(summary.problems.values())}
+    if summary.unfinished is None:
         return found
-    return found | {"unfinished_uploads": facts.unfinished.uploads, "unfinished_upload_bytes": facts.unfinished.bytes}
+    return found | {"unfinished_uploads": summary.unfinished.uploads, "unfinished_upload_bytes": summary.unfinished.bytes}
 
 
-def _problems(_: Night, published: Published) -> str:
-    facts = published.facts(StorageInventoryFacts)
-    problems = facts.problem_samples
-    read = f"Read from the report {facts.report}, of {facts.report_as_of.isoformat()}. " if facts.report and facts.report_as_of else ""
+def _problems(_: RunContext, published: Published) -> str:
+    summary = published.summary(StorageInventorySummary)
+    problems = summary.problem_samples
+    read = (
+        f"Read from the report {summary.report}, of {summary.report_as_of.isoformat()}. " if summary.report and summary.report_as_of else ""
+    )
     if not problems:
         return f"{read}Everything that was met is a plain file."
     rows = [f"| {plain(item.key)} | {plain(item.kind)} | {plain(item.detail)} |" for item in problems]
@@ -79,7 +81,7 @@ def _problems(_: Night, published: Published) -> str:
 
 
 def _orphans(published: Published) -> Figures:
-    steps = {step.label: step for step in steps_of(published.facts(OrphanFilesFacts))}
+    steps = {step.label: step for step in steps_of(published.summary(OrphanFilesSummary))}
     expired, garbage = steps["expired history"], steps["garbage"]
     return {
         "orphan_files": published.receipt.rows,
@@ -93,10 +95,10 @@ def _orphans(published: Published) -> Figures:
     }
 
 
-def _waterfall(_: Night, published: Published) -> str:
-    facts = published.facts(OrphanFilesFacts)
-    lines = [waterfall_markdown(facts), f"Grace cut-off: {facts.grace_cutoff.isoformat()}."]
-    return "\n\n".join(lines + [f"- {note}" for note in facts.notes])
+def _waterfall(_: RunContext, published: Published) -> str:
+    summary = published.summary(OrphanFilesSummary)
+    lines = [waterfall_markdown(summary), f"Grace cut-off: {summary.grace_cutoff.isoformat()}."]
+    return "\n\n".join(lines + [f"- {note}" for note in summary.notes])
 
 
 def _planned(published: Published) -> Figures:
@@ -122,7 +124,7 @@ def _planned(published: Published) -> Figures:
     return figures
 
 
-def _plan(night: Night, published: Published) -> str:
+def _plan(context: RunContext, published: Published) -> str:
     header = header_of(published)
     amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
     if header.uploads.count:
@@ -136,7 +138,7 @@ def _plan(night: Night, published: Published) -> str:
             "|---|--:|--:|",
             *(amounts or ["| nothing to do | 0 | 0 B |"]),
             "",
-            *(f"- {plain(line)}" for line in undoing(header, night.config).lines if header.has_work),
+            *(f"- {plain(line)}" for line in undoing(header, context.config).lines if header.has_work),
             "",
             _next_step(header),
             "",
@@ -155,7 +157,7 @@ def _next_step(header: PlanHeader) -> str:
     return f"Approve before {header.approve_before:%Y-%m-%d %H:%M}Z: `gc-assets approve {header.plan_id[:12]} --by WHO`"
 
 
-STORAGE_BOXES: Final = (
+STORAGE_STEPS: Final = (
     # Any lake may point into the storage.
     Box(
         shown=(Shown(LIVE_FILTER, _filter),),
@@ -185,6 +187,6 @@ STORAGE_BOXES: Final = (
         beside=(STORAGE_INVENTORY,),
         stage=deletion_plan,
         checks=(RECEIPT, PLAN_INTACT, GATES),
-        freshness=MISSED_NIGHT,
+        freshness=RUN_MISSED,
     ),
 )

@@ -8,10 +8,10 @@ from gc_assets.assets.markdown import plain
 from gc_assets.core.units import format_bytes
 from gc_assets.report.shares import Amounts, steps_of
 from gc_assets.report.storage_breakdown import data_uri, waterfall_svg
-from gc_assets.state.summaries import OrphanFilesFacts
+from gc_assets.state.summaries import OrphanFilesSummary
 
 
-def waterfall_markdown(orphans: OrphanFilesFacts) -> str:
+def waterfall_markdown(orphans: OrphanFilesSummary) -> str:
     """Returns the drawing, and the same figures as a table for readers who cannot see it."""
     steps = steps_of(orphans)
     rows = [f"| {step.label} | {step.files:,} | {format_bytes(step.size_bytes)} |" for step in steps]

@@ -16,7 +16,7 @@ from gc_assets.cli.output import say
 
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
-    from gc_assets.engine.run_context import Night
+    from gc_assets.engine.run_context import RunContext
     from gc_assets.stages.delete.apply import Applied
     from gc_assets.stages.records.plans import StoredPlan
     from gc_assets.state.journal import Published
@@ -26,29 +26,29 @@ def has_page() -> bool:
     return bool(os.environ.get("DAGSTER_HOME"))
 
 
-def show_applied(night: Night, header: PlanHeader, applied: Applied) -> None:
+def show_applied(context: RunContext, header: PlanHeader, applied: Applied) -> None:
     """Shows what `apply` did, whatever phases it was asked for."""
     if has_page():
         with _said_if_not_told():
             from gc_assets.assets.command_events import report_plan
 
-            report_plan(night, header, applied)
+            report_plan(context, header, applied)
 
 
-def show_restored(night: Night, storage_name: str, log: Published) -> None:
+def show_restored(context: RunContext, storage_name: str, log: Published) -> None:
     if has_page():
         with _said_if_not_told():
             from gc_assets.assets.command_events import report_restore
 
-            report_restore(night, storage_name, log)
+            report_restore(context, storage_name, log)
 
 
-def show_undone(night: Night, header: PlanHeader) -> None:
+def show_undone(context: RunContext, header: PlanHeader) -> None:
     if has_page():
         with _said_if_not_told():
             from gc_assets.assets.command_events import report_undone
 
-            report_undone(night, header)
+            report_undone(context, header)
 
 
 def show_word(plan: StoredPlan, now: datetime) -> None:

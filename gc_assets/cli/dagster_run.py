@@ -87,7 +87,7 @@ def run_night(
     Raises the first error of the run as it was. A plan that its gates refuse is returned.
     """
     chosen = with_full(with_mode(platform, mode), full)
-    night = chosen.night(run_date, as_of)  # refuses a wrong date before anything starts
+    run_context = chosen.run_context(run_date, as_of)  # refuses a wrong date before anything starts
     assets = build_definitions(chosen, as_of, first=run_date)
     there = {key for asset in assets.assets or () if isinstance(asset, dg.AssetsDefinition) for key in asset.keys}
     keys = [key for key in selection(chosen, lakes, storages, through) if dg.AssetKey(list(key)) in there]
@@ -111,7 +111,7 @@ def run_night(
             raise_on_error=False,
         )
     made = [
-        header_of(night.state.require(storage.name, DELETION_PLAN.name, run_date))
+        header_of(run_context.state.require(storage.name, DELETION_PLAN.name, run_date))
         for storage in chosen.config.storages
         if _published(result, storage.name, DELETION_PLAN.name)
     ]

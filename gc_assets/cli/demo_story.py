@@ -22,7 +22,7 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.core.units import format_bytes, format_duration
 from gc_assets.demo.bucket import ENVIRONMENT, ensure_demo_on_s3, is_on_s3, owns_server, pid_file
 from gc_assets.demo.sample import ensure_demo
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.kinds import KINDS, undoing_titles
@@ -31,7 +31,7 @@ from gc_assets.resources.platform import NOW_VARIABLE, Platform, load_platform
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.sweep.probe import UNOWNED, YOUNG
 from gc_assets.state.schemas import COMMIT_GRAPH, LIVE_FILES, ORPHAN_FILES, REACHABLE_SNAPSHOTS
-from gc_assets.state.summaries import LiveFilesFacts, OrphanFilesFacts
+from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 Echo = Callable[[str], None]
@@ -69,22 +69,22 @@ def run_demo(directory: Path, echo: Echo = click.echo, *, on_s3: bool = False, e
     echo(f"Run date {day}, in mode plan: finding out what is live and what is garbage. Nothing is deleted.\n")
     with showing(Progress(), verbose=verbose) as progress:
         plans = run_night(platform, day, mode="plan", watch=progress, verbose=verbose)
-    night = platform.night(day)
-    for section in (_live(night), *(_storage(night, header) for header in plans), _next(platform, path, plans)):
+    context = platform.context(day)
+    for section in (_live(context), *(_storage(context, header) for header in plans), _next(platform, path, plans)):
         for line in section:
             echo(line)
 
 
-def _live(night: Night) -> Iterator[str]:
+def _live(context: RunContext) -> Iterator[str]:
     yield "\nWHAT IS LIVE, AND WHY"
-    for lake in night.config.lakes:
-        facts = night.table(LIVE_FILES, lake.name).facts(LiveFilesFacts)
-        kinds = ", ".join(f"{amount.files:,} {name}" for name, amount in facts.by_kind.items())
-        yield f"  lake {lake.name} ({lake.kind}): {facts.files:,} files, {format_bytes(facts.live_bytes)}: {kinds}"
-        reachable = read_rows(night.state, REACHABLE_SNAPSHOTS, night.table(REACHABLE_SNAPSHOTS, lake.name))
+    for lake in context.config.lakes:
+        summary = context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary)
+        kinds = ", ".join(f"{amount.files:,} {name}" for name, amount in summary.by_kind.items())
+        yield f"  lake {lake.name} ({lake.kind}): {summary.files:,} files, {format_bytes(summary.live_bytes)}: {kinds}"
+        reachable = read_rows(context.state, REACHABLE_SNAPSHOTS, context.table(REACHABLE_SNAPSHOTS, lake.name))
         yield from _snapshots(reachable)
     yield "  One live file and the way down to it:"
-    yield from _example(night, *_first_live(night))
+    yield from _example(context, *_first_live(context))
 
 
 def _snapshots(reachable: pa.Table) -> Iterator[str]:
@@ -99,33 +99,33 @@ def _snapshots(reachable: pa.Table) -> Iterator[str]:
                 yield from (f"        {count:,} x {reason}" for reason, count in reasons.most_common(MOST_REASONS))
 
 
-def _first_live(night: Night) -> tuple[str, str]:
+def _first_live(context: RunContext) -> tuple[str, str]:
     """Returns the data file of the first lake whose commit is the oldest: readers would least
     expect it to be kept.
     """
-    lake, state = night.config.lakes[0].name, night.state
-    live = read_rows(state, LIVE_FILES, night.table(LIVE_FILES, lake))
-    graph = read_rows(state, COMMIT_GRAPH, night.table(COMMIT_GRAPH, lake))
+    lake, state = context.config.lakes[0].name, context.state
+    live = read_rows(state, LIVE_FILES, context.table(LIVE_FILES, lake))
+    graph = read_rows(state, COMMIT_GRAPH, context.table(COMMIT_GRAPH, lake))
     committed_at = dict(zip(*(graph.column(name).to_pylist() for name in ("commit_id", "committed_at")), strict=True))
     data = live.filter(pc.and_(pc.equal(live.column("kind"), Kind.DATA), pc.is_valid(live.column("commit_id"))))
     oldest = min(data.to_pylist(), key=lambda row: (committed_at[row["commit_id"]], row["key"]))
     return oldest["storage"], oldest["key"]
 
 
-def _storage(night: Night, header: PlanHeader) -> Iterator[str]:
-    published = night.table(ORPHAN_FILES, header.storage)
-    facts, orphans = published.facts(OrphanFilesFacts), read_rows(night.state, ORPHAN_FILES, published)
+def _storage(context: RunContext, header: PlanHeader) -> Iterator[str]:
+    published = context.table(ORPHAN_FILES, header.storage)
+    summary, orphans = published.summary(OrphanFilesSummary), read_rows(context.state, ORPHAN_FILES, published)
     yield f"\nWHAT IS GARBAGE IN STORAGE {header.storage}, AND WHY"
-    for name, amount in facts.by_reason.items():
+    for name, amount in summary.by_reason.items():
         reason, _, lake = name.partition("/")
         waits = f"; {WAITS}" if reason == "expired" else ""
         yield f"  {reason}, lake {lake}: {amount.files:,} files, {format_bytes(amount.bytes)}: {REASON_MEANING[reason]}{waits}"
         of_both = pc.and_(pc.equal(orphans.column("reason"), reason), pc.equal(orphans.column("lake"), lake))
-        yield from _example(night, header.storage, orphans.filter(of_both).column("key")[0].as_py())
+        yield from _example(context, header.storage, orphans.filter(of_both).column("key")[0].as_py())
     yield "\nWHAT IS LEFT ALONE"
-    grace = format_duration(night.storage(header.storage).grace)
+    grace = format_duration(context.storage(header.storage).grace)
     for name, why in ((YOUNG, f"younger than the grace period of {grace}: a writer may still commit it"), (UNOWNED, "no lake claims it")):
-        amount = facts.waterfall.get(name, Amount())
+        amount = summary.waterfall.get(name, Amount())
         yield f"  {name}: {amount.files:,} files, {format_bytes(amount.bytes)}: {why}"
     yield "\nTHE PLAN"
     yield f"  {header.plan_id}"
@@ -140,8 +140,8 @@ def _storage(night: Night, header: PlanHeader) -> Iterator[str]:
     yield from (f"  refused by {gate.name}: {gate.message}" for gate in header.failed_gates)
 
 
-def _example(night: Night, storage: str, key: str) -> Iterator[str]:
-    for item in explain(night, key, storage):
+def _example(context: RunContext, storage: str, key: str) -> Iterator[str]:
+    for item in explain(context, key, storage):
         yield from (f"      {line}" for line in lines(item))
 
 

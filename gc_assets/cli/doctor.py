@@ -50,10 +50,10 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
 
     platform = settings.platform()
     if repair:
-        for path in platform.night(platform.clock.today()).state.repair():
+        for path in platform.run_context(platform.clock.today()).state.repair():
             say(f"repaired: {platform.config.state}/{path}")
     with showing(Progress(), verbose=settings.verbose), working("doctor"):
-        found = [*_spark(platform, verbose=settings.verbose), *doctor(platform.night(platform.clock.today()))]
+        found = [*_spark(platform, verbose=settings.verbose), *doctor(platform.run_context(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":
         write_json(rows)

@@ -36,8 +36,8 @@ def explain_command(settings: Settings, key: str, run_date: date | None, storage
     from gc_assets.stages.read.explain import explain
 
     platform = settings.platform()
-    night = platform.night(run_date or platform.clock.today())
-    found = explain(night, key, storage)
+    run_context = platform.run_context(run_date or platform.clock.today())
+    found = explain(run_context, key, storage)
     if format_ == "json":
         write_json(asdict(item) for item in found)
     else:

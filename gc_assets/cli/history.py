@@ -37,13 +37,13 @@ def history_command(settings: Settings, run_date: date | None, lake: str | None,
     from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 
     platform = settings.platform()
-    night = platform.night(run_date or platform.clock.today())
+    run_context = platform.run_context(run_date or platform.clock.today())
     names = [item.name for item in platform.config.lakes] if lake is None else [platform.config.lake(lake).name]
     found: list[dict[str, Any]] = []
     tables: set[str] = set()
     for name in names:
-        refs, reachable, expiry = (night.table(asset, name) for asset in (LAKE_REFS, REACHABLE_SNAPSHOTS, EXPIRY_PLAN))
-        for history in histories(night, name, refs, reachable, expiry):
+        refs, reachable, expiry = (run_context.table(asset, name) for asset in (LAKE_REFS, REACHABLE_SNAPSHOTS, EXPIRY_PLAN))
+        for history in histories(run_context, name, refs, reachable, expiry):
             tables.add(history.name)
             if table in {None, history.name} and (history.changes or everything or table is not None):
                 drawn = {when: list(text_graph(history, after=after)) for when, after in (("now", False), ("after_expiry", True))}

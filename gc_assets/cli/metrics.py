@@ -22,10 +22,10 @@ def metrics_command(settings: Settings, out: str | None) -> None:
     """
     from prometheus_client import write_to_textfile
 
-    from gc_assets.report.metrics import NightMetrics
+    from gc_assets.report.metrics import RunMetrics
 
     platform = settings.platform()
-    found = NightMetrics(platform.config, platform.clock)
+    found = RunMetrics(platform.config, platform.clock)
     if out is None:
         click.echo(found.text(), nl=False)
         return

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from gc_assets.cli.progress import Progress
-    from gc_assets.core.approvals import Word
+    from gc_assets.core.approvals import ApprovalEvent
     from gc_assets.engine.tables import Totals
     from gc_assets.resources.platform import Platform
     from gc_assets.stages.records.plans import ListedPlan, StoredPlan
@@ -164,7 +164,7 @@ def _say_undoing(platform: Platform, plan: StoredPlan, *, restored: bool = False
         say(line)
 
 
-def _print_word(plan: StoredPlan, word: Word, format_: str) -> None:
+def _print_word(plan: StoredPlan, word: ApprovalEvent, format_: str) -> None:
     if format_ == "json":
         row = {**word.model_dump(mode="json"), "storage": plan.header.storage, "apply_before": plan.header.apply_before}
         write_json([{**row, "status": plan.status_at(word.at), "approvals_needed": plan.verdict.needed}])
@@ -197,18 +197,18 @@ def apply_command(settings: Settings, plan_id: str, phases: tuple[str, ...], mod
 
     platform = with_mode(settings.platform(), mode)
     plan = find_plan(platform.config, plan_id)
-    night = platform.night(platform.clock.today())
+    run_context = platform.run_context(platform.clock.today())
     chosen = tuple(phases_of(plan.header, phases or PHASES))
     already = nothing_to_do(plan) or (None if chosen else f"the plan asks for {', '.join(phases_of(plan.header, PHASES))} only")
     if already is not None:
         _print_books({}, None, format_)
         say(f"Nothing to do: {already}.")
         return
-    refuse_apply(night, plan, chosen)  # before Spark starts; apply_plan asks again
+    refuse_apply(run_context, plan, chosen)  # before Spark starts; apply_plan asks again
     say(f"applying plan {plan.header.plan_id} of storage {plan.header.storage}: fresh mark first, then {', '.join(chosen)}")
     with showing(Progress(), verbose=settings.verbose) as progress:
-        applied = apply_plan(_spark(progress, platform, settings), night, plan, chosen)
-    show_applied(night, plan.header, applied)
+        applied = apply_plan(_spark(progress, platform, settings), run_context, plan, chosen)
+    show_applied(run_context, plan.header, applied)
     books = {f"{phase}/{outcome}": total for (phase, outcome), total in applied.books.items()}
     _print_books(books, plan.header.plan_id, format_)
     if any(outcome == "failed" for _, outcome in applied.books):
@@ -248,17 +248,17 @@ def restore_command(
     from gc_assets.stages.delete.restore_request import asked_for, put_back, with_history
 
     platform = settings.platform()
-    night = platform.night(platform.clock.today())
-    asked = asked_for(night, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
+    run_context = platform.run_context(platform.clock.today())
+    asked = asked_for(run_context, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
     with showing(Progress(), verbose=settings.verbose) as progress:
-        back = put_back(lambda: _spark(progress, platform, settings), night, asked)
-    show_restored(night, asked.storage, back.log)
+        back = put_back(lambda: _spark(progress, platform, settings), run_context, asked)
+    show_restored(run_context, asked.storage, back.log)
     plan = asked.plan
     with showing(Progress(), verbose=settings.verbose):
-        undone = with_history(night, back)
+        undone = with_history(run_context, back)
     if plan is not None and undone is not None:
         back = undone
-        show_undone(night, plan.header)
+        show_undone(run_context, plan.header)
     _print_books(back.books, asked.plan_id, format_)
     if not back.books:
         say(f"Nothing to do: storage {asked.storage} has nothing of that in quarantine. `gc-assets explain KEY` says where a file is.")

@@ -32,7 +32,7 @@ def report_command(settings: Settings, run_date: date | None, output: str, lakes
 
     platform = settings.platform()
     names = [platform.config.lake(name).name for name in lakes], [platform.config.storage(name).name for name in storages]
-    page = render(load_report(platform.night(run_date or platform.clock.today()), lakes=names[0], storages=names[1]))
+    page = render(load_report(platform.run_context(run_date or platform.clock.today()), lakes=names[0], storages=names[1]))
     if output == "-":
         click.echo(page)
         return

@@ -52,7 +52,7 @@ def run_command(
     """
     platform = settings.platform()
     day = run_date or platform.clock.today()
-    platform.night(day, as_of)
+    platform.run_context(day, as_of)
     say(f"run date {day}")
     from gc_assets.cli.progress import Progress, showing
     from gc_assets.stages.read.reversibility import undoing, undoing_told
@@ -116,9 +116,11 @@ def plan_line(header: PlanHeader) -> str:
     held = header.held_for_expiry
     waits = f"; {held.files:,} files ({format_bytes(held.bytes)}) wait for another plan's edits of history" if held.files else ""
     aborts = f"; aborts {header.uploads}" if header.uploads.count else ""
-    sick = f"; cannot be read: {', '.join(item.name for item in header.sick[:5])}, so nothing is purged" if header.sick else ""
+    unreadable = (
+        f"; cannot be read: {', '.join(item.name for item in header.unreadable[:5])}, so nothing is purged" if header.unreadable else ""
+    )
     plan = f"plan {header.plan_id}, {files:,} files, {format_bytes(size)}{actions}, {gates}"
-    return f"{header.storage}: {plan}{frees}{waits}{aborts}{sick}"
+    return f"{header.storage}: {plan}{frees}{waits}{aborts}{unreadable}"
 
 
 def plan_summary(header: PlanHeader) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def show_command(
         raise UsageError(f"--table {only}: {asset} has no column {TABLE_NAME.name}")
     group = _group(platform.config, table, lake, storage)
     day = run_date or platform.clock.today()
-    platform.night(day)
+    platform.run_context(day)
     state = State.of(platform.config)
     runs = runs_of(state, table, group, day)
     total = sum(run.rows for run in runs)

@@ -142,10 +142,10 @@ def _wrapped(column: Column, text: str, width: int) -> list[str]:
     return wrap(" ".join(shortened(word, width) for word in text.split(" ")), width)
 
 
-def _below(facts: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+def _below(summary: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     """Yields the facts by name, as many on a line as fit, and a long one on lines of its own."""
     inner, line = width - len(_INDENT), ""
-    for name, text in facts:
+    for name, text in summary:
         words = (shortened(word, max(inner - len(_GAP), _LEAST_WORD)) for word in text.split(" "))
         fact = f"{name}: {' '.join(words)}"
         if line and cell_len(line + _GAP + fact) <= inner:

@@ -14,7 +14,7 @@ from gc_assets.cli.output import say, write_json, write_table
 if TYPE_CHECKING:
     from gc_assets.config.models import Config
     from gc_assets.core.plan import Amount
-    from gc_assets.engine.run_context import Night
+    from gc_assets.engine.run_context import RunContext
     from gc_assets.stages.read.what_if import Effect
 
 
@@ -52,15 +52,15 @@ def what_if_command(
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--retention") from None
     platform = settings.platform()
-    night = platform.night(run_date or platform.clock.today())
+    run_context = platform.run_context(run_date or platform.clock.today())
     names = [platform.config.lake(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
     asked = [f"retention {retention}"] if retention is not None else []
     asked += [f"without {', '.join(dropped)}"] if dropped else []
-    concerned = names if retention is not None or not dropped else lakes_having(night, names, dropped)
+    concerned = names if retention is not None or not dropped else lakes_having(run_context, names, dropped)
     scenario = Scenario(" and ".join(asked) or "the configuration as it stands", tuple(concerned), retention, frozenset(dropped))
-    (effect,) = what_if(spark_of(platform, verbose=settings.verbose), night, [scenario])
+    (effect,) = what_if(spark_of(platform, verbose=settings.verbose), run_context, [scenario])
     write(effect_rows(platform.config, effect), format_)
-    say(sentence(effect, night))
+    say(sentence(effect, run_context))
     for note in effect.notes:
         say(f"Note: {note}.")
 
@@ -104,7 +104,7 @@ def write(rows: Sequence[Mapping[str, Any]], format_: str) -> None:
     write_table([{heads[name]: told(name, row.get(name)) for name in names} for row in rows], list(heads.values()))
 
 
-def sentence(effect: Effect, night: Night) -> str:
+def sentence(effect: Effect, run_context: RunContext) -> str:
     """Returns the effect as one sentence."""
     from gc_assets.core.units import format_bytes
 
@@ -112,6 +112,6 @@ def sentence(effect: Effect, night: Night) -> str:
     more, again = f"{freed.files:,} more files ({format_bytes(freed.bytes)})", f"{kept.files:,} files ({format_bytes(kept.bytes)})"
     retained = f"{abs(commits):,} commits {'fewer' if commits > 0 else 'more'}" if commits else "the same commits"
     return (
-        f"{night.run_date}, {effect.scenario.label}: {more} would be garbage, {again} of its garbage would be live, "
+        f"{run_context.run_date}, {effect.scenario.label}: {more} would be garbage, {again} of its garbage would be live, "
         f"{retained} would be retained. Nothing was changed."
     )

@@ -46,7 +46,7 @@ class Gates(Model):
     max_delete_share: Share = Field(default=0.2, description="Largest share of the storage's bytes or files a plan may take.")
     max_delete_bytes: Bytes = Field(default=10 * 10**12, description="Largest number of bytes a plan may take.")
     max_live_drop: Share = Field(default=0.2, description="Largest drop of the live count against the last published night.")
-    max_sick: int = Field(default=10, ge=0, description="Most tables that may be unreadable in a night without stopping its plan.")
+    max_unreadable: int = Field(default=10, ge=0, description="Most tables that may be unreadable in a night without stopping its plan.")
 
 
 class Money(Model):
@@ -112,8 +112,9 @@ class StorageConfig(OnPage):
         found = self.model_dump(mode="json", exclude=left_out)
         if self.abort_uploads:
             del found["abort_uploads"]
-        if self.gates.max_sick == Gates().max_sick:
-            del found["gates"]["max_sick"]
+        max_unreadable = found["gates"].pop("max_unreadable")
+        if max_unreadable != Gates().max_unreadable:
+            found["gates"]["max_sick"] = max_unreadable  # the name that the digests of 0.3 contain
         return found
 
     def anchored(self, anchor: Anchor) -> StorageConfig:
@@ -301,7 +302,7 @@ class Config(OnPage):
         default=frozenset(), description="Decisions about plans for which Dagster's page has a job; none unless named."
     )
     notify: tuple[Target, ...] = Field(default=(), description="Who is told of what happens.")
-    first_night: date | None = Field(
+    first_run_date: date | None = Field(
         default=None, description="Run date with which Dagster's partitions begin; without it the first night that was run."
     )
     _path: str | None = PrivateAttr(default=None)

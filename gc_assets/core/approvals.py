@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 
-class Word(BaseModel):
+class ApprovalEvent(BaseModel):
     """A person's yes or no to one plan. `overrides` are the gates that this yes passes over."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -37,15 +37,15 @@ class Word(BaseModel):
 class Verdict:
     """All words on a plan, oldest first, and how many names have to approve it."""
 
-    words: tuple[Word, ...] = ()
+    words: tuple[ApprovalEvent, ...] = ()
     needed: int = 1
 
     @property
-    def approvals(self) -> tuple[Word, ...]:
+    def approvals(self) -> tuple[ApprovalEvent, ...]:
         return tuple(word for word in self._last_words() if word.said == "approved")
 
     @property
-    def rejections(self) -> tuple[Word, ...]:
+    def rejections(self) -> tuple[ApprovalEvent, ...]:
         """Returns the words that hold the plan back, however many others approve it."""
         return tuple(word for word in self._last_words() if word.said == "rejected")
 
@@ -80,8 +80,8 @@ class Verdict:
         """Returns the verdict on a plan that began: a no that came after it did is too late."""
         return Verdict(tuple(word for word in self.words if word.said == "approved"), self.needed)
 
-    def _last_words(self) -> Iterable[Word]:
-        last: dict[str, Word] = {}
+    def _last_words(self) -> Iterable[ApprovalEvent]:
+        last: dict[str, ApprovalEvent] = {}
         for word in self.words:
             name = _same_name(word.by)
             last.pop(name, None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gc_assets.core.plan import Amount, GateResult, LiveCount, Sick
+from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
 from gc_assets.core.units import format_bytes
 
 # A default share never refuses a plan this small: in a young lake a few leftovers are a large part
@@ -37,25 +37,25 @@ def live_set(live: int, refs: int) -> GateResult:
     return _result("live_set", live > 0 or refs == 0, message, overridable=False, numbers={"live": live, "refs": refs})
 
 
-def sick_tables(sick: Sequence[Sick], limit: int, withheld: Amount = NOTHING) -> GateResult:
+def unreadable_tables(unreadable: Sequence[Unreadable], limit: int, withheld: Amount = NOTHING) -> GateResult:
     """No more than so many tables cannot be read. More of them are no sick tables, but a catalog or
     a store that does not answer. `withheld` is what would be purged if all could be read.
     """
-    message = f"{len(sick):,} tables or repositories cannot be read; max_sick allows {limit:,}."
-    if sick:
-        message += f" {'; '.join(item.told for item in sick[:5])}."
-    numbers: dict[str, float] = {"sick": len(sick), "limit": limit}
+    message = f"{len(unreadable):,} tables or repositories cannot be read; max_sick allows {limit:,}."
+    if unreadable:
+        message += f" {'; '.join(item.told for item in unreadable[:5])}."
+    numbers: dict[str, float] = {"sick": len(unreadable), "limit": limit}
     if withheld.files:
         message += f" {withheld.files:,} quarantined files ({format_bytes(withheld.bytes)}) are due to be purged and wait for that."
         numbers |= {"waiting_files": withheld.files, "waiting_bytes": withheld.bytes}
-    return _result("sick_tables", len(sick) <= limit, message, overridable=True, numbers=numbers)
+    return _result("sick_tables", len(unreadable) <= limit, message, overridable=True, numbers=numbers)
 
 
-def never_read(sick: Sequence[Sick], storage: str) -> GateResult:
+def never_read(unreadable: Sequence[Unreadable], storage: str) -> GateResult:
     """Nothing lies in the storage that no night read in full: what it needs would look like
     garbage.
     """
-    unknown = [item for item in sick if item.stops(storage)]
+    unknown = [item for item in unreadable if item.stops(storage)]
     message = "every table that lies here was read in full once."
     if unknown:
         message = f"nobody knows what these need: {'; '.join(item.told for item in unknown[:5])}. Mend them, or drop them from the catalog."
@@ -197,7 +197,7 @@ def unfinished_apply(plan_ids: Sequence[str]) -> GateResult:
     return _result("unfinished_apply", not plan_ids, message, overridable=False, numbers={"plans": len(plan_ids)})
 
 
-def spoilt_histories(found: Sequence[str]) -> GateResult:
+def damaged_histories(found: Sequence[str]) -> GateResult:
     """No edit of history left a lake other than it was to be. What that edit lost may be among the
     candidates.
     """

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Final, Literal, get_args
 
-from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Sick
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.units import format_bytes
 
 Event = Literal[
@@ -38,7 +38,7 @@ class FailedApply:
 
 
 @dataclass(frozen=True, slots=True)
-class LastNight:
+class LastRun:
     """The plan of a storage's last night. `missing` says what it lacks of being approved, and
     `undoing` what of it can be undone.
     """
@@ -50,13 +50,13 @@ class LastNight:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageFacts:
+class StorageSummary:
     """What the state says of a storage. `approved` are plans that wait to be applied. `failed` are
     executions that nobody goes on with. `last` is null before the first night.
     """
 
     storage: str
-    last: LastNight | None
+    last: LastRun | None
     approved: tuple[PlanSummary, ...] = ()
     failed: tuple[FailedApply, ...] = ()
 
@@ -81,9 +81,9 @@ class Notification:
         object.__setattr__(self, "text", _blanked(self.text, keep="\n"))
 
 
-def notifications(facts: Iterable[StorageFacts], now: datetime) -> list[Notification]:
+def notifications(summary: Iterable[StorageSummary], now: datetime) -> list[Notification]:
     """Returns the events there are now, each once."""
-    found = [notification for each in facts for notification in _of_storage(each, now)]
+    found = [notification for each in summary for notification in _of_storage(each, now)]
     return list({notification.id: notification for notification in found}.values())
 
 
@@ -118,23 +118,23 @@ def document(told: Sequence[Notification]) -> dict[str, Any]:
     return {"source": "gc-assets", "notifications": [asdict(item) for item in told]}
 
 
-def _of_storage(facts: StorageFacts, now: datetime) -> Iterator[Notification]:
-    if facts.last is not None:
-        yield from _of_plan(facts.last, now)
-        yield from (_sick(facts.storage, item) for item in facts.last.header.sick)
-        yield from _missed(facts.last.header, now)
-    for waiting in facts.approved:
+def _of_storage(summary: StorageSummary, now: datetime) -> Iterator[Notification]:
+    if summary.last is not None:
+        yield from _of_plan(summary.last, now)
+        yield from (_unreadable(summary.storage, item) for item in summary.last.header.unreadable)
+        yield from _missed(summary.last.header, now)
+    for waiting in summary.approved:
         if now >= waiting.apply_before - ENDS_SOON:
             title = f"{waiting.storage}: plan {_short(waiting)} is approved, and can be applied until {_minute(waiting.apply_before)} only"
             yield _about(waiting, "approval_ends", title, "Nobody applied it yet. Later it takes a new plan and a new approval.", "/apply")
-    for failed in facts.failed:
-        plan, name = failed.plan_id[:12], f"{facts.storage}/apply_failed/{failed.plan_id}/{failed.attempt}"
+    for failed in summary.failed:
+        plan, name = failed.plan_id[:12], f"{summary.storage}/apply_failed/{failed.plan_id}/{failed.attempt}"
         text = f"{failed.why}\n`gc-assets plans` says how the plan stands. `gc-assets apply {plan}` goes on from its log."
-        title = f"{facts.storage}: plan {plan} could not be applied to its end"
-        yield Notification("apply_failed", name, title, text, storage=facts.storage, plan_id=failed.plan_id)
+        title = f"{summary.storage}: plan {plan} could not be applied to its end"
+        yield Notification("apply_failed", name, title, text, storage=summary.storage, plan_id=failed.plan_id)
 
 
-def _of_plan(last: LastNight, now: datetime) -> Iterator[Notification]:
+def _of_plan(last: LastRun, now: datetime) -> Iterator[Notification]:
     header = last.header
     plan = f"{header.storage}: plan {_short(header)} of {header.run_date}"
     if last.status == "refused":
@@ -150,7 +150,7 @@ def _of_plan(last: LastNight, now: datetime) -> Iterator[Notification]:
         yield _about(header, "approval_ends", f"{plan} can be approved until {_minute(header.approve_before)} only", next_step, "/approve")
 
 
-def _sick(storage: str, item: Sick) -> Notification:
+def _unreadable(storage: str, item: Unreadable) -> Notification:
     name = f"{item.lake}/table_sick/{item.table_uuid or item.table_name or ''}/{item.since.isoformat()}"
     title = f"{item.name} cannot be read since {_minute(item.since)}"
     return Notification("table_sick", name, title, item.told, storage=storage, lake=item.lake)

@@ -25,7 +25,7 @@ UNNAMED: Final = "unnamed"
 
 _NOT_IN_ID: Final = frozenset({"plan_id", "times_seal", "created_at", "approve_before", "apply_before"})
 # Gates whose messages repeat why something cannot be read.
-_NAME_WHAT_IS_SICK: Final = frozenset({"sick_tables", "never_read"})
+_READ_ERROR_GATES: Final = frozenset({"sick_tables", "never_read"})
 
 
 class _Model(BaseModel):
@@ -70,7 +70,7 @@ class GateResult(_Model):
     numbers: dict[str, float] = Field(default_factory=dict[str, float])
 
 
-class Sick(_Model):
+class Unreadable(_Model):
     """A table or repository that could not be read, and is protected by what earlier nights read of
     it (design 6.5).
 
@@ -174,7 +174,7 @@ class PlanHeader(_Model):
     when it was made, on which its id does not depend. `repeats` counts the plans of the same
     substance that were used up before this one. `expiry_actions` counts the edits per lake.
     `by_kind` counts the files per action and file kind (empty in a plan made before 0.2).
-    `live_by_lake` counts the live files that each lake needs (empty before 0.4). `sick` names what
+    `live_by_lake` counts the live files that each lake needs (empty before 0.4). `unreadable` names what
     could not be read: nothing is purged while there is any (empty before 0.4). The id depends on
     what it is, and not on the words. `uploads` are aborted (none before 0.4).
     Files planned `after_expiry` count in `totals`. Files `held_for_expiry` wait
@@ -206,7 +206,7 @@ class PlanHeader(_Model):
     after_expiry: Amount
     held_for_expiry: Amount
     quarantined: Amount
-    sick: tuple[Sick, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
     expiry_actions: dict[str, int]
     expiry_digest: str
     gates: tuple[GateResult, ...]
@@ -287,8 +287,8 @@ def _with_id(header: PlanHeader, key: bytes | None) -> PlanHeader:
 def _substance(header: PlanHeader) -> dict[str, Any]:
     unknown_then = PlanHeader.model_fields.keys() - header.model_fields_set
     found = header.model_dump(mode="json", exclude={*_NOT_IN_ID, *unknown_then})
-    if header.sick:
+    if header.unreadable:
         # What could not be read counts, and not in which words a store or a disk said why.
-        found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.sick]
-        found["gates"] = [gate if gate["name"] not in _NAME_WHAT_IS_SICK else {**gate, "message": ""} for gate in found["gates"]]
+        found["sick"] = [[item.lake, item.table_uuid, item.table_name, item.good_on is None] for item in header.unreadable]
+        found["gates"] = [gate if gate["name"] not in _READ_ERROR_GATES else {**gate, "message": ""} for gate in found["gates"]]
     return found

@@ -105,9 +105,9 @@ def finish(root: Path, location: str, warehouse: str, aside: str, connection: st
 
     unfinished = root / _UNFINISHED
     # There is nothing to see of these days but what a backfill works out.
-    first_night = (clock_of(os.environ).today() - _BACKFILLED).isoformat()
+    first_run_date = (clock_of(os.environ).today() - _BACKFILLED).isoformat()
     words = {
-        "first_night": first_night,
+        "first_night": first_run_date,
         "location": location,
         "warehouse": warehouse,
         "aside": aside,

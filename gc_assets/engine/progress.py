@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from gc_assets.core.progress_rate import Pace, format_seconds
 from gc_assets.core.requests import Requests, Tally, counted
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_remote
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.schemas import Table
@@ -165,9 +165,9 @@ def logged(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callabl
     def decorate(stage: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(stage)
         def heard(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            at, night = next((place, value) for place, value in enumerate(args) if isinstance(value, Night))
+            at, run_context = next((place, value) for place, value in enumerate(args) if isinstance(value, RunContext))
             spark = args[0] if at and not callable(args[0]) else None
-            with _step(logging.getLogger(stage.__module__), _name(owner(args[at + 1]), table, night.run_date), spark):
+            with _step(logging.getLogger(stage.__module__), _name(owner(args[at + 1]), table, run_context.run_date), spark):
                 return stage(*args, **kwargs)
 
         return heard
@@ -175,9 +175,9 @@ def logged(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callabl
     return decorate
 
 
-def begin(night: Night, group: str, table: Table, run_date: date | None = None) -> Run:
+def begin(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> Run:
     """Starts a new run of a table, and announces it by a line."""
-    run = night.state.start(group, table.name, run_date or night.run_date, night.clock)
+    run = run_context.state.start(group, table.name, run_date or run_context.run_date, run_context.clock)
     current = _CURRENT.get()
     if current is not None:
         name = _name(group, table, run.run_date)

@@ -33,7 +33,7 @@ SHARED: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, SNAPSHOT_HISTO
 
 
 @dataclass(frozen=True, slots=True)
-class Night:
+class RunContext:
     """One run date.
 
     `unsafe` are the safety limits that the environment lowered. Every plan and report repeats them.
@@ -51,7 +51,7 @@ class Night:
     recheck: str | None = None
 
     @classmethod
-    def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> Night:
+    def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> RunContext:
         """Returns the night of a run date, as of the start of its day unless `as_of` says
         otherwise.
 

@@ -37,7 +37,7 @@ from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance, PartFile, Receipt
 from gc_assets.state.schemas import Table
-from gc_assets.state.summaries import Facts
+from gc_assets.state.summaries import Summary
 
 # Batches in, batches out, as `DataFrame.mapInArrow` takes it.
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -90,7 +90,7 @@ class Written:
     digest: int
     side: dict[str, tuple[PartFile, ...]] = field(default_factory=dict[str, tuple[PartFile, ...]])
     totals: dict[tuple[str, ...], Totals] = field(default_factory=dict[tuple[str, ...], Totals])
-    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    summary: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def rows(self) -> int:
@@ -291,15 +291,15 @@ def merge_written(rows: Sequence[Any]) -> Written:
     side: dict[str, list[PartFile]] = {}
     totals: dict[tuple[str, ...], Totals] = {}
     digest = 0
-    facts: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for row in rows:
         if row[REQUESTS] is not None:
             record(Requests.from_json(row[REQUESTS]))
         told = json.loads(row["facts"])
         _same_release(told.pop(VERSION))
         for name, value in told.items():
-            merged = facts[name] + value if name in facts else value
-            facts[name] = merged[:MAX_SAMPLES] if isinstance(merged, list) else merged
+            merged = summary[name] + value if name in summary else value
+            summary[name] = merged[:MAX_SAMPLES] if isinstance(merged, list) else merged
         for item in json.loads(row["parts"]):
             part = PartFile.model_validate(item)
             prefix = part.name.rpartition("/")[0]
@@ -308,7 +308,7 @@ def merge_written(rows: Sequence[Any]) -> Written:
             totals[tuple(key)] = totals.get(tuple(key), Totals()) + Totals(count, size)
         digest = (digest + int(row["digest"])) % 2**64
     frozen = {name: tuple(sorted(parts, key=lambda part: part.name)) for name, parts in side.items()}
-    return Written(tuple(sorted(main, key=lambda part: part.name)), digest, frozen, totals, facts)
+    return Written(tuple(sorted(main, key=lambda part: part.name)), digest, frozen, totals, summary)
 
 
 def _same_release(version: str) -> None:
@@ -323,12 +323,12 @@ def report_parts(
     parts: Sequence[PartFile],
     digest: int = 0,
     totals: dict[tuple[str, ...], Totals] | None = None,
-    facts: dict[str, Any] | None = None,
+    summary: dict[str, Any] | None = None,
     requests: Requests | None = None,
 ) -> pa.RecordBatch:
     """Returns what a task yields to the driver: one row of `PARTS_DDL`.
 
-    The `facts` of all tasks are merged. Numbers add up. Lists are joined and cut at `MAX_SAMPLES`.
+    The `summary` of all tasks are merged. Numbers add up. Lists are joined and cut at `MAX_SAMPLES`.
     """
     signed = (digest + 2**63) % 2**64 - 2**63
     return pa.RecordBatch.from_pydict(
@@ -336,7 +336,7 @@ def report_parts(
             "parts": [json.dumps([part.model_dump() for part in parts])],
             "digest": pa.array([signed], pa.int64()),
             "totals": [json.dumps([[*key, value.rows, value.size_bytes] for key, value in (totals or {}).items()])],
-            "facts": [json.dumps({**(facts or {}), VERSION: __version__})],
+            "facts": [json.dumps({**(summary or {}), VERSION: __version__})],
             REQUESTS: pa.array([requests.to_json() if requests else None], pa.string()),
         }
     )
@@ -409,7 +409,7 @@ def publish(
     *,
     inputs: Sequence[Published] = (),
     balances: Sequence[Balance] = (),
-    facts: Facts | Mapping[str, Any] | None = None,
+    summary: Summary | Mapping[str, Any] | None = None,
     unsafe: Sequence[str] = (),
 ) -> Published:
     """Makes what was written the current table of its run date.
@@ -434,7 +434,7 @@ def publish(
         side=written.side,
         inputs={f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}": item.receipt.reference for item in inputs},
         balances=tuple(balances),
-        facts=(facts.told() if isinstance(facts, Facts) else dict(facts or {})) | _asked(),
+        summary=(summary.told() if isinstance(summary, Summary) else dict(summary or {})) | _asked(),
         unsafe=tuple(unsafe),
     )
     published = state.publish(run, receipt, listed)

@@ -54,7 +54,7 @@ def _always(config: LakeConfig) -> bool:
 
 
 @dataclass(frozen=True)
-class KindBox:
+class KindTable:
     """A table that only lakes of one kind have, and the box that makes it.
 
     `after` are the lake's tables from which it is made. `rows` makes it from these tables, given by
@@ -104,7 +104,7 @@ class LakeKind:
     releases_by_rule: bool = False
     # Containers that the format rewrites under their names, and that name the same others afterwards.
     rewritten_in_place: frozenset[str] = frozenset()
-    boxes: tuple[KindBox, ...] = ()
+    kind_tables: tuple[KindTable, ...] = ()
     # The reason of a file that no commit ever named. A file that any commit named, even a dangling
     # one, has the reason `expired`.
     never_committed: str | None = None
@@ -126,8 +126,8 @@ class LakeKind:
         if table.name == LIVE_CONTENTS.name:
             return self.shows_contents
         of_lakes = [item.name for item in SHARED_TABLES if item.scope == "lake"]
-        return table.name in {*of_lakes, *(box.table.name for box in self.boxes)}
+        return table.name in {*of_lakes, *(kind_table.table.name for kind_table in self.kind_tables)}
 
-    def boxes_of(self, config: LakeConfig) -> tuple[KindBox, ...]:
+    def kind_tables_of(self, config: LakeConfig) -> tuple[KindTable, ...]:
         """Returns the kind's own boxes that one lake has."""
-        return tuple(box for box in self.boxes if box.when(config))
+        return tuple(kind_table for kind_table in self.kind_tables if kind_table.when(config))

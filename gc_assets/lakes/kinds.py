@@ -62,10 +62,10 @@ def all_tables() -> dict[str, Table]:
     that they name.
     """
     found: dict[str, Table] = {}
-    boxes = [box for kind in KINDS.values() for box in kind.boxes]
+    kind_tables = [kind_table for kind in KINDS.values() for kind_table in kind.kind_tables]
     for table in SHARED_TABLES:
         found[table.name] = table
-        found |= {box.table.name: box.table for box in boxes if box.behind.name == table.name}
+        found |= {kind_table.table.name: kind_table.table for kind_table in kind_tables if kind_table.behind.name == table.name}
     return found
 
 

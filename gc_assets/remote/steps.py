@@ -136,8 +136,8 @@ def _result(said: dg.AssetMaterialization, jobs: Jobs, partition_key: str) -> dg
     version = (said.tags or {}).get(DATA_VERSION) if ADDRESS in said.metadata else None
     owner, name = said.asset_key.path
     if version is not None:
-        night = jobs.platform.night(date.fromisoformat(partition_key), jobs.as_of)
-        published = night.find(all_tables()[name], owner)
+        run_context = jobs.platform.run_context(date.fromisoformat(partition_key), jobs.as_of)
+        published = run_context.find(all_tables()[name], owner)
         if published is None or published.receipt.digest != version:
             raise StateError(
                 f"a job published {owner}/{name} of {partition_key}, and the state {jobs.platform.config.state} does not hold it as "

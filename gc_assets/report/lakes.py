@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import Expiring, Holder, LakePage
@@ -22,7 +22,7 @@ from gc_assets.stages.read.browse import batches
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
-from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
+from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
 HOLDERS: Final = 12
 HISTORIES: Final = 12
@@ -31,40 +31,40 @@ _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 PRESENT_STATE: Final = "present state (metadata, refs, configuration)"
 
 
-def lake_page(night: Night, lake: str, kind: str) -> LakePage:
+def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     """Returns the lake's part of the page. Raises `StateError` naming the first table that the run
     date lacks.
     """
-    refs = night.table(LAKE_REFS, lake)
-    reachable = night.table(REACHABLE_SNAPSHOTS, lake)
-    expiry = night.table(EXPIRY_PLAN, lake)
-    found = list(histories(night, lake, refs, reachable, expiry))
+    refs = context.table(LAKE_REFS, lake)
+    reachable = context.table(REACHABLE_SNAPSHOTS, lake)
+    expiry = context.table(EXPIRY_PLAN, lake)
+    found = list(histories(context, lake, refs, reachable, expiry))
     shown = sorted(found, key=lambda history: not history.changes)[:HISTORIES]
-    facts = reachable.facts(ReachableSnapshotsFacts)
+    summary = reachable.summary(ReachableSnapshotsSummary)
     return LakePage(
         name=lake,
         kind=kind,
         refs=refs.receipt.rows,
-        states={"retained": facts.retained, "expired": facts.expired, "dangling": facts.dangling},
+        states={"retained": summary.retained, "expired": summary.expired, "dangling": summary.dangling},
         expiry_actions=expiry.receipt.rows,
-        notes=(*refs.facts(LakeRefsFacts).notes, *facts.notes, *night.table(LIVE_FILES, lake).facts(LiveFilesFacts).notes),
-        holders=tuple(_holders(night, lake, reachable)),
+        notes=(*refs.summary(LakeRefsSummary).notes, *summary.notes, *context.table(LIVE_FILES, lake).summary(LiveFilesSummary).notes),
+        holders=tuple(_holders(context, lake, reachable)),
         histories=tuple(shown),
         histories_left_out=len(found) - len(shown),
-        edits_history=night.kind(lake).edits_history,
-        expiring=tuple(_expiring(night, lake, reachable)),
-        expiring_left_out=max(0, facts.expired + facts.dangling - EXPIRING),
+        edits_history=context.kind(lake).edits_history,
+        expiring=tuple(_expiring(context, lake, reachable)),
+        expiring_left_out=max(0, summary.expired + summary.dangling - EXPIRING),
     )
 
 
-def _expiring(night: Night, lake: str, reachable: Published) -> Iterator[Expiring]:
+def _expiring(context: RunContext, lake: str, reachable: Published) -> Iterator[Expiring]:
     """Yields the newest commits that the policy no longer keeps."""
-    files = night.state.files
+    files = context.state.files
     said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"])
     said = said.filter(pc.field("state") != RETAINED)
     if not said.num_rows:
         return
-    graph = night.table(COMMIT_GRAPH, lake)
+    graph = context.table(COMMIT_GRAPH, lake)
     commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "committed_at", "message"])
     by = ["table_uuid", "commit_id"]
     commits = commits.filter(pc.is_in(commits.column("commit_id"), said.column("commit_id").combine_chunks()))
@@ -77,12 +77,12 @@ def _expiring(night: Night, lake: str, reachable: Published) -> Iterator[Expirin
     yield from sorted(found, key=lambda item: (-(item.committed_at or _LONG_AGO).timestamp(), item.table or "", item.commit_id))[:EXPIRING]
 
 
-def _holders(night: Night, lake: str, reachable: Published) -> Iterator[Holder]:
+def _holders(context: RunContext, lake: str, reachable: Published) -> Iterator[Holder]:
     """Returns who holds the lake's live bytes, largest first. What lies beyond `HOLDERS` is added
     up in one last row.
     """
-    state = night.state
-    live = night.table(LIVE_FILES, lake)
+    state = context.state
+    live = context.table(LIVE_FILES, lake)
     by = ["table_uuid", "commit_id"]
     parts = [
         pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
@@ -119,10 +119,10 @@ def _refs_label(commit: dict[str, Any] | None, commit_id: str | None) -> str:
     return ", ".join(commit["refs"][:3]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def histories(night: Night, lake: str, refs: Published, reachable: Published, expiry: Published) -> Iterator[Drawing]:
+def histories(context: RunContext, lake: str, refs: Published, reachable: Published, expiry: Published) -> Iterator[Drawing]:
     """Returns one history per table (or repository), by name, with its newest commits."""
-    files = night.state.files
-    graph = night.table(COMMIT_GRAPH, lake)
+    files = context.state.files
+    graph = context.table(COMMIT_GRAPH, lake)
     columns = ["table_uuid", "commit_id", "parents", "committed_at", "generation", "table_name", "message"]
     commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, columns)
     said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "reason"])

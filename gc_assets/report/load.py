@@ -18,9 +18,9 @@ from gc_assets._version import __version__
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import Amount
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.report.lakes import lake_page
-from gc_assets.report.run_report import Asked, Change, NightReport, PastPlan, PlannedFile, PlannedUpload, Quarantined, StoragePage, Stored
+from gc_assets.report.run_report import Asked, Change, PastPlan, PlannedFile, PlannedUpload, Quarantined, RunReport, StoragePage, Stored
 from gc_assets.report.shares import steps_of
 from gc_assets.report.trend import Point
 from gc_assets.stages.delete.plan import WAITING_SIDE
@@ -32,7 +32,7 @@ from gc_assets.stages.records.ledger import quarantined
 from gc_assets.stages.records.plans import StoredPlan, load, plans
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
-from gc_assets.state.summaries import OrphanFilesFacts, StorageInventoryFacts, Sweep, sent_for
+from gc_assets.state.summaries import OrphanFilesSummary, StorageInventorySummary, Sweep, sent_for
 
 LARGEST_FILES: Final = 20
 TABLES: Final = 20
@@ -40,167 +40,177 @@ NIGHTS: Final = 30
 PLANS: Final = 10
 
 
-def load_report(night: Night, storages: Iterable[str] = (), lakes: Iterable[str] = ()) -> NightReport:
+def load_report(context: RunContext, storages: Iterable[str] = (), lakes: Iterable[str] = ()) -> RunReport:
     """Returns the report of a run date, of all storages and lakes unless some are named. Raises
     `StateError` naming the first table that the run date lacks.
     """
     wanted_storages, wanted_lakes = set(storages), set(lakes)
-    lake_pages = [lake_page(night, lake.name, lake.kind) for lake in night.config.lakes if not wanted_lakes or lake.name in wanted_lakes]
-    pages = [_storage(night, item) for item in night.config.storages if not wanted_storages or item.name in wanted_storages]
+    lake_pages = [
+        lake_page(context, lake.name, lake.kind) for lake in context.config.lakes if not wanted_lakes or lake.name in wanted_lakes
+    ]
+    pages = [_storage(context, item) for item in context.config.storages if not wanted_storages or item.name in wanted_storages]
     owners = {"storage": [page.name for page in pages], "lake": [page.name for page in lake_pages]}
-    return NightReport(
-        night.run_date, night.clock.now(), __version__, tuple(_warnings(night, pages)), pages, lake_pages, list(_asked(night, owners))
+    return RunReport(
+        context.run_date,
+        context.clock.now(),
+        __version__,
+        tuple(_warnings(context, pages)),
+        pages,
+        lake_pages,
+        list(_asked(context, owners)),
     )
 
 
-def _asked(night: Night, owners: Mapping[str, Sequence[str]]) -> Iterator[Asked]:
+def _asked(context: RunContext, owners: Mapping[str, Sequence[str]]) -> Iterator[Asked]:
     for table in SHARED_TABLES:
         for owner in owners[table.scope]:
-            published = night.find(table, owner)
-            sent = sent_for(published.receipt.facts) if published is not None else None
+            published = context.find(table, owner)
+            sent = sent_for(published.receipt.summary) if published is not None else None
             if sent:
                 yield Asked(owner, table.name, sent)
 
 
-def _warnings(night: Night, pages: list[StoragePage]) -> Iterator[str]:
+def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
     headers = [page.header for page in pages if page.header is not None]
     if any(header.historical for header in headers):
         yield (
-            f"Historical: {night.run_date} was never frozen on its own day. This is what today's policy would make of it; "
+            f"Historical: {context.run_date} was never frozen on its own day. This is what today's policy would make of it; "
             "its plan can be shown and never applied."
         )
-    if night.clock.is_rehearsal or any(header.rehearsal for header in headers):
+    if context.clock.is_rehearsal or any(header.rehearsal for header in headers):
         yield "Rehearsal: made under a clock that was set by hand."
-    for text in sorted({text for header in headers for text in header.unsafe} | set(night.unsafe)):
+    for text in sorted({text for header in headers for text in header.unsafe} | set(context.unsafe)):
         yield f"Lowered safety: {text}."
 
 
-def _storage(night: Night, storage: StorageConfig) -> StoragePage:
-    orphans = night.table(ORPHAN_FILES, storage.name)
-    plan = night.find(DELETION_PLAN, storage.name)
-    stored = load(night.config, plan) if plan is not None else None
-    facts = orphans.facts(OrphanFilesFacts)
-    nights = [] if facts.historical else _nights(night, storage.name)
+def _storage(context: RunContext, storage: StorageConfig) -> StoragePage:
+    orphans = context.table(ORPHAN_FILES, storage.name)
+    plan = context.find(DELETION_PLAN, storage.name)
+    stored = load(context.config, plan) if plan is not None else None
+    summary = orphans.summary(OrphanFilesSummary)
+    nights = [] if summary.historical else _nights(context, storage.name)
     before = nights[-2] if len(nights) > 1 else None
-    steps = steps_of(facts)
-    shares = [share for share in by_table(night, [storage.name]) if share.garbage]
+    steps = steps_of(summary)
+    shares = [share for share in by_table(context, [storage.name]) if share.garbage]
     live = next(step for step in steps if step.label == "live")
     return StoragePage(
         name=storage.name,
         location=storage.location,
         steps=tuple(steps),
-        headline=_headline(night, stored),
-        stored=tuple(_stored(night, steps[0].size_bytes, stored)),
+        headline=_headline(context, stored),
+        stored=tuple(_stored(context, steps[0].size_bytes, stored)),
         tables=tuple(shares[:TABLES]),
         tables_left_out=len(shares[TABLES:]),
         trend=tuple(_point(table) for table in nights) if len(nights) > 1 else (),
-        plans=tuple(past_plans(night, storage.name)),
-        live_named=facts.live_keys if facts.live_keys != live.files else None,
+        plans=tuple(past_plans(context, storage.name)),
+        live_named=summary.live_keys if summary.live_keys != live.files else None,
         header=stored.header if stored is not None else None,
-        status=stored.status_at(night.clock.now()) if stored is not None else None,
+        status=stored.status_at(context.clock.now()) if stored is not None else None,
         words=tuple(map(str, stored.verdict.words)) if stored is not None else (),
         approvals_missing=stored.verdict.missing if stored is not None else None,
-        undoing=_undoing(night, stored) if stored is not None else (),
-        apply_command=apply_command(stored.header, night.config) if stored is not None else "",
-        largest=tuple(_largest(night, plan)) if plan is not None else (),
-        quarantined=tuple(_quarantined(night, storage)),
+        undoing=_undoing(context, stored) if stored is not None else (),
+        apply_command=apply_command(stored.header, context.config) if stored is not None else "",
+        largest=tuple(_largest(context, plan)) if plan is not None else (),
+        quarantined=tuple(_quarantined(context, storage)),
         before=before.receipt.run_date if before is not None else None,
         changes=tuple(_changes(before, orphans)) if before is not None else (),
-        problems=dict(facts.problems),
-        notes=facts.notes,
+        problems=dict(summary.problems),
+        notes=summary.notes,
         usd_per_gb_month=storage.money.usd_per_gb_month if storage.money is not None else None,
-        unfinished=_unfinished(night, storage.name),
-        uploads=tuple(_uploads(night, plan)) if plan is not None else (),
+        unfinished=_unfinished(context, storage.name),
+        uploads=tuple(_uploads(context, plan)) if plan is not None else (),
     )
 
 
-def _headline(night: Night, plan: StoredPlan | None) -> str:
+def _headline(context: RunContext, plan: StoredPlan | None) -> str:
     if plan is None:
         return "This night has no plan yet, so nothing becomes free."
     if not plan.header.has_work:
         return "There is nothing to do: nothing becomes free, nothing is final, and there is nothing to undo."
-    sentence = in_one_sentence(plan.header, night.config, restored=plan.restored_at is not None)
-    return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(night.clock.now())}: {sentence}."
+    sentence = in_one_sentence(plan.header, context.config, restored=plan.restored_at is not None)
+    return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
 
 
-def _stored(night: Night, listed_bytes: int, plan: StoredPlan | None) -> Iterator[Stored]:
+def _stored(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> Iterator[Stored]:
     """Yields what the storage holds in the night, and after the plan. What quarantine moved aside is
     in no listing, but it is stored all the same.
     """
     if plan is None or not plan.header.has_work:
         return
     purged, restored, quarantined = (plan.header.totals.get(action, Amount()).bytes for action in (PURGE, RESTORE, QUARANTINE))
-    aside = 0 if plan.header.quarantine == "deferred" else purged + restored + _waiting_bytes(night, plan.published)
+    aside = 0 if plan.header.quarantine == "deferred" else purged + restored + _waiting_bytes(context, plan.published)
     yield Stored("that night", listed_bytes + aside)
     yield Stored("once this plan is applied", listed_bytes + aside - purged)
     yield Stored("once what it quarantines is purged", listed_bytes + aside - purged - quarantined)
 
 
-def _waiting_bytes(night: Night, plan: Published) -> int:
-    sizes = batches(night.state, DELETION_PLAN.schema, plan.paths(WAITING_SIDE), ["size_bytes"])
+def _waiting_bytes(context: RunContext, plan: Published) -> int:
+    sizes = batches(context.state, DELETION_PLAN.schema, plan.paths(WAITING_SIDE), ["size_bytes"])
     return sum(pc.sum(batch.column("size_bytes")).as_py() or 0 for batch in sizes)
 
 
-def _nights(night: Night, storage_name: str) -> list[Published]:
+def _nights(context: RunContext, storage_name: str) -> list[Published]:
     """Returns the last nights up to this one, oldest first. Analyses of past dates are none."""
     runs = {
         run.run_date: run
-        for run in night.state.history(storage_name, ORPHAN_FILES.name)
-        if run.run_date <= night.run_date and not run.headline(Sweep).historical
+        for run in context.state.history(storage_name, ORPHAN_FILES.name)
+        if run.run_date <= context.run_date and not run.headline(Sweep).historical
     }
-    return [night.state.open(run) for _, run in sorted(runs.items())[-NIGHTS:]]
+    return [context.state.open(run) for _, run in sorted(runs.items())[-NIGHTS:]]
 
 
 def _point(table: Published) -> Point:
-    by = {step.label: step.size_bytes for step in steps_of(table.facts(OrphanFilesFacts))}
+    by = {step.label: step.size_bytes for step in steps_of(table.summary(OrphanFilesSummary))}
     held, garbage = by["expired history"], by["garbage"]
     return Point(table.receipt.run_date, by["stored"] - held - garbage, held, garbage)
 
 
-def past_plans(night: Night, storage_name: str) -> Iterator[PastPlan]:
+def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
     """Yields the last plans of this night and those before it, newest first. Analyses are none."""
-    known = (item for item in plans(night.config, storage_name) if item.header.run_date <= night.run_date and not item.header.historical)
+    known = (
+        item for item in plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
+    )
     for plan in islice(known, PLANS):
         header = plan.header
         yield PastPlan(
             header.plan_id,
             header.run_date,
-            plan.status_at(night.clock.now()) + (", a rehearsal's" if header.rehearsal else ""),
+            plan.status_at(context.clock.now()) + (", a rehearsal's" if header.rehearsal else ""),
             dict(header.totals),
             sum(header.expiry_actions.values()),
             tuple(map(str, plan.verdict.words)),
         )
 
 
-def _undoing(night: Night, plan: StoredPlan) -> tuple[str, ...]:
-    return undoing(plan.header, night.config, restored=plan.restored_at is not None).lines if plan.header.has_work else ()
+def _undoing(context: RunContext, plan: StoredPlan) -> tuple[str, ...]:
+    return undoing(plan.header, context.config, restored=plan.restored_at is not None).lines if plan.header.has_work else ()
 
 
-def _unfinished(night: Night, storage_name: str) -> str | None:
-    inventory = night.find(STORAGE_INVENTORY, storage_name)
-    found = inventory.facts(StorageInventoryFacts).unfinished if inventory is not None else None
+def _unfinished(context: RunContext, storage_name: str) -> str | None:
+    inventory = context.find(STORAGE_INVENTORY, storage_name)
+    found = inventory.summary(StorageInventorySummary).unfinished if inventory is not None else None
     return str(found) if found is not None and (found.uploads or found.unknown) else None
 
 
-def _largest(night: Night, plan: Published) -> Iterator[PlannedFile]:
+def _largest(context: RunContext, plan: Published) -> Iterator[PlannedFile]:
     columns = ["key", "action", "reason", "size_bytes"]
     top = DELETION_PLAN.schema.empty_table().select(columns)
-    for batch in batches(night.state, DELETION_PLAN.schema, plan.paths(), columns):
+    for batch in batches(context.state, DELETION_PLAN.schema, plan.paths(), columns):
         both = pa.concat_tables([top, pa.Table.from_batches([batch])])
         top = both.take(pc.sort_indices(both, sort_keys=[("size_bytes", "descending"), ("key", "ascending")])[:LARGEST_FILES])
     for row in top.to_pylist():
         yield PlannedFile(**row)
 
 
-def _uploads(night: Night, plan: Published) -> Iterator[PlannedUpload]:
-    for row in planned_uploads(night.state, plan).slice(0, LARGEST_FILES).to_pylist():
+def _uploads(context: RunContext, plan: Published) -> Iterator[PlannedUpload]:
+    for row in planned_uploads(context.state, plan).slice(0, LARGEST_FILES).to_pylist():
         yield PlannedUpload(row["key"], row["upload_id"], row["initiated"], row["size_bytes"])
 
 
-def _quarantined(night: Night, storage: StorageConfig) -> Iterator[Quarantined]:
+def _quarantined(context: RunContext, storage: StorageConfig) -> Iterator[Quarantined]:
     """Returns what the ledger holds, plan by plan, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
-    copies = quarantined(night.state, storage.name, rehearsal=night.clock.is_rehearsal)
+    copies = quarantined(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
     by_plan = copies.group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
     for row in by_plan.sort_by([("quarantined_at_max", "descending")]).to_pylist():
         yield Quarantined(
@@ -213,8 +223,8 @@ def _quarantined(night: Night, storage: StorageConfig) -> Iterator[Quarantined]:
 
 
 def _changes(before: Published, now: Published) -> Iterator[Change]:
-    earlier = {step.label: step for step in steps_of(before.facts(OrphanFilesFacts))}
-    for step in steps_of(now.facts(OrphanFilesFacts)):
+    earlier = {step.label: step for step in steps_of(before.summary(OrphanFilesSummary))}
+    for step in steps_of(now.summary(OrphanFilesSummary)):
         old = earlier[step.label]
         yield Change(f"{step.label}, bytes", old.size_bytes, step.size_bytes, is_bytes=True)
         yield Change(f"{step.label}, files", old.files, step.files, is_bytes=False)

@@ -18,16 +18,16 @@ from gc_assets._version import __version__
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.report.shares import steps_of
-from gc_assets.stages.records.plans import last_nights_plan, load, plans, unfinished
+from gc_assets.stages.records.plans import load, plans, previous_plan, unfinished
 from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, ORPHAN_FILES, REACHABLE_SNAPSHOTS, Table
 from gc_assets.state.summaries import (
-    ExpiryPlanFacts,
+    ExpiryPlanSummary,
     Freeze,
-    LiveFilesFacts,
-    ManifestEntriesFacts,
-    OrphanFilesFacts,
-    ReachableSnapshotsFacts,
+    LiveFilesSummary,
+    ManifestEntriesSummary,
+    OrphanFilesSummary,
+    ReachableSnapshotsSummary,
 )
 
 # Name of the metric, its labels, and what it says.
@@ -62,7 +62,7 @@ FAMILIES: Final = (
 Sample = tuple[str, tuple[str, ...], float]
 
 
-class NightMetrics(Collector):
+class RunMetrics(Collector):
     """The metrics of a configuration's last nights."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
@@ -89,7 +89,7 @@ class NightMetrics(Collector):
             yield from self._of_lake(lake.name)
 
     def _of_storage(self, name: str) -> Iterator[Sample]:
-        last = last_nights_plan(plans(self._config, name, empty=True), self._clock)
+        last = previous_plan(plans(self._config, name, empty=True), self._clock)
         if last is None:
             return
         plan = load(self._config, self._state.open(last.run))
@@ -112,7 +112,7 @@ class NightMetrics(Collector):
         yield "plan_apply_before_timestamp_seconds", at, header.apply_before.timestamp()
         yield "unfinished_applies", at, len(unfinished(self._state, name))
         if (orphans := self._state.current(name, ORPHAN_FILES.name, header.run_date)) is not None:
-            for step in steps_of(orphans.facts(OrphanFilesFacts))[1:]:
+            for step in steps_of(orphans.summary(OrphanFilesSummary))[1:]:
                 yield "stored_files", (name, step.label), step.files
                 yield "stored_bytes", (name, step.label), step.size_bytes
 
@@ -129,22 +129,22 @@ class NightMetrics(Collector):
         if (refs := published(LAKE_REFS)) is not None:
             yield "lake_refs", at, refs.rows
         if (commits := published(REACHABLE_SNAPSHOTS)) is not None:
-            states = commits.facts(ReachableSnapshotsFacts)
+            states = commits.summary(ReachableSnapshotsSummary)
             yield "lake_commits", (name, "retained"), states.retained
             yield "lake_commits", (name, "expired"), states.expired
             yield "lake_commits", (name, "dangling"), states.dangling
         if (edits := published(EXPIRY_PLAN)) is not None:
-            yield "lake_expiry_actions", at, edits.facts(ExpiryPlanFacts).actions
+            yield "lake_expiry_actions", at, edits.summary(ExpiryPlanSummary).actions
         if (entries := published(MANIFEST_ENTRIES)) is not None:
-            yield "lake_decoded_containers", at, entries.facts(ManifestEntriesFacts).decoded
-            yield "lake_unreadable_containers", at, entries.facts(ManifestEntriesFacts).unreadable
+            yield "lake_decoded_containers", at, entries.summary(ManifestEntriesSummary).decoded
+            yield "lake_unreadable_containers", at, entries.summary(ManifestEntriesSummary).unreadable
         if (live := published(LIVE_FILES)) is not None:
-            yield "lake_live_files", at, live.facts(LiveFilesFacts).files
-            yield "lake_live_bytes", at, live.facts(LiveFilesFacts).live_bytes
-            yield "lake_sick", at, len(live.facts(LiveFilesFacts).sick)
+            yield "lake_live_files", at, live.summary(LiveFilesSummary).files
+            yield "lake_live_bytes", at, live.summary(LiveFilesSummary).live_bytes
+            yield "lake_sick", at, len(live.summary(LiveFilesSummary).unreadable)
 
     def _last_freeze(self, name: str) -> tuple[date, datetime] | None:
         """Returns the run date of the lake's last night and when its refs were frozen."""
         frozen = [(run.run_date, run.headline(Freeze)) for run in self._state.history(name, LAKE_REFS.name)]
-        nights = [(day, each.frozen_at) for day, each in frozen if each.is_night(day) and each.rehearsal == self._clock.is_rehearsal]
+        nights = [(day, each.frozen_at) for day, each in frozen if each.is_own_day(day) and each.rehearsal == self._clock.is_rehearsal]
         return max(nights, default=None)

@@ -14,12 +14,12 @@ from markupsafe import Markup
 
 from gc_assets.core.units import format_bytes, format_usd
 from gc_assets.report.drawing import Drawing, history_svg
-from gc_assets.report.run_report import Change, NightReport
+from gc_assets.report.run_report import Change, RunReport
 from gc_assets.report.storage_breakdown import bars_of
 from gc_assets.report.trend import Point, trend_svg
 
 
-def render(report: NightReport) -> str:
+def render(report: RunReport) -> str:
     """Returns the page. It has no script, makes no request, and is light or dark as the reader's
     system is.
     """

@@ -183,7 +183,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class NightReport:
+class RunReport:
     """One run date. `warnings` are what a reader must know before any figure: a rehearsal, lowered
     limits, a past date. `asked` is empty where nothing lies on an object store.
     """

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from gc_assets.core.plan import Amount
 from gc_assets.report.storage_breakdown import Step
-from gc_assets.state.summaries import OrphanFilesFacts
+from gc_assets.state.summaries import OrphanFilesSummary
 
 Amounts = Mapping[str, Amount]
 
 
-def steps_of(orphans: OrphanFilesFacts) -> list[Step]:
+def steps_of(orphans: OrphanFilesSummary) -> list[Step]:
     """Returns the waterfall of a storage, from the facts of its `orphan_files`."""
     shares: Amounts = orphans.waterfall
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))

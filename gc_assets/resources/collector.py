@@ -8,7 +8,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import were_few
 from gc_assets.resources.platform import Platform
 from gc_assets.resources.spark import SparkRuntime
@@ -28,9 +28,9 @@ class Collector:
     def of(cls, platform: Platform, as_of: datetime | None = None, runtime: SparkRuntime | None = None) -> Collector:
         return cls(platform, runtime or SparkRuntime.from_config(platform.config.spark), as_of)
 
-    def night(self, partition_key: str) -> Night:
+    def context(self, partition_key: str) -> RunContext:
         """Returns the night of a run date. Raises `UsageError` for a date outside the partitions."""
-        return self.platform.night(date.fromisoformat(partition_key), self.as_of)
+        return self.platform.context(date.fromisoformat(partition_key), self.as_of)
 
     def spark(self) -> SparkSession:
         """The session, opened on first use: assets that need no Spark start none."""

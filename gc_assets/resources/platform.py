@@ -19,7 +19,7 @@ from gc_assets.lakes.kinds import config_models
 from gc_assets.stores.store import unsupported
 
 if TYPE_CHECKING:
-    from gc_assets.engine.run_context import Night
+    from gc_assets.engine.run_context import RunContext
 
 CONFIG_VARIABLE: Final = "GC_ASSETS_CONFIG"
 NOW_VARIABLE: Final = "GC_ASSETS_UNSAFE_NOW"
@@ -38,10 +38,10 @@ class Platform:
     unsafe: tuple[str, ...]
     path: Path
 
-    def night(self, run_date: date, as_of: datetime | None = None) -> Night:
-        from gc_assets.engine.run_context import Night
+    def run_context(self, run_date: date, as_of: datetime | None = None) -> RunContext:
+        from gc_assets.engine.run_context import RunContext
 
-        return Night.of(self.config, self.clock, run_date, as_of, self.unsafe)
+        return RunContext.of(self.config, self.clock, run_date, as_of, self.unsafe)
 
 
 def config_path(environment: Mapping[str, str], given: str | None = None) -> Path:

@@ -32,12 +32,12 @@ from gc_assets.core.errors import StateError
 from gc_assets.state.backend import ABSENT, Seen
 from gc_assets.state.files import Files
 from gc_assets.state.index import Part, PastRun
-from gc_assets.state.summaries import DeletionLogFacts, ExpiryLogFacts, ManifestEntriesFacts
+from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary, ManifestEntriesSummary
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FOLDED: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE})
+FOLDED: Final = frozenset({ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
 LIST: Final = "_folds.json"
 VERSION: Final = 1
 DIRECTORY: Final = "_folds"
@@ -60,7 +60,7 @@ MOST_FOLDS: Final = 8
 FORMER: Final = 2
 # A run that began before others may publish after them. In logs the last word counts, so a fold that
 # lacks such a run is of no use. The order of other tables' runs tells nothing.
-ORDERED: Final = frozenset({DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE})
+ORDERED: Final = frozenset({DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE})
 # The column of `deletion_log` that names a row's run. Rows of releases without it get the run's id
 # in a fold.
 RUN_ID: Final = "run_id"
@@ -200,7 +200,7 @@ def fold(files: Files, runs: Sequence[PastRun], there: Listed) -> Fold | None:
         return None
     of = [run for piece in row for run in piece.runs]
     name = uuid.uuid4().hex
-    names_runs = runs[0].asset == DeletionLogFacts.TABLE
+    names_runs = runs[0].asset == DeletionLogSummary.TABLE
     parts = [part for piece in row for part in _parts(piece, base)]
     copies = tuple(_copied(files, f"{base}/{DIRECTORY}/{name}", parts, names_runs=names_runs))
     made = Fold(name=name, runs=tuple(run.run_id for run in of), parts=copies)
@@ -364,7 +364,7 @@ def _pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[_Piece]:
 
 def _alike(one: _Piece, other: _Piece) -> bool:
     """Runs that readers tell apart by their facts are wanted apart, so no fold holds both."""
-    return one.runs[0].entry.facts.get("decoded_as") == other.runs[0].entry.facts.get("decoded_as")
+    return one.runs[0].entry.summary.get("decoded_as") == other.runs[0].entry.summary.get("decoded_as")
 
 
 def _parts(piece: _Piece, base: str) -> Iterator[tuple[Part, Source]]:

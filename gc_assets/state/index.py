@@ -54,7 +54,7 @@ class Entry(_Model):
     rows: int
     receipt_sha256: str
     is_there: bool
-    facts: dict[str, Any] = Field(default_factory=dict[str, Any])
+    summary: dict[str, Any] = Field(default_factory=dict[str, Any])
     parts: tuple[Part, ...] = ()
 
 
@@ -101,7 +101,7 @@ class PastRun:
         it.
         """
         try:
-            return model.model_validate(self.entry.facts)
+            return model.model_validate(self.entry.summary)
         except ValidationError as error:
             raise StateError(
                 f"the receipt in {self.path} is damaged (wrong or missing facts: {places(error)}); run its asset again"
@@ -124,7 +124,7 @@ def entry_of(receipt: Receipt, sha256: str, *, is_there: bool) -> Entry:
         rows=receipt.rows,
         receipt_sha256=sha256,
         is_there=is_there,
-        facts=_headline(receipt),
+        summary=_headline(receipt),
         parts=tuple(Part(name=part.name, rows=part.rows, size_bytes=part.size_bytes) for part in parts if part.rows),
     )
 
@@ -134,7 +134,7 @@ def _headline(receipt: Receipt) -> dict[str, Any]:
     if model is None:
         return {}
     try:
-        return model.of(receipt.facts).model_dump(mode="json")
+        return model.of(receipt.summary).model_dump(mode="json")
     except ValidationError:
         return {}
 

@@ -35,14 +35,14 @@ from gc_assets.state.files import Files, may_not_write
 from gc_assets.state.index import INDEX, Entries, Entry, Index, Indexed, PastRun, entry_of, partition_of
 from gc_assets.state.receipts import PartFile, Receipt, places
 from gc_assets.state.schemas import SCHEMA_VERSION
-from gc_assets.state.summaries import Facts
+from gc_assets.state.summaries import Summary
 
 RECEIPT: Final = "_receipt.json"
 CURRENT: Final = "current.json"
 _PARTITION: Final = "run_date="
 _log = logging.getLogger(__name__)
 
-_F = TypeVar("_F", bound=Facts)
+_F = TypeVar("_F", bound=Summary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class Published:
         """Returns the table's Parquet files as the receipt names them."""
         return self.receipt.files if side is None else self.receipt.side.get(side, ())
 
-    def facts(self, model: type[_F]) -> _F:
+    def summary(self, model: type[_F]) -> _F:
         """Returns what the stage found out. Raises `StateError` naming the facts that are missing
         or wrong.
         """
         if self.receipt.asset != model.TABLE:
             raise TypeError(f"{model.__name__} are facts of {model.TABLE}, not of {self.receipt.asset}")
         try:
-            return model.model_validate(self.receipt.facts)
+            return model.model_validate(self.receipt.summary)
         except ValidationError as error:
             raise StateError(f"{self.path}/{RECEIPT} is damaged (wrong or missing facts: {places(error)}); run its asset again") from error
 

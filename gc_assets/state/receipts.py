@@ -38,7 +38,7 @@ class Receipt(_Model):
 
     `digest` is the sum of the rows' hashes modulo 2^64: equal content has an equal digest, in any
     order. `side` holds further tables of the same run, under directories that readers of the table
-    skip (`_containers`). `facts` are what the stage found out (cut-offs, totals by reason).
+    skip (`_containers`). `summary` are what the stage found out (cut-offs, totals by reason).
     `unsafe` names the safety limits that were lowered.
     """
 
@@ -55,7 +55,7 @@ class Receipt(_Model):
     side: dict[str, tuple[PartFile, ...]] = Field(default_factory=dict[str, tuple[PartFile, ...]])
     inputs: dict[str, str] = Field(default_factory=dict[str, str])
     balances: tuple[Balance, ...] = ()
-    facts: dict[str, Any] = Field(default_factory=dict[str, Any])
+    summary: dict[str, Any] = Field(default_factory=dict[str, Any])
     unsafe: tuple[str, ...] = ()
 
     @property

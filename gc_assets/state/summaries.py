@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from gc_assets.core.approvals import Word
-from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Sick
+from gc_assets.core.approvals import ApprovalEvent
+from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
 from gc_assets.core.requests import Requests
 from gc_assets.core.units import format_bytes
 
@@ -24,7 +24,7 @@ Counts = dict[str, int]
 Amounts = dict[str, Amount]
 
 
-class Facts(BaseModel):
+class Summary(BaseModel):
     """The facts of one table. `TABLE` is the table's name.
 
     `requests` counts what was sent to object stores for it, by kind, and `requests_usd` is its
@@ -45,9 +45,9 @@ class Facts(BaseModel):
         return self.model_dump(mode="json", exclude={"requests", "requests_usd", "spark_jobs"})
 
 
-def sent_for(facts: Mapping[str, Any]) -> Requests:
+def sent_for(summary: Mapping[str, Any]) -> Requests:
     """Returns what was sent to object stores for a table, by the facts in its receipt."""
-    return Requests(facts.get("requests") or {}, facts.get("requests_usd"))
+    return Requests(summary.get("requests") or {}, summary.get("requests_usd"))
 
 
 class Headline(BaseModel):
@@ -58,14 +58,14 @@ class Headline(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Headline:
+    def of(cls, summary: Mapping[str, Any]) -> Headline:
         """Returns the headline of the facts in a receipt. Raises `ValidationError` where one is
         missing.
         """
-        return cls.model_validate(facts)
+        return cls.model_validate(summary)
 
 
-class PolicyTableFacts(Facts):
+class PolicyTableSummary(Summary):
     TABLE: ClassVar = "policy_table"
 
     rules: int
@@ -78,7 +78,7 @@ class Freeze(Headline):
     frozen_at: Moment
     rehearsal: bool
 
-    def is_night(self, run_date: date) -> bool:
+    def is_own_day(self, run_date: date) -> bool:
         """Decides whether a run date was frozen on its own day. The analysis of an earlier date was
         not.
         """
@@ -97,7 +97,7 @@ class UnreadTable(BaseModel):
     address: str | None = None
 
 
-class LakeRefsFacts(Facts):
+class LakeRefsSummary(Summary):
     """`min_age_seconds` is the age below which the lake's own system keeps an object. `claims` and
     `pinned` are counts. `unread` are tables of which nothing else here speaks.
     """
@@ -118,7 +118,7 @@ class LakeRefsFacts(Facts):
     unread: tuple[UnreadTable, ...] = ()
 
 
-class CommitGraphFacts(Facts):
+class CommitGraphSummary(Summary):
     """`known` commits were taken over from an earlier night's graph. `read_as` is a digest of what
     the rows depend on besides the commits. `unread` says why no commit of the lake could be read.
     """
@@ -131,7 +131,7 @@ class CommitGraphFacts(Facts):
     unread: str | None = None
 
 
-class ReachableSnapshotsFacts(Facts):
+class ReachableSnapshotsSummary(Summary):
     """`unread` says why the policy could not be asked, so that every commit is retained."""
 
     TABLE: ClassVar = "reachable_snapshots"
@@ -143,19 +143,19 @@ class ReachableSnapshotsFacts(Facts):
     unread: str | None = None
 
 
-class ExpiryPlanFacts(Facts):
+class ExpiryPlanSummary(Summary):
     TABLE: ClassVar = "expiry_plan"
 
     actions: int
 
 
-class LiveContentsFacts(Facts):
+class LiveContentsSummary(Summary):
     TABLE: ClassVar = "live_contents"
 
     contents: int
 
 
-class SnapshotHistoryFacts(Facts):
+class SnapshotHistorySummary(Summary):
     TABLE: ClassVar = "snapshot_history"
 
     listed: int
@@ -171,7 +171,7 @@ class Segment(Headline):
     external: int = 1
 
 
-class ManifestEntriesFacts(Facts):
+class ManifestEntriesSummary(Summary):
     """`segments` counts all segments of the cache, this one too. `levels` is how deep this run had
     to follow containers.
     """
@@ -188,14 +188,14 @@ class ManifestEntriesFacts(Facts):
     decoded_as: str | None = None
 
 
-class LiveFilesFacts(Facts):
+class LiveFilesSummary(Summary):
     """`files` are the rows. Files that only expired or dangling commits name are counted apart, and
-    so are files that rules release. `sick` names what could not be read; the rows hold what
+    so are files that rules release. `unreadable` names what could not be read; the rows hold what
     earlier nights read of it.
 
     `carried_files` rows were carried over from the run `carried_from`. `full_for` says why none
-    were, and is null where some were. `nights_carried` counts the nights since everything was
-    computed, of the run date `full_on`, and `nights_uncompared` those since that was held against
+    were, and is null where some were. `incremental_runs` counts the nights since everything was
+    computed, of the run date `full_on`, and `uncompared_runs` those since that was held against
     what carrying over gives. `differences` are those that this night found, and `distrusted_on` is
     the run date of the last night on record that found some: nothing is carried over from then on.
     By `made_as` and the `segments` of the cache a later night knows whether it may carry over these
@@ -216,13 +216,13 @@ class LiveFilesFacts(Facts):
     lifecycle_files: int = 0
     external_files: int
     notes: tuple[str, ...] = ()
-    sick: tuple[Sick, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
     carried_files: int = 0
     carried_from: str | None = None
     full_for: str | None = None
     full_on: date | None = None
-    nights_carried: int = 0
-    nights_uncompared: int = 0
+    incremental_runs: int = 0
+    uncompared_runs: int = 0
     differences: tuple[str, ...] = ()
     distrusted_on: date | None = None
     made_as: str | None = None
@@ -238,11 +238,11 @@ class Compared(Headline):
     wrong: str | None = None
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Compared:
-        return cls(wrong=facts.get("made_as") if facts.get("differences") else None)
+    def of(cls, summary: Mapping[str, Any]) -> Compared:
+        return cls(wrong=summary.get("made_as") if summary.get("differences") else None)
 
 
-class LiveFilterFacts(Facts):
+class LiveFilterSummary(Summary):
     TABLE: ClassVar = "live_filter"
 
     keys: int
@@ -283,7 +283,7 @@ class UnfinishedUploads(BaseModel):
         return told if self.unknown is None else f"{told}; not all could be counted: {self.unknown}"
 
 
-class StorageInventoryFacts(Facts):
+class StorageInventorySummary(Summary):
     """`problems` counts what is no plain file, by its kind. `flow` is `clean`, or `optimized` where
     directories were carried over. `unfinished` is null where the store has no uploads in parts.
     `report` names the report that took the place of a listing, and `report_as_of` says when its
@@ -318,12 +318,12 @@ class Sweep(Headline):
     rewritten: int = 0
 
 
-class OrphanFilesFacts(Facts):
+class OrphanFilesSummary(Summary):
     """`waterfall` says where the objects of the storage went. `by_reason` has the keys
     `<reason>/<lake>`.
 
     A count ends in `_count` where the field without this ending holds samples. `unneeded_metadata`
-    serves no retained commit, and nobody deletes it. `sick` are tables whose metadata is not there,
+    serves no retained commit, and nobody deletes it. `unreadable` are tables whose metadata is not there,
     and `missing_metadata` is what stops the plan: what is another object than was read, or all.
     `junk` is named like metadata and is none: it holds the files beside it.
     """
@@ -339,7 +339,7 @@ class OrphanFilesFacts(Facts):
     rewritten: int = 0
     missing_metadata: tuple[str, ...]
     missing_metadata_count: int
-    sick: tuple[Sick, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
     live_unlisted: tuple[str, ...]
     live_unlisted_count: int
     foreign_metadata: tuple[str, ...]
@@ -356,7 +356,7 @@ class OrphanFilesFacts(Facts):
     notes: tuple[str, ...] = ()
 
 
-class DeletionPlanFacts(Facts):
+class DeletionPlanSummary(Summary):
     TABLE: ClassVar = "deletion_plan"
 
     plan_id: str
@@ -369,11 +369,11 @@ class Planned(Headline):
     plan: PlanSummary
 
     @classmethod
-    def of(cls, facts: Mapping[str, Any]) -> Planned:
-        return cls(plan=DeletionPlanFacts.model_validate(facts).header.summary)
+    def of(cls, summary: Mapping[str, Any]) -> Planned:
+        return cls(plan=DeletionPlanSummary.model_validate(summary).header.summary)
 
 
-class DeletionLogFacts(Facts):
+class DeletionLogSummary(Summary):
     """`books` has the keys `<phase>/<outcome>`. `edits` counts the edits of history by verdict.
     `plan_id` may be that of a restore. `words` are what people said of the plan (empty before 0.4).
     """
@@ -383,7 +383,7 @@ class DeletionLogFacts(Facts):
     plan_id: str
     phases: tuple[str, ...] = ()
     approved_by: str | None = None
-    words: tuple[Word, ...] = ()
+    words: tuple[ApprovalEvent, ...] = ()
     overrides: tuple[str, ...] = ()
     books: Amounts
     edits: Counts = Field(default_factory=dict)
@@ -395,7 +395,7 @@ class Verdicts(Headline):
     books: Counts
 
 
-class ExpiryLogFacts(Facts):
+class ExpiryLogSummary(Summary):
     TABLE: ClassVar = "expiry_log"
 
     plan_id: str
@@ -403,14 +403,14 @@ class ExpiryLogFacts(Facts):
     books: Counts
 
 
-class UncommittedObjectsFacts(Facts):
+class UncommittedObjectsSummary(Summary):
     TABLE: ClassVar = "uncommitted_objects"
 
     objects: int
     branches: int
 
 
-class PotentialCommitsFacts(Facts):
+class PotentialCommitsSummary(Summary):
     TABLE: ClassVar = "potential_commits"
 
     commits: int
@@ -419,7 +419,7 @@ class PotentialCommitsFacts(Facts):
     notes: tuple[str, ...] = ()
 
 
-class LifecycleObjectsFacts(Facts):
+class LifecycleObjectsSummary(Summary):
     """Objects that rules release, and objects that they release under one path and keep under
     another.
     """
@@ -432,14 +432,14 @@ class LifecycleObjectsFacts(Facts):
 
 # The facts that the index of a table's runs keeps. Of other tables it keeps none.
 HEADLINES: Final[Mapping[str, type[Headline]]] = {
-    LakeRefsFacts.TABLE: Freeze,
-    ManifestEntriesFacts.TABLE: Segment,
-    LiveFilesFacts.TABLE: Compared,
-    OrphanFilesFacts.TABLE: Sweep,
-    DeletionPlanFacts.TABLE: Planned,
-    ExpiryLogFacts.TABLE: Verdicts,
+    LakeRefsSummary.TABLE: Freeze,
+    ManifestEntriesSummary.TABLE: Segment,
+    LiveFilesSummary.TABLE: Compared,
+    OrphanFilesSummary.TABLE: Sweep,
+    DeletionPlanSummary.TABLE: Planned,
+    ExpiryLogSummary.TABLE: Verdicts,
 }
 
 # Tables whose content is the rows of many runs together. The index of their runs names the parts
 # too.
-MANY_RUNS: Final = frozenset({ManifestEntriesFacts.TABLE, DeletionLogFacts.TABLE, ExpiryLogFacts.TABLE, DeletionPlanFacts.TABLE})
+MANY_RUNS: Final = frozenset({ManifestEntriesSummary.TABLE, DeletionLogSummary.TABLE, ExpiryLogSummary.TABLE, DeletionPlanSummary.TABLE})

@@ -93,5 +93,5 @@ def stored_plan(
         "uploads": Uploads(),
     }
     header = sealed(at.config.plan_secret(), **{**substance, **of_header})
-    facts = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
-    return publish(state, run, written, at.clock, facts=facts)
+    summary = {"plan_id": header.plan_id, "header": header.model_dump(mode="json")}
+    return publish(state, run, written, at.clock, summary=summary)

@@ -11,8 +11,8 @@ from gc_assets.assets.checks import Check, Verdict
 from gc_assets.core.errors import StateError
 from gc_assets.core.filter import Filter, FilterSpec
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.plan import Sick
-from gc_assets.engine.run_context import Night
+from gc_assets.core.plan import Unreadable
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Written, publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import PartWriter
@@ -33,149 +33,149 @@ from tests.records import NOTHING_SWEPT
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
-    return platform(tmp_path).night(NOW.date())
+def context(tmp_path: Path) -> RunContext:
+    return platform(tmp_path).context(NOW.date())
 
 
 COUNTS = ("decoded", "entries", "external", "container_bytes", "levels", "segments")
 
 
-def published(night: Night, group: str, table: Table, rows: list[dict[str, Any]], **facts: Any) -> Published:
-    run = night.state.start(group, table.name, night.run_date, night.clock)
-    written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, night.state.files)
+def published(context: RunContext, group: str, table: Table, rows: list[dict[str, Any]], **summary: Any) -> Published:
+    run = context.state.start(group, table.name, context.run_date, context.clock)
+    written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, context.state.files)
     return publish(
-        night.state, run, written, night.clock, balances=[Balance(name="rows", expected=len(rows), found=len(rows))], facts=facts
+        context.state, run, written, context.clock, balances=[Balance(name="rows", expected=len(rows), found=len(rows))], summary=summary
     )
 
 
-def verdict(check: Check, night: Night, table: Published) -> Verdict:
-    return check.judge(night, table)
+def verdict(check: Check, context: RunContext, table: Published) -> Verdict:
+    return check.judge(context, table)
 
 
-def live(night: Night, lake: str, keys: list[str]) -> Published:
+def live(context: RunContext, lake: str, keys: list[str]) -> Published:
     hashes = xxhash64(pa.array(keys, pa.string()))
     rows = [{"storage": "warehouse", "key": key, "key_hash": int(value)} for key, value in zip(keys, hashes, strict=True)]
-    return published(night, lake, LIVE_FILES, rows)
+    return published(context, lake, LIVE_FILES, rows)
 
 
-def test_a_part_with_other_bytes_of_the_same_length_is_found(night: Night, tmp_path: Path) -> None:
-    table = published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
-    assert verdict(checks.RECEIPT, night, table).passed
+def test_a_part_with_other_bytes_of_the_same_length_is_found(context: RunContext, tmp_path: Path) -> None:
+    table = published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
+    assert verdict(checks.RECEIPT, context, table).passed
     part = tmp_path / "state" / table.paths()[0]
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    found = verdict(checks.RECEIPT, night, table)
+    found = verdict(checks.RECEIPT, context, table)
     assert (found.passed, found.numbers["parts_changed"]) == (False, 1)
 
 
-def test_counts_that_do_not_balance_are_named(night: Night) -> None:
-    table = published(night, "sales", LAKE_REFS, [])
-    assert verdict(checks.COMPLETE, night, table).passed
+def test_counts_that_do_not_balance_are_named(context: RunContext) -> None:
+    table = published(context, "sales", LAKE_REFS, [])
+    assert verdict(checks.COMPLETE, context, table).passed
     receipt = table.receipt.model_copy(update={"balances": (Balance(name="commits", expected=15, found=14),)})
-    found = verdict(checks.COMPLETE, night, Published(table.path, receipt))
+    found = verdict(checks.COMPLETE, context, Published(table.path, receipt))
     assert not found.passed
     assert "commits: expected 15, found 14" in (found.found or "")
 
 
-def test_a_lake_with_heads_and_no_live_file_is_stopped(night: Night) -> None:
-    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
-    assert not verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
-    assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", ["a"])).passed
+def test_a_lake_with_heads_and_no_live_file_is_stopped(context: RunContext) -> None:
+    published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "1"}])
+    assert not verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", [])).passed
+    assert verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", ["a"])).passed
 
 
-def test_a_lake_without_snapshots_may_have_no_live_file(night: Night) -> None:
-    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": None}])
-    assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed
+def test_a_lake_without_snapshots_may_have_no_live_file(context: RunContext) -> None:
+    published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": None}])
+    assert verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", [])).passed
 
 
-def test_a_lake_none_of_whose_kept_commits_names_anything_may_have_no_live_file(night: Night) -> None:
-    published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "2"}])
+def test_a_lake_none_of_whose_kept_commits_names_anything_may_have_no_live_file(context: RunContext) -> None:
+    published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch", "head_commit_id": "2"}])
     root = {"address": "file:///m", "kind": "metarange", "is_container": True, "must_exist": True}
-    old = {"commit_id": "1", "parents": [], "committed_at": night.as_of, "content_roots": [root], "summary": []}
-    published(night, "sales", COMMIT_GRAPH, [old, {**old, "commit_id": "2", "parents": ["1"], "content_roots": []}])
+    old = {"commit_id": "1", "parents": [], "committed_at": context.as_of, "content_roots": [root], "summary": []}
+    published(context, "sales", COMMIT_GRAPH, [old, {**old, "commit_id": "2", "parents": ["1"], "content_roots": []}])
     judged = {"refs": ["main"], "refs_count": 1, "reason": "r"}
     for state, passed in [("expired", True), ("retained", False)]:
         rows = [{**judged, "commit_id": "1", "state": state}, {**judged, "commit_id": "2", "state": "retained"}]
-        published(night, "sales", REACHABLE_SNAPSHOTS, rows)
-        assert verdict(checks.LIVE_WHILE_REFS, night, live(night, "sales", [])).passed == passed
+        published(context, "sales", REACHABLE_SNAPSHOTS, rows)
+        assert verdict(checks.LIVE_WHILE_REFS, context, live(context, "sales", [])).passed == passed
 
 
-def test_what_is_sick_is_told_and_stops_nothing(night: Night) -> None:
-    sick = Sick(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=night.as_of, good_on=night.run_date)
+def test_what_is_sick_is_told_and_stops_nothing(context: RunContext) -> None:
+    unreadable = Unreadable(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=context.as_of, good_on=context.run_date)
     counts = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
     groups: dict[str, Any] = {name: {} for name in ("by_kind", "by_storage", "metadata_by_storage")}
-    table = published(night, "sales", LIVE_FILES, [], **counts, **groups, sick=[sick.model_dump(mode="json")])
-    found = verdict(checks.NOTHING_SICK, night, table)
-    assert (found.passed, checks.NOTHING_SICK.blocking) == (False, False)
+    table = published(context, "sales", LIVE_FILES, [], **counts, **groups, unreadable=[unreadable.model_dump(mode="json")])
+    found = verdict(checks.ALL_READABLE, context, table)
+    assert (found.passed, checks.ALL_READABLE.blocking) == (False, False)
     assert "table db.t of lake sales cannot be read since" in (found.found or "")
 
 
-def filter_over(night: Night, keys: list[str]) -> Published:
+def filter_over(context: RunContext, keys: list[str]) -> Published:
     bloom = Filter.empty(FilterSpec.sized(keys=max(1, len(keys)), seed=7))
     bloom.add(xxhash64(pa.array(keys, pa.string())))
-    run = night.state.start("warehouse", LIVE_FILTER.name, night.run_date, night.clock)
-    writer = PartWriter(night.state.files, run.path, LIVE_FILTER.schema)
+    run = context.state.start("warehouse", LIVE_FILTER.name, context.run_date, context.clock)
+    writer = PartWriter(context.state.files, run.path, LIVE_FILTER.schema)
     rows = [{"slice": 0, "slices": 1, "keys": len(keys), "filter": bloom.to_bytes()}]
     writer.write(pa.RecordBatch.from_pylist(rows, schema=LIVE_FILTER.schema))
-    return publish(night.state, run, Written(tuple(writer.close()), 0), night.clock)
+    return publish(context.state, run, Written(tuple(writer.close()), 0), context.clock)
 
 
-def test_a_filter_is_probed_with_the_live_keys_of_every_lake(night: Night) -> None:
-    live(night, "sales", ["a", "b"])
-    live(night, "weather", ["c"])
-    assert verdict(checks.HOLDS_LIVE_KEYS, night, filter_over(night, ["a", "b", "c"])).numbers == {"keys_probed": 3, "keys_missed": 0}
+def test_a_filter_is_probed_with_the_live_keys_of_every_lake(context: RunContext) -> None:
+    live(context, "sales", ["a", "b"])
+    live(context, "weather", ["c"])
+    assert verdict(checks.HOLDS_LIVE_KEYS, context, filter_over(context, ["a", "b", "c"])).numbers == {"keys_probed": 3, "keys_missed": 0}
 
 
-def test_a_filter_that_lacks_one_live_key_is_stopped(night: Night) -> None:
-    live(night, "sales", ["a", "b"])
-    live(night, "weather", ["c"])
-    found = verdict(checks.HOLDS_LIVE_KEYS, night, filter_over(night, ["a", "b"]))
+def test_a_filter_that_lacks_one_live_key_is_stopped(context: RunContext) -> None:
+    live(context, "sales", ["a", "b"])
+    live(context, "weather", ["c"])
+    found = verdict(checks.HOLDS_LIVE_KEYS, context, filter_over(context, ["a", "b"]))
     assert (found.passed, found.numbers["keys_missed"]) == (False, 1)
 
 
-def test_one_live_key_among_the_candidates_is_stopped(night: Night) -> None:
-    clean = published(night, "warehouse", ORPHAN_FILES, [], **NOTHING_SWEPT)
-    assert verdict(checks.NO_LIVE_CANDIDATE, night, clean).passed
+def test_one_live_key_among_the_candidates_is_stopped(context: RunContext) -> None:
+    clean = published(context, "warehouse", ORPHAN_FILES, [], **NOTHING_SWEPT)
+    assert verdict(checks.NO_LIVE_CANDIDATE, context, clean).passed
     one_hit = {"false_negatives": 1, "stopped_samples": ["false_negatives: a.parquet"]}
-    dirty = published(night, "warehouse", ORPHAN_FILES, [], **{**NOTHING_SWEPT, **one_hit})
-    found = verdict(checks.NO_LIVE_CANDIDATE, night, dirty)
+    dirty = published(context, "warehouse", ORPHAN_FILES, [], **{**NOTHING_SWEPT, **one_hit})
+    found = verdict(checks.NO_LIVE_CANDIDATE, context, dirty)
     assert not found.passed
     assert "a.parquet" in (found.found or "")
 
 
-def test_unreadable_containers_warn_and_do_not_block(night: Night) -> None:
-    table = published(night, "sales", MANIFEST_ENTRIES, [], **dict.fromkeys(COUNTS, 0), unreadable=2)
-    assert not verdict(checks.EVERYTHING_DECODED, night, table).passed
+def test_unreadable_containers_warn_and_do_not_block(context: RunContext) -> None:
+    table = published(context, "sales", MANIFEST_ENTRIES, [], **dict.fromkeys(COUNTS, 0), unreadable=2)
+    assert not verdict(checks.EVERYTHING_DECODED, context, table).passed
     assert not checks.EVERYTHING_DECODED.blocking
 
 
-def test_a_failed_gate_stops_the_plan_with_its_numbers(tmp_path: Path, night: Night) -> None:
+def test_a_failed_gate_stops_the_plan_with_its_numbers(tmp_path: Path, context: RunContext) -> None:
     at = platform(tmp_path)
-    assert verdict(checks.GATES, night, stored_plan(at)).passed
-    found = verdict(checks.GATES, night, stored_plan(at, max_delete_bytes=199))
+    assert verdict(checks.GATES, context, stored_plan(at)).passed
+    found = verdict(checks.GATES, context, stored_plan(at, max_delete_bytes=199))
     assert not found.passed
     assert "200 B planned, max_delete_bytes allows 199 B" in (found.found or "")
 
 
-def test_a_plan_that_was_edited_is_found(tmp_path: Path, night: Night) -> None:
+def test_a_plan_that_was_edited_is_found(tmp_path: Path, context: RunContext) -> None:
     table = stored_plan(platform(tmp_path))
-    assert verdict(checks.PLAN_INTACT, night, table).passed
-    header = {**table.receipt.facts["header"], "live_files": 8}
-    edited = table.receipt.model_copy(update={"facts": {**table.receipt.facts, "header": header}})
-    assert not verdict(checks.PLAN_INTACT, night, Published(table.path, edited)).passed
+    assert verdict(checks.PLAN_INTACT, context, table).passed
+    header = {**table.receipt.summary["header"], "live_files": 8}
+    edited = table.receipt.model_copy(update={"facts": {**table.receipt.summary, "header": header}})
+    assert not verdict(checks.PLAN_INTACT, context, Published(table.path, edited)).passed
 
 
-def test_failed_keys_are_counted_over_all_phases(night: Night) -> None:
+def test_failed_keys_are_counted_over_all_phases(context: RunContext) -> None:
     one, three = {"files": 1, "bytes": 1}, {"files": 3, "bytes": 3}
     books = {"quarantine/done": three, "quarantine/failed": one, "purge/failed": one}
-    assert verdict(checks.NO_FAILED_KEY, night, published(night, "warehouse", DELETION_LOG, [], plan_id="p", books=books)).numbers == {
+    assert verdict(checks.NO_FAILED_KEY, context, published(context, "warehouse", DELETION_LOG, [], plan_id="p", books=books)).numbers == {
         "failed_files": 2
     }
 
 
-def test_a_table_that_is_half_there_is_not_reported_at_all(night: Night, tmp_path: Path) -> None:
-    table = published(night, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch"}])
+def test_a_table_that_is_half_there_is_not_reported_at_all(context: RunContext, tmp_path: Path) -> None:
+    table = published(context, "sales", LAKE_REFS, [{"ref_name": "main", "ref_type": "branch"}])
     (tmp_path / "state" / table.paths()[0]).unlink()
     with pytest.raises(StateError, match="is missing"):
-        night.state.require("sales", LAKE_REFS.name, night.run_date)
+        context.state.require("sales", LAKE_REFS.name, context.run_date)

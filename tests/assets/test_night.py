@@ -71,7 +71,7 @@ def run(
     )
 
 
-def first_night(at: Platform, moment: datetime) -> Platform:
+def first_run_date(at: Platform, moment: datetime) -> Platform:
     return replace(at, config=at.config.model_copy(update={"first_night": moment.date()}))
 
 
@@ -225,7 +225,7 @@ def test_a_plan_refused_by_a_gate_is_refused_in_a_run_of_its_own_too(again: Call
 
 
 def test_a_run_date_that_was_never_frozen_on_its_day_is_an_analysis(again: Callable[..., Platform], lake: Lake) -> None:
-    at, past = first_night(again(), ago(3)), ago(3).date().isoformat()
+    at, past = first_run_date(again(), ago(3)), ago(3).date().isoformat()
     night = run(at, "night", past)
     assert night.success
     assert plan_of(at, past).historical

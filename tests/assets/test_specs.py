@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gc_assets.assets.asset_step import has
 from gc_assets.assets.lake_assets import in_order
 from gc_assets.assets.lineage import ORIGINS
-from gc_assets.assets.partitions import first_night, run_dates
+from gc_assets.assets.partitions import first_run_date, run_dates
 from gc_assets.assets.sources import MOST_TABLES
 from gc_assets.cli.dagster_run import selection
 from gc_assets.core.clock import Clock
@@ -298,17 +298,17 @@ def frozen(at: Platform, run_date: date, frozen_at: datetime, tables: Sequence[s
     run = state.start("sales", LAKE_REFS.name, run_date, at.clock)
     rows = pa.Table.from_pylist([{"table_name": name} for name in tables], schema=LAKE_REFS.schema)
     written = write_rows(rows, LAKE_REFS, run, state.files)
-    publish(state, run, written, at.clock, facts={"frozen_at": frozen_at, "rehearsal": False})
+    publish(state, run, written, at.clock, summary={"frozen_at": frozen_at, "rehearsal": False})
 
 
 def test_the_partitions_begin_with_the_first_night_and_no_analysis_is_one(tmp_path: Path) -> None:
     at = platform(tmp_path)
-    assert first_night(at) == NOW.date()
+    assert first_run_date(at) == NOW.date()
     frozen(at, date(2026, 3, 1), NOW - timedelta(days=9))
     frozen(at, date(2026, 3, 5), NOW - timedelta(days=9))
-    assert first_night(at) == date(2026, 3, 5)
+    assert first_run_date(at) == date(2026, 3, 5)
     asked = replace(at, config=at.config.model_copy(update={"first_night": date(2026, 2, 1)}))
-    assert first_night(asked) == date(2026, 2, 1)
+    assert first_run_date(asked) == date(2026, 2, 1)
     assert build_definitions(at, first=date(2026, 1, 1)).resolve_job_def("night").partitions_def == run_dates(at.clock, date(2026, 1, 1))
 
 
@@ -317,7 +317,7 @@ def test_a_state_that_cannot_be_read_does_not_keep_the_page_from_opening(tmp_pat
     frozen(at, date(2026, 3, 5), NOW - timedelta(days=9))
     [index] = tmp_path.glob("state/sales/lake_refs/_index.json")
     index.write_bytes(b"{")
-    assert first_night(at) == NOW.date()
+    assert first_run_date(at) == NOW.date()
     assert "cannot be read, so Dagster's partitions begin today" in caplog.text
     assert specs(build_definitions(at))["sales/catalog"]["deps"] == []
     assert "so Dagster shows no table of lake sales" in caplog.text

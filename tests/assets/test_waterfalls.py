@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 from gc_assets.assets.waterfalls import steps_of, waterfall_markdown
 from gc_assets.core.plan import Amount
 from gc_assets.report.storage_breakdown import FIGURE, LABEL, WIDTH, Step, data_uri, waterfall_svg
-from gc_assets.state.summaries import OrphanFilesFacts
+from gc_assets.state.summaries import OrphanFilesSummary
 
-FACTS = OrphanFilesFacts.model_construct(
+FACTS = OrphanFilesSummary.model_construct(
     waterfall={
         "live": Amount(files=60, bytes=6_000),
         "unowned": Amount(files=5, bytes=500),

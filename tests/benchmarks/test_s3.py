@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from benchmarks.context import stages_of
 from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from benchmarks import iceberg_lake
 from benchmarks.__main__ import main
-from benchmarks.night import stages_of
 from benchmarks.s3 import deletion, listing, report
 from benchmarks.s3.deletion import Side
 from benchmarks.s3.lake import BUCKET, PREFIX, S3Lake
@@ -23,7 +23,7 @@ from benchmarks.s3.requests import AccessLog, Request, by_kind, parsed
 from benchmarks.s3.run import Results, containers
 from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import config_models
 from tests.depth import deep
 from tests.s3.servers import S3Server
@@ -96,7 +96,7 @@ def test_a_second_night_reads_new_containers_only(
         path = tmp_path / "lakes.yaml"
         path.write_text(json.dumps(lake.config_on(ceph, tmp_path / "state")))
         config = load_config(path, os.environ, config_models())
-        for _, stage in stages_of(spark, Night.of(config, Clock(now), now.date(), as_of=now)):
+        for _, stage in stages_of(spark, RunContext.of(config, Clock(now), now.date(), as_of=now)):
             stage()
         return containers(log.take())
 

@@ -21,11 +21,11 @@ from click.testing import CliRunner, Result
 
 from gc_assets.cli.main import cli
 from gc_assets.core.gates import foreign_metadata
-from gc_assets.core.plan import PlanHeader, Sick
+from gc_assets.core.plan import PlanHeader, Unreadable
 from gc_assets.resources.connect_server import identity
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.plans import approve, record_spoilt
+from gc_assets.stages.records.plans import approve, record_damage
 from tests.assets.platforms import stored_plan
 from tests.cli.lakes import SmallLake, small_lake
 from tests.records import put_log, word
@@ -213,8 +213,10 @@ def a_refused_night(at: At) -> None:
 
 
 def a_table_that_the_night_could_not_read(at: At) -> None:
-    sick = Sick(lake="sales", table_name="shop.orders", why="manifest m0.avro is cut", since=NOW, good_on=NOW.date() - timedelta(days=1))
-    stored_plan(at.platform(), run_date=TODAY, live_by_lake={"sales": 7}, sick=(sick,))
+    unreadable = Unreadable(
+        lake="sales", table_name="shop.orders", why="manifest m0.avro is cut", since=NOW, good_on=NOW.date() - timedelta(days=1)
+    )
+    stored_plan(at.platform(), run_date=TODAY, live_by_lake={"sales": 7}, unreadable=(unreadable,))
 
 
 def a_sick_table(at: At) -> None:
@@ -223,7 +225,7 @@ def a_sick_table(at: At) -> None:
 
 
 def a_history_that_an_edit_spoilt(at: At) -> None:
-    record_spoilt(at.platform().night(NOW.date()).state, "sales", at.plan.plan_id, ["tag audit is gone"])
+    record_damage(at.platform().night(NOW.date()).state, "sales", at.plan.plan_id, ["tag audit is gone"])
 
 
 def an_open_quarantine(at: At) -> None:

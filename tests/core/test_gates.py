@@ -8,10 +8,12 @@ from datetime import UTC, date, datetime
 import pytest
 
 from gc_assets.core import gates
-from gc_assets.core.plan import Amount, GateResult, LiveCount, Sick
+from gc_assets.core.plan import Amount, GateResult, LiveCount, Unreadable
 
 GB = 10**9
-SICK = Sick(lake="sales", table_name="db.t", table_uuid="u", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1))
+SICK = Unreadable(
+    lake="sales", table_name="db.t", table_uuid="u", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1)
+)
 
 NEVER_READ = SICK.model_copy(update={"good_on": None, "storages": ("warehouse",)})
 
@@ -24,7 +26,7 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("live_set", gates.live_set(1, 3), gates.live_set(0, 3)),
     ("live_drop", gates.live_drop(LiveCount(80), LiveCount(100), 0.2), gates.live_drop(LiveCount(79), LiveCount(100), 0.2)),
     ("live_drop", gates.live_drop(LiveCount(100), LiveCount(100), 0.0), gates.live_drop(LiveCount(99), LiveCount(100), 0.0)),
-    ("sick_tables", gates.sick_tables([SICK], 1), gates.sick_tables([SICK, SICK], 1)),
+    ("sick_tables", gates.unreadable_tables([SICK], 1), gates.unreadable_tables([SICK, SICK], 1)),
     ("never_read", gates.never_read([SICK, NEVER_READ], "lakehouse"), gates.never_read([SICK, NEVER_READ], "warehouse")),
     ("never_read", gates.never_read([SICK], "warehouse"), gates.never_read([NEVER_READ.model_copy(update={"storages": ()})], "lakehouse")),
     ("metadata_present", gates.metadata_present(0, []), gates.metadata_present(1, ["m.avro"])),
@@ -41,7 +43,7 @@ EDGES: list[tuple[str, GateResult, GateResult]] = [
     ("links", gates.links(0, []), gates.links(1, ["a"])),
     ("foreign_metadata", gates.foreign_metadata(0, []), gates.foreign_metadata(1, ["table 5e1f"])),
     ("unfinished_apply", gates.unfinished_apply([]), gates.unfinished_apply(["5e1f"])),
-    ("spoilt_histories", gates.spoilt_histories([]), gates.spoilt_histories(["Lake sales: a lost tag."])),
+    ("spoilt_histories", gates.damaged_histories([]), gates.damaged_histories(["Lake sales: a lost tag."])),
     ("delete_bytes", gates.delete_bytes(small(1, GB), GB), gates.delete_bytes(small(1, GB + 1), GB)),
     (
         "delete_share",

@@ -13,9 +13,9 @@ from gc_assets.core.notifications import (
     EVENTS,
     MOST_SPELLED_OUT,
     FailedApply,
-    LastNight,
+    LastRun,
     Notification,
-    StorageFacts,
+    StorageSummary,
     body,
     document,
     notifications,
@@ -23,12 +23,12 @@ from gc_assets.core.notifications import (
     subject,
     target_failed,
 )
-from gc_assets.core.plan import APPLY_WITHIN, APPROVE_WITHIN, Amount, LiveCount, PlanHeader, Sick, Uploads, sealed
+from gc_assets.core.plan import APPLY_WITHIN, APPROVE_WITHIN, Amount, LiveCount, PlanHeader, Unreadable, Uploads, sealed
 from tests.core.test_plan import NOW, SUBSTANCE
 
 SECOND = timedelta(seconds=1)
 GATES = (delete_bytes(Amount(files=2, bytes=200), 1), live_drop(LiveCount(1), LiveCount(100), 0.2))
-SICK = Sick(
+SICK = Unreadable(
     lake="sales", table_uuid="u1", table_name="shop.orders", why="torn manifest", since=NOW - timedelta(days=2), good_on=date(2026, 3, 12)
 )
 
@@ -37,27 +37,27 @@ def header(**changes: Any) -> PlanHeader:
     return sealed(**{**SUBSTANCE, "created_at": NOW, **changes})
 
 
-def facts(plan: PlanHeader | None = None, status: str = "ready", missing: str | None = "not approved", **more: Any) -> StorageFacts:
+def summary(plan: PlanHeader | None = None, status: str = "ready", missing: str | None = "not approved", **more: Any) -> StorageSummary:
     plan = plan or header()
-    return StorageFacts(plan.storage, LastNight(plan, status, missing, ("Can be undone: all of it.",)), **more)
+    return StorageSummary(plan.storage, LastRun(plan, status, missing, ("Can be undone: all of it.",)), **more)
 
 
-def events(*found: StorageFacts, after: timedelta = timedelta(minutes=1)) -> list[str]:
+def events(*found: StorageSummary, after: timedelta = timedelta(minutes=1)) -> list[str]:
     return [item.event for item in notifications(found, NOW + after)]
 
 
-def only(*found: StorageFacts, after: timedelta = timedelta(minutes=1)) -> Notification:
+def only(*found: StorageSummary, after: timedelta = timedelta(minutes=1)) -> Notification:
     (notification,) = notifications(found, NOW + after)
     return notification
 
 
 def test_a_storage_without_a_night_has_no_events() -> None:
-    assert events(StorageFacts("warehouse", None), after=timedelta(days=900)) == []
+    assert events(StorageSummary("warehouse", None), after=timedelta(days=900)) == []
 
 
 def test_a_plan_that_waits_is_told_with_what_it_would_do_and_the_next_command() -> None:
     plan = header(expiry_actions={"sales": 3})
-    told = only(facts(plan))
+    told = only(summary(plan))
     assert (told.event, told.storage, told.plan_id) == ("plan_ready", "warehouse", plan.plan_id)
     assert told.title == f"warehouse: plan {plan.plan_id[:12]} of 2026-03-14 waits for approval: 2 files (200 B), 3 edits of history"
     assert told.text.splitlines() == [
@@ -69,24 +69,24 @@ def test_a_plan_that_waits_is_told_with_what_it_would_do_and_the_next_command() 
 
 def test_a_plan_that_only_aborts_uploads_names_them() -> None:
     plan = header(totals={}, rows=0, uploads=Uploads(count=4, bytes=5_000_000))
-    assert only(facts(plan)).title.endswith("waits for approval: 4 unfinished uploads (5 MB)")
+    assert only(summary(plan)).title.endswith("waits for approval: 4 unfinished uploads (5 MB)")
 
 
 def test_a_plan_that_lacks_a_second_name_says_so() -> None:
-    assert "It is approved by 1 of 2 names" in only(facts(missing="approved by 1 of 2 names that its storage asks for")).text
+    assert "It is approved by 1 of 2 names" in only(summary(missing="approved by 1 of 2 names that its storage asks for")).text
 
 
 def test_a_plan_with_nothing_to_do_is_no_event() -> None:
-    assert events(facts(header(totals={}, rows=0))) == []
+    assert events(summary(header(totals={}, rows=0))) == []
 
 
 @pytest.mark.parametrize("status", ["approved", "rejected", "applied", "restored", "expired", "historical"])
 def test_a_plan_that_waits_for_nobody_is_no_event(status: str) -> None:
-    assert events(facts(status=status)) == []
+    assert events(summary(status=status)) == []
 
 
 def test_a_refused_plan_is_told_with_its_gates_and_their_numbers_even_if_it_has_nothing_to_do() -> None:
-    told = only(facts(header(gates=GATES, totals={}, rows=0), "refused"))
+    told = only(summary(header(gates=GATES, totals={}, rows=0), "refused"))
     assert told.event == "plan_refused"
     assert told.title.endswith("is refused by delete_bytes, live_drop")
     assert told.text.splitlines() == [f"{gate.name}: {gate.message}" for gate in GATES]
@@ -100,37 +100,37 @@ def test_a_refused_plan_is_told_with_its_gates_and_their_numbers_even_if_it_has_
     ],
 )
 def test_six_hours_before_a_plan_can_no_longer_be_approved_it_is_told(after: timedelta, expected: list[str]) -> None:
-    assert events(facts(), after=after) == expected
+    assert events(summary(), after=after) == expected
 
 
 @pytest.mark.parametrize(
     "after, expected", [(APPLY_WITHIN - timedelta(hours=6) - SECOND, []), (APPLY_WITHIN - timedelta(hours=6), ["approval_ends"])]
 )
 def test_six_hours_before_an_approval_runs_out_unused_it_is_told(after: timedelta, expected: list[str]) -> None:
-    assert events(StorageFacts("warehouse", None, approved=(header().summary,)), after=after) == expected
+    assert events(StorageSummary("warehouse", None, approved=(header().summary,)), after=after) == expected
 
 
 def test_the_end_of_approving_and_the_end_of_applying_are_two_events() -> None:
-    ready = notifications([facts()], NOW + APPROVE_WITHIN - timedelta(hours=1))
-    approved = notifications([StorageFacts("warehouse", None, approved=(header().summary,))], NOW + APPLY_WITHIN - timedelta(hours=1))
+    ready = notifications([summary()], NOW + APPROVE_WITHIN - timedelta(hours=1))
+    approved = notifications([StorageSummary("warehouse", None, approved=(header().summary,))], NOW + APPLY_WITHIN - timedelta(hours=1))
     assert len({item.id for item in [*ready, *approved]}) == 3
 
 
 def test_a_sick_table_is_told_with_since_when_and_why() -> None:
-    told = only(facts(header(sick=(SICK,)), "applied"))
+    told = only(summary(header(unreadable=(SICK,)), "applied"))
     assert (told.event, told.lake) == ("table_sick", "sales")
     assert told.title == "table shop.orders of lake sales cannot be read since 2026-03-12 09:30 UTC"
     assert "torn manifest" in told.text
 
 
 def test_a_sick_table_that_concerns_two_storages_is_one_event() -> None:
-    both = [facts(header(storage=name, sick=(SICK,)), "applied") for name in ("warehouse", "archive")]
+    both = [summary(header(storage=name, unreadable=(SICK,)), "applied") for name in ("warehouse", "archive")]
     assert events(*both) == ["table_sick"]
 
 
 def test_a_table_that_was_mended_and_is_sick_again_is_another_event() -> None:
     def told(**changes: Any) -> str:
-        return only(facts(header(sick=(SICK.model_copy(update=changes),)), "applied")).id
+        return only(summary(header(unreadable=(SICK.model_copy(update=changes),)), "applied")).id
 
     assert told(why="the store says it in other words") == told()
     assert told(since=NOW) != told()
@@ -146,25 +146,25 @@ def test_a_table_that_was_mended_and_is_sick_again_is_another_event() -> None:
     ],
 )
 def test_a_night_is_missed_thirty_hours_after_the_last_one_and_each_day_again(after: timedelta, missed: date | None) -> None:
-    found = notifications([facts(status="applied")], NOW + after)
+    found = notifications([summary(status="applied")], NOW + after)
     assert [item.id for item in found] == ([] if missed is None else [f"warehouse/night_missed/{missed}"])
 
 
 def test_an_apply_that_failed_is_told_with_why_and_how_to_go_on() -> None:
     failed = FailedApply("a" * 64, "run 1", "no longer fits the lakes")
-    told = only(StorageFacts("warehouse", None, failed=(failed,)))
+    told = only(StorageSummary("warehouse", None, failed=(failed,)))
     assert (told.event, told.plan_id) == ("apply_failed", "a" * 64)
     assert told.text.startswith("no longer fits the lakes\n")
     assert "gc-assets apply aaaaaaaaaaaa" in told.text
 
 
 def test_each_attempt_to_apply_that_fails_is_an_event_of_its_own() -> None:
-    attempts = [StorageFacts("warehouse", None, failed=(FailedApply("a" * 64, attempt, ""),)) for attempt in ("run 1", "run 2")]
+    attempts = [StorageSummary("warehouse", None, failed=(FailedApply("a" * 64, attempt, ""),)) for attempt in ("run 1", "run 2")]
     assert events(*attempts) == ["apply_failed", "apply_failed"]
 
 
 def test_an_event_keeps_its_id_while_it_lasts() -> None:
-    found = facts(header(gates=GATES, sick=(SICK,)), "refused", failed=(FailedApply("a" * 64, "run 1", ""),))
+    found = summary(header(gates=GATES, unreadable=(SICK,)), "refused", failed=(FailedApply("a" * 64, "run 1", ""),))
     first = {item.id for item in notifications([found], NOW)}
     assert first == {item.id for item in notifications([found], NOW + timedelta(hours=20))}
     assert len(first) == 3
@@ -172,7 +172,7 @@ def test_an_event_keeps_its_id_while_it_lasts() -> None:
 
 def test_a_title_is_one_line_whatever_the_names_hold() -> None:
     hostile = SICK.model_copy(update={"table_name": "a\r\nBcc: x\x1b[2J\u2028b\udcff"})
-    told = only(facts(header(sick=(hostile,)), "applied"))
+    told = only(summary(header(unreadable=(hostile,)), "applied"))
     assert told.title.startswith("table a  Bcc: x [2J b  of lake sales")
     assert (told.title + told.text.replace("\n", "")).isprintable()
     assert body([told]).encode()
@@ -181,8 +181,8 @@ def test_a_title_is_one_line_whatever_the_names_hold() -> None:
 def test_every_event_has_words() -> None:
     now = NOW + timedelta(hours=30)
     found = [
-        *notifications([facts(header(sick=(SICK,)), failed=(FailedApply("a" * 64, "run 1", ""),))], now),
-        *notifications([facts(header(gates=GATES), "refused")], NOW),
+        *notifications([summary(header(unreadable=(SICK,)), failed=(FailedApply("a" * 64, "run 1", ""),))], now),
+        *notifications([summary(header(gates=GATES), "refused")], NOW),
         state_unread("warehouse", "the index is damaged"),
         target_failed("team", "the server answered 404"),
     ]
@@ -206,6 +206,6 @@ def test_a_thousand_events_are_counted_and_not_spelled_out() -> None:
 
 
 def test_the_document_is_json_with_every_event() -> None:
-    (told,) = json.loads(json.dumps(document([only(facts())])))["notifications"]
+    (told,) = json.loads(json.dumps(document([only(summary())])))["notifications"]
     assert told.keys() == {"event", "id", "title", "text", "storage", "lake", "plan_id"}
-    assert document([only(facts())]) == document([only(facts())])
+    assert document([only(summary())]) == document([only(summary())])

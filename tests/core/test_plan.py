@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, never_read, sick_tables
-from gc_assets.core.plan import Amount, PlanHeader, Sick, Uploads, is_intact, repeated, sealed
+from gc_assets.core.gates import delete_bytes, foreign_metadata, live_set, never_read, unreadable_tables
+from gc_assets.core.plan import Amount, PlanHeader, Unreadable, Uploads, is_intact, repeated, sealed
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 SUBSTANCE: dict[str, Any] = {
@@ -58,7 +58,7 @@ OTHER: dict[str, Any] = {
     "policy_digest": "d" * 64,
     "live_files": 6,
     "live_by_lake": {"sales": 6, "weather": 1},
-    "sick": (Sick(lake="sales", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1)),),
+    "sick": (Unreadable(lake="sales", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC), good_on=date(2026, 1, 1)),),
     "live_bytes": 699,
     "totals": {"purge": Amount(files=2, bytes=200)},
     "by_reason": {"uncommitted": Amount(files=2, bytes=200)},
@@ -101,11 +101,11 @@ def test_the_id_changes_with_a_gates_number() -> None:
 def test_the_id_does_not_depend_on_the_words_of_what_could_not_be_read() -> None:
     (item,) = OTHER["sick"]
     said = item.model_copy(update={"why": "lost", "since": NOW, "good_on": date(2026, 2, 1)})
-    first, again = (plan(sick=(one,), gates=(sick_tables([one], 10), never_read([one], "warehouse"))) for one in (item, said))
+    first, again = (plan(unreadable=(one,), gates=(unreadable_tables([one], 10), never_read([one], "warehouse"))) for one in (item, said))
     assert first.plan_id == again.plan_id
     assert is_intact(first)
     for update in ({"good_on": None}, {"table_uuid": "u"}, {"table_name": "t"}, {"lake": "weather"}):
-        assert plan(sick=(item.model_copy(update=update),), gates=first.gates).plan_id != first.plan_id
+        assert plan(unreadable=(item.model_copy(update=update),), gates=first.gates).plan_id != first.plan_id
 
 
 def test_the_same_plan_made_later_is_the_same_plan() -> None:

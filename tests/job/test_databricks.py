@@ -70,7 +70,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, databricks: Workspace) -> Pat
     return sales(tmp_path_factory.mktemp("lake"), {}, mode="databricks", databricks=settings())
 
 
-def night(lake: Path, tmp_path: Path, meanwhile: Any = lambda _: None, **others: Any) -> Ran:
+def run_context(lake: Path, tmp_path: Path, meanwhile: Any = lambda _: None, **others: Any) -> Ran:
     """A night with a state of its own, of one table."""
     return run(with_spark(lake, tmp_path / "lakes.yaml", mode="databricks", databricks=settings(**others)), TABLES[:1], meanwhile)
 
@@ -131,7 +131,7 @@ def test_a_run_publishes_and_is_told(databricks: Workspace, lake: Path) -> None:
 
 def test_a_run_that_fails_ends_its_step_and_is_named(staying: Workspace, lake: Path, tmp_path: Path) -> None:
     staying.state, staying.error = FAILED, NO_MODULE
-    failure = night(lake, tmp_path).failure
+    failure = run_context(lake, tmp_path).failure
     ran = staying.last.run_id
     assert (
         f"run {ran} of {staying.host} ended as FAILED: Workload failed, see run output for details ({NO_MODULE}); "
@@ -141,7 +141,7 @@ def test_a_run_that_fails_ends_its_step_and_is_named(staying: Workspace, lake: P
 
 def test_a_run_that_fails_leaves_no_request_that_could_be_asked_again(staying: Workspace, lake: Path, tmp_path: Path) -> None:
     staying.state = FAILED
-    night(lake, tmp_path, exchange=f"s3://{BUCKET}/failing")
+    run_context(lake, tmp_path, exchange=f"s3://{BUCKET}/failing")
     assert decode_param(staying.last.environment["DAGSTER_PIPES_CONTEXT"])["key"].startswith("failing/")
     assert keys_below(staying, "failing/") == []
 
@@ -153,7 +153,7 @@ def test_a_run_that_nobody_can_watch_is_cancelled(staying: Workspace, lake: Path
         raise OSError("no answer")
 
     monkeypatch.setattr(f"{OF_DATABRICKS}.Runs.get_run", silent)
-    failure = night(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
+    failure = run_context(lake, tmp_path, exchange=f"s3://{BUCKET}/unwatched").failure
     ran = staying.last
     assert f"run {ran.run_id} of {staying.host} was RUNNING and could not be watched any longer, so it was cancelled (no answer)" in failure
     assert ran.is_cancelled
@@ -163,7 +163,7 @@ def test_a_run_that_nobody_can_watch_is_cancelled(staying: Workspace, lake: Path
 def test_a_secret_that_stands_in_the_file_goes_to_no_bucket_and_no_workspace(staying: Workspace, lake: Path, tmp_path: Path) -> None:
     before, staying.state = len(staying.runs), FAILED
     cluster = {"spark_version": "20.0.x-scala2.13", "spark_env_vars": {"LAKEFS_SECRET": "hunter2"}}
-    refused = night(lake, tmp_path, exchange=f"s3://{BUCKET}/refused", cluster=cluster)
+    refused = run_context(lake, tmp_path, exchange=f"s3://{BUCKET}/refused", cluster=cluster)
     assert "spark.databricks.cluster.spark_env_vars.LAKEFS_SECRET: a secret stands there by its value" in refused.failure
     assert "hunter2" not in refused.failure
     assert (len(staying.runs), keys_below(staying, "refused/")) == (before, [])
@@ -177,7 +177,7 @@ def test_a_run_whose_state_nobody_says_does_not_count_as_ended(
     def deny(line: str) -> None:
         staying.denied |= "observed state transition" in line
 
-    failure = night(lake, tmp_path, deny).failure
+    failure = run_context(lake, tmp_path, deny).failure
     ran = staying.last
     sentence = f"run {ran.run_id} of {staying.host} could not be watched any longer, and may go on (The token may not view this run."
     assert sentence in failure
@@ -190,7 +190,7 @@ def test_a_run_that_is_cancelled_cancels_its_run_there(staying: Workspace, lake:
         if "observed state transition" in line and "RUNNING" in line:
             os.kill(os.getpid(), signal.SIGINT)
 
-    assert not night(lake, tmp_path, cancel).result.success
+    assert not run_context(lake, tmp_path, cancel).result.success
     assert staying.last.state == CANCELED  # and so its end was waited for
 
 
@@ -290,4 +290,4 @@ def test_a_machine_that_cannot_log_in_says_so_before_anything_starts(monkeypatch
 
 def test_an_installation_without_the_extra_names_it(lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "find_spec", lambda _: None)
-    assert "pip install 'gc-assets[databricks]'" in night(lake, tmp_path).failure
+    assert "pip install 'gc-assets[databricks]'" in run_context(lake, tmp_path).failure

@@ -24,11 +24,11 @@ import gc_assets
 from gc_assets.assets.asset_step import has
 from gc_assets.assets.lake_assets import in_order
 from gc_assets.assets.results import materialized
-from gc_assets.assets.storage_assets import STORAGE_BOXES
+from gc_assets.assets.storage_assets import STORAGE_STEPS
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.remote.job_request import JobRequest, refuse_written_secrets, versions
 from gc_assets.remote.spark_submit import ENTRY
 from gc_assets.resources.platform import Platform, load_platform
@@ -113,18 +113,20 @@ def lake(spark_cluster: Cluster) -> Iterator[Path]:
 def submitted(lake: Path) -> tuple[Ran, set[str]]:
     """A night by a job, and what was started for it."""
     with started() as commands:
-        night = run(lake)
-    assert night.result.success, night.failure
-    return night, commands
+        run_context = run(lake)
+    assert run_context.result.success, run_context.failure
+    return run_context, commands
 
 
 def test_the_page_hears_what_a_step_of_its_own_would_have_said(submitted: tuple[Ran, set[str]], lake: Path) -> None:
     tables, checks = submitted[0].tables(), submitted[0].checks()
     at = load_platform(os.environ, str(lake))
-    night = at.night(Clock().today())
+    run_context = at.run_context(Clock().today())
     boxes = [(box, owner) for owner in at.config.lakes for box in in_order(owner)]
-    boxes += [(box, owner) for owner in at.config.storages for box in STORAGE_BOXES]
-    said = [materialized(night, owner.name, shown, box.checks) for box, owner in boxes for shown in box.shown if has(owner, shown.table)]
+    boxes += [(box, owner) for owner in at.config.storages for box in STORAGE_STEPS]
+    said = [
+        materialized(run_context, owner.name, shown, box.checks) for box, owner in boxes for shown in box.shown if has(owner, shown.table)
+    ]
     events = [dg.AssetMaterialization(result.asset_key, metadata=result.metadata) for result in said]
     assert {event.asset_key.to_user_string(): event.metadata for event in events} == {
         name: event.metadata for name, event in tables.items()
@@ -237,9 +239,11 @@ def test_a_job_of_another_minor_version_of_spark_refuses(monkeypatch: pytest.Mon
 class OfAnotherMachine(Platform):
     """Sees a disk of its own at the path of the state."""
 
-    def night(self, run_date: date, as_of: datetime | None = None) -> Night:
-        night = super().night(run_date, as_of)
-        return replace(night, config=night.config.model_copy(update={"state": f"{night.config.state}-of-another-machine"}))
+    def run_context(self, run_date: date, as_of: datetime | None = None) -> RunContext:
+        run_context = super().run_context(run_date, as_of)
+        return replace(
+            run_context, config=run_context.config.model_copy(update={"state": f"{run_context.config.state}-of-another-machine"})
+        )
 
 
 def test_a_state_that_dagster_does_not_see_is_refused(lake: Path, tmp_path: Path) -> None:

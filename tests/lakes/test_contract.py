@@ -224,7 +224,7 @@ def test_a_kind_is_listed_under_the_name_that_its_configuration_takes() -> None:
 
 
 def test_no_two_kinds_have_a_table_of_one_name() -> None:
-    own = [box.table.name for kind in KINDS.values() for box in kind.boxes]
+    own = [kind_table.table.name for kind in KINDS.values() for kind_table in kind.kind_tables]
     assert len(set(own)) == len(own)
     assert set(own) <= all_tables().keys()
 

@@ -26,7 +26,7 @@ from gc_assets.core.objects import Objects
 from gc_assets.core.units import Cutoff
 from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.lakes.kind import KindBox, LakeKind
+from gc_assets.lakes.kind import KindTable, LakeKind
 from gc_assets.lakes.protocol import Claim, Commit, CommitSource, Container, ContentRoot, FrozenRefs, Ref, Retention, State
 from gc_assets.state.columns import LONG, STRING, column
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS, table
@@ -117,8 +117,8 @@ def _open(config: ToyConfig, objects: Objects, storages: Sequence[str]) -> ToyLa
     return ToyLake(config, objects)
 
 
-BOX = KindBox(BRANCHES, (LAKE_REFS, REACHABLE_SNAPSHOTS), branch_rows)
-KIND = LakeKind("toy", "Toy", ToyConfig, _open, boxes=(BOX,))
+BOX = KindTable(BRANCHES, (LAKE_REFS, REACHABLE_SNAPSHOTS), branch_rows)
+KIND = LakeKind("toy", "Toy", ToyConfig, _open, kind_tables=(BOX,))
 
 
 def write(root: Path, commit: str, parent: str | None, at: datetime, files: Mapping[str, bytes], branch: str | None = None) -> None:

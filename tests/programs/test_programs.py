@@ -35,7 +35,7 @@ def test_what_a_listing_names_twice_is_planned_once_at_most(spark: SparkSession,
     with over_a_lying_store(lambda: lies):
         house.plan()
         assert house.rows("deletion_plan") == []
-        assert house.facts("orphan_files")["named_twice"] == 2
+        assert house.summary("orphan_files")["named_twice"] == 2
     with over_a_lying_store(lambda: truth):
         house.now += timedelta(days=1)
         house.carry_out(house.plan())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gc_assets.core.clock import Clock
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.report.load import load_report, past_plans
 from gc_assets.report.run_report import StoragePage
 from gc_assets.stages.records.plans import approve
@@ -20,19 +20,19 @@ NO_LAKE = ("-",)
 YESTERDAY = (date.fromisoformat(TODAY) - timedelta(days=1)).isoformat()
 
 
-def swept(root: Path, days_ago: int, live_bytes: int, **facts: Any) -> Night:
+def swept(root: Path, days_ago: int, live_bytes: int, **summary: Any) -> RunContext:
     """A night so many days ago, of which `orphan_files` alone is on record."""
-    night = night_at(root)
-    night = replace(night, clock=Clock(NOW - timedelta(days=days_ago)), run_date=NOW.date() - timedelta(days=days_ago))
+    context = night_at(root)
+    context = replace(context, clock=Clock(NOW - timedelta(days=days_ago)), run_date=NOW.date() - timedelta(days=days_ago))
     waterfall = {"live": {"files": 2, "bytes": live_bytes}}
-    told: dict[str, Any] = {**NOTHING_SWEPT, "waterfall": waterfall, "live_keys": 2, **facts}
-    put(night, STORAGE, ORPHAN_FILES, **told)
-    return night
+    told: dict[str, Any] = {**NOTHING_SWEPT, "waterfall": waterfall, "live_keys": 2, **summary}
+    put(context, STORAGE, ORPHAN_FILES, **told)
+    return context
 
 
-def page_of(night: Night) -> StoragePage:
-    put_marked(night)
-    (page,) = load_report(night, lakes=NO_LAKE).storages
+def page_of(context: RunContext) -> StoragePage:
+    put_marked(context)
+    (page,) = load_report(context, lakes=NO_LAKE).storages
     return page
 
 
@@ -62,9 +62,9 @@ def test_an_analysis_is_compared_with_nothing(tmp_path: Path) -> None:
 
 def test_the_last_plans_are_those_up_to_the_night_with_what_was_said_of_them(tmp_path: Path) -> None:
     at = platform(tmp_path)
-    ids = [str(stored_plan(at, files=files, run_date=day).receipt.facts["plan_id"]) for files, day in ((1, TODAY), (2, YESTERDAY))]
+    ids = [str(stored_plan(at, files=files, run_date=day).receipt.summary["plan_id"]) for files, day in ((1, TODAY), (2, YESTERDAY))]
     approve(at.config, at.clock, ids[1], "ada")
-    today, yesterday = (at.night(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
+    today, yesterday = (at.context(date.fromisoformat(day)) for day in (TODAY, YESTERDAY))
     assert {plan.plan_id for plan in past_plans(today, STORAGE)} == set(ids)
     (only,) = past_plans(yesterday, STORAGE)
     assert (only.plan_id, only.status, only.amounts["quarantine"].files) == (ids[1], "approved, a rehearsal's", 2)

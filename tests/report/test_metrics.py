@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gc_assets import __version__
 from gc_assets.core.clock import Clock
 from gc_assets.engine.tables import publish, write_rows
-from gc_assets.report.metrics import NightMetrics
+from gc_assets.report.metrics import RunMetrics
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.state.journal import State
@@ -35,14 +35,14 @@ def read(text: str) -> Samples:
 
 
 def metrics(at: Platform) -> Samples:
-    return read(NightMetrics(at.config, at.clock).text())
+    return read(RunMetrics(at.config, at.clock).text())
 
 
 def frozen(at: Platform, run_date: date, frozen_at: datetime) -> None:
     state = State.of(at.config)
     run = state.start("sales", LAKE_REFS.name, run_date, at.clock)
     written = write_rows(LAKE_REFS.schema.empty_table(), LAKE_REFS, run, state.files)
-    publish(state, run, written, at.clock, facts={"frozen_at": frozen_at, "rehearsal": True})
+    publish(state, run, written, at.clock, summary={"frozen_at": frozen_at, "rehearsal": True})
 
 
 def test_before_the_first_night_there_is_the_release_and_nothing_else(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from gc_assets.report.run_report import (
     Expiring,
     Holder,
     LakePage,
-    NightReport,
     PastPlan,
     PlannedFile,
     Quarantined,
+    RunReport,
     StoragePage,
     Stored,
 )
@@ -111,7 +111,7 @@ def lake(**changes: Any) -> LakePage:
 
 
 def page(*storages: StoragePage, lakes: tuple[LakePage, ...] = (), warnings: tuple[str, ...] = ()) -> str:
-    return render(NightReport(date(2026, 11, 21), NOW, "1.2.3", warnings, storages or (storage(),), lakes))
+    return render(RunReport(date(2026, 11, 21), NOW, "1.2.3", warnings, storages or (storage(),), lakes))
 
 
 def test_requests_are_told_with_their_price_where_there_is_one() -> None:
@@ -119,7 +119,7 @@ def test_requests_are_told_with_their_price_where_there_is_one() -> None:
         Asked("warehouse", "storage_inventory", Requests({"LIST": 1234}, 0.00617)),
         Asked("sales", "manifest_entries", Requests({"GET": 7})),
     )
-    told = render(NightReport(date(2026, 11, 21), NOW, "1.2.3", (), (storage(),), (), asked))
+    told = render(RunReport(date(2026, 11, 21), NOW, "1.2.3", (), (storage(),), (), asked))
     assert "1,234" in told
     assert "under $0.01" in told
     assert "Requests to object stores" not in page()

@@ -16,7 +16,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import PHASES
 from gc_assets.core.plan import PlanHeader
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, read_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kinds import all_tables
@@ -82,8 +82,8 @@ class Lakehouse:
         location = f"file://{self.warehouse}/weather/"
         return IcechunkLakeConfig.model_validate({"name": "weather", "kind": "icechunk", "location": location, **settings})
 
-    def tonight(self) -> Night:
-        return Night.of(self.config, self.clock, self.clock.today())
+    def tonight(self) -> RunContext:
+        return RunContext.of(self.config, self.clock, self.clock.today())
 
     def mark(self) -> None:
         for lake in self.config.lakes:
@@ -96,14 +96,14 @@ class Lakehouse:
 
     def sweep(self) -> PlanHeader:
         """What a night does after its mark."""
-        night = self.tonight()
-        live_filter(self.spark, night, self.storage)
-        storage_inventory(self.spark, night, self.storage)
-        orphan_files(self.spark, night, self.storage)
-        header = header_of(deletion_plan(self.spark, night, self.storage))
+        context = self.tonight()
+        live_filter(self.spark, context, self.storage)
+        storage_inventory(self.spark, context, self.storage)
+        orphan_files(self.spark, context, self.storage)
+        header = header_of(deletion_plan(self.spark, context, self.storage))
         for lake in self.config.lakes:
             if header.expiry_actions.get(lake.name) and lake.kind == "iceberg":
-                snapshot_history(self.spark, night, lake.name)
+                snapshot_history(self.spark, context, lake.name)
         return header
 
     def approved(self, header: PlanHeader, *overrides: str) -> StoredPlan:
@@ -133,12 +133,12 @@ class Lakehouse:
     def published(self, asset: str, group: str = STORAGE) -> Published:
         return self.tonight().state.require(group, asset, self.clock.today())
 
-    def facts(self, asset: str, group: str = STORAGE) -> dict[str, Any]:
-        return self.published(asset, group).receipt.facts
+    def summary(self, asset: str, group: str = STORAGE) -> dict[str, Any]:
+        return self.published(asset, group).receipt.summary
 
     def decoded(self, lake: str) -> list[int]:
         """How many containers each mark decoded, in the order of the marks."""
-        return [published.receipt.facts["decoded"] for published in self.tonight().state.runs(lake, "manifest_entries")]
+        return [published.receipt.summary["decoded"] for published in self.tonight().state.runs(lake, "manifest_entries")]
 
     def keys(self, asset: str, group: str = STORAGE, **columns: Any) -> set[str]:
         """Keys of the rows with these values in these columns."""

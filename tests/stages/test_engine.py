@@ -61,7 +61,7 @@ class Way(Lakehouse):
                 "rows": receipt.rows,
                 "digest": receipt.digest,
                 "sides": {name: sum(part.rows for part in parts) for name, parts in receipt.side.items()},
-                "facts": {name: value for name, value in receipt.facts.items() if name not in OF_RUNS | OF_CARRYING},
+                "facts": {name: value for name, value in receipt.summary.items() if name not in OF_RUNS | OF_CARRYING},
                 "balances": [balance for balance in receipt.balances if balance.name not in BALANCES_OF_RUNS],
             }
         return found
@@ -93,7 +93,7 @@ def test_nights_over_growing_lakes_of_all_kinds_are_alike_whether_rows_are_carri
             assert told == there.told(), f"night {night}"
             assert mine.plan_id == theirs.plan_id
             assert {name.split("/")[0] for name in told} == {STORAGE, *(config.name for config in configs)}
-            carried += sum(here.facts("live_files", config.name).get("carried_files") or 0 for config in configs)
+            carried += sum(here.summary("live_files", config.name).get("carried_files") or 0 for config in configs)
     assert carried
     assert mine.totals
 
@@ -115,7 +115,7 @@ def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: S
         assert before is not None
         assert house.plan().totals
         assert jobs_of(spark) == before + len(joins)
-        told = {(table, owner): house.facts(table, owner).get("spark_jobs") for table, owner in tables}
+        told = {(table, owner): house.summary(table, owner).get("spark_jobs") for table, owner in tables}
         assert {name: count for name, count in told.items() if count} == dict.fromkeys(joins, 1)
 
 

@@ -47,7 +47,7 @@ WHAT_IF_TREES = 1
 
 
 @dataclass
-class Night:
+class RunContext:
     """A whole night over random lakes on one storage, and the oracle's verdict on each."""
 
     house: Lakehouse
@@ -62,7 +62,7 @@ class Night:
 
 
 @pytest.fixture(scope="module", params=PLACES)
-def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Night]:
+def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunContext]:
     root, histories = tmp_path_factory.mktemp("tables"), drawn(TABLE_HISTORIES, DRAWN)[:: EVERY_TABLE[request.param]]
     with ExitStack() as places:
         if request.param == "disk":
@@ -84,26 +84,26 @@ def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
         assert len(found) == len(histories)
         verdicts = {name: iceberg_verdict(metadata, AS_OF, GRACE_CUTOFF) for name, metadata in found.items()}
         house.plan()
-        yield Night(house, verdicts)
+        yield RunContext(house, verdicts)
 
 
 @pytest.mark.spark
-def test_random_tables_keep_the_snapshots_that_brute_force_keeps(tables: Night) -> None:
+def test_random_tables_keep_the_snapshots_that_brute_force_keeps(tables: RunContext) -> None:
     assert tables.house.commits("retained") == set().union(*(verdict.retained for verdict in tables.verdicts.values()))
 
 
 @pytest.mark.spark
-def test_live_files_of_random_tables_are_those_of_brute_force(tables: Night) -> None:
+def test_live_files_of_random_tables_are_those_of_brute_force(tables: RunContext) -> None:
     assert tables.house.live() == tables.live_by_brute_force()
 
 
 @pytest.mark.spark
-def test_orphans_of_random_tables_and_their_reasons_are_those_of_brute_force(tables: Night) -> None:
+def test_orphans_of_random_tables_and_their_reasons_are_those_of_brute_force(tables: RunContext) -> None:
     assert tables.house.orphans() == tables.orphans_by_brute_force()
 
 
 @pytest.mark.spark
-def test_the_random_tables_meet_every_verdict(tables: Night) -> None:
+def test_the_random_tables_meet_every_verdict(tables: RunContext) -> None:
     states = Counter(row["state"] for row in tables.house.rows("reachable_snapshots", "sales"))
     reasons = Counter(tables.house.orphans().values())
     kinds = Counter(row["kind"] for row in tables.house.rows("live_files", "sales"))
@@ -116,7 +116,7 @@ def test_the_random_tables_meet_every_verdict(tables: Night) -> None:
 @deep
 @pytest.mark.spark
 @pytest.mark.parametrize("tables", ["disk"], indirect=True)
-def test_what_if_equals_a_real_night_under_that_policy_on_random_tables(tables: Night) -> None:
+def test_what_if_equals_a_real_night_under_that_policy_on_random_tables(tables: RunContext) -> None:
     """Last of its fixture: refs are really dropped."""
     house, (lake,) = tables.house, tables.house.lakes
     asked = [Scenario("longer", (lake.name,), "14d"), Scenario("shorter, fewer refs", (lake.name,), "1d", frozenset({"dev", "v1"}))]
@@ -268,21 +268,21 @@ def test_the_random_trees_meet_every_verdict(marked: list[tuple[Tree, Marked, Ve
 
 
 @pytest.fixture(scope="module")
-def repositories(spark: SparkSession, forest: Forest) -> Night:
+def repositories(spark: SparkSession, forest: Forest) -> RunContext:
     house, chosen = forest.house(spark), forest.trees[:: len(forest.trees) // TREES_IN_SPARK][:TREES_IN_SPARK]
     house.lakes = [tree.config(forest.address) for tree in chosen]
     house.plan()
-    return Night(house, {tree.path.name: verdict_of(tree) for tree in chosen})
+    return RunContext(house, {tree.path.name: verdict_of(tree) for tree in chosen})
 
 
 @pytest.mark.spark
-def test_live_files_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: Night) -> None:
+def test_live_files_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: RunContext) -> None:
     assert repositories.house.commits("retained") == set().union(*(verdict.retained for verdict in repositories.verdicts.values()))
     assert repositories.house.live() == repositories.live_by_brute_force()
 
 
 @pytest.mark.spark
-def test_orphans_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: Night) -> None:
+def test_orphans_of_a_night_over_random_repositories_are_those_of_brute_force(repositories: RunContext) -> None:
     assert repositories.house.orphans() == repositories.orphans_by_brute_force()
 
 

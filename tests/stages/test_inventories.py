@@ -108,8 +108,8 @@ def test_the_inventory_of_a_report_is_that_of_a_listing_for_what_is_older(story:
     storage_inventory(house.spark, house.tonight(), STORAGE)
     assert older(story, house) == older(story, listing)
     assert {row["source"] for row in house.rows("storage_inventory")} == {"plain_inventory"}
-    facts = house.facts("storage_inventory")
-    assert (facts["report"], facts["report_as_of"]) == (
+    summary = house.summary("storage_inventory")
+    assert (summary["report"], summary["report_as_of"]) == (
         f"{house.root}/reports/{story.as_of:%Y-%m-%dT%H-%M-%SZ}/manifest.json",
         story.as_of.isoformat(),
     )
@@ -122,7 +122,7 @@ def test_only_what_is_older_than_the_scan_by_the_grace_is_planned_and_what_is_ne
     assert story.header.failed_gates == []
     assert story.header.grace_cutoff == story.as_of - timedelta(seconds=1)
     assert {YOUNG, TWICE} <= house.keys("storage_inventory")
-    assert house.facts("orphan_files")["named_twice"] == 2
+    assert house.summary("orphan_files")["named_twice"] == 2
     assert house.live() - house.keys("storage_inventory")  # the second commit, which the gates found by looking
 
 

@@ -240,7 +240,7 @@ def test_a_released_object_is_planned_with_its_reason_and_the_commits_that_will_
     assert at.objects()[old]["paths"] == ["tmp/a", "tmp/b"]
     assert at.objects()[old]["matched_rules"] == ["rule1"]
     assert released.kept in released.builder.files()
-    notes = at.house.facts("potential_commits", "ml")["notes"]
+    notes = at.house.summary("potential_commits", "ml")["notes"]
     assert notes == ["lake ml: lifecycle rule 'rule1' names the branch 'gone', which does not exist"]
     assert at.house.plan().plan_id == released.header.plan_id  # planned again, it is the same plan
 

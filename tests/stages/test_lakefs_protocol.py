@@ -311,20 +311,20 @@ def test_the_second_night_lists_only_partitions_that_changed_and_plans_what_a_cl
     second = builder.upload()
     house.now += timedelta(days=1)
     header = house.plan()
-    facts = house.facts("storage_inventory")
-    assert (facts["flow"], facts["carried_directories"], facts["carried_objects"]) == ("optimized", 1, 2)
+    summary = house.summary("storage_inventory")
+    assert (summary["flow"], summary["carried_directories"], summary["carried_objects"]) == ("optimized", 1, 2)
     assert house.planned(BELOW).keys() == {first, second}
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(0)})]
     assert house.plan().rows_digest == header.rows_digest
-    facts = house.facts("storage_inventory")
-    assert (facts["flow"], facts["carried_objects"]) == ("clean", 0)
+    summary = house.summary("storage_inventory")
+    assert (summary["flow"], summary["carried_objects"]) == ("clean", 0)
 
     house.lakes = [house.lakes[0].model_copy(update={"full_listing": timedelta(days=7)})]
     house.carry_out(header)
     house.now += timedelta(days=1)
     house.plan()
-    facts = house.facts("storage_inventory")
-    assert (facts["flow"], facts["carried_directories"]) == ("optimized", 0)
+    summary = house.summary("storage_inventory")
+    assert (summary["flow"], summary["carried_directories"]) == ("optimized", 0)
     assert house.planned(BELOW) == {first: "purge", second: "purge"}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.mark.lakefs.uncommitted_objects import uncommitted_objects
 from gc_assets.stages.mark.mark_lake import mark
@@ -42,19 +42,19 @@ class Recorded:
     house: Lakehouse
     server: FakeServer
 
-    def night(self, scenario: dict[str, Any], tags: str) -> dict[str, str]:
+    def context(self, scenario: dict[str, Any], tags: str) -> dict[str, str]:
         """Reason by key of a night whose policy counts back from the scenario's moment."""
         recording, house = self.recording, self.house
         self.server.repositories[recording.name].rules = scenario["rules"]
         house.lakes = [house.lakes[0].model_copy(update={"retention": house.lakes[0].retention.model_copy(update={"tags": tags})})]
         as_of = moment(scenario["as_of"])
         house.now += timedelta(days=1)
-        night = Night.of(house.config, house.clock, house.clock.today(), as_of)
-        mark(house.spark, night, "ml")
-        live_filter(house.spark, night, STORAGE)
-        storage_inventory(house.spark, night, STORAGE)
-        orphan_files(house.spark, night, STORAGE)
-        self.header = header_of(deletion_plan(house.spark, night, STORAGE))
+        context = RunContext.of(house.config, house.clock, house.clock.today(), as_of)
+        mark(house.spark, context, "ml")
+        live_filter(house.spark, context, STORAGE)
+        storage_inventory(house.spark, context, STORAGE)
+        orphan_files(house.spark, context, STORAGE)
+        self.header = header_of(deletion_plan(house.spark, context, STORAGE))
         return house.orphans(f"{recording.name}/")
 
     def live(self) -> set[str]:
@@ -89,7 +89,7 @@ def scenario(recorded: Recorded, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name, tags, dead", [("A+30d", "ignore", "dead_if_tags_ignored"), ("A", "keep", "dead_if_tags_protect")])
 def test_exactly_the_dead_files_are_planned(basic: Recorded, name: str, tags: str, dead: str) -> None:
-    found = basic.night(scenario(basic, name), tags)
+    found = basic.context(scenario(basic, name), tags)
     assert found.keys() == claimed(scenario(basic, name)[dead])
     assert basic.header.failed_gates == []
     assert basic.house.keys("deletion_plan") == {f"basic/{key}" for key in found}
@@ -112,11 +112,11 @@ def test_what_if_equals_a_real_night_under_that_policy(basic: Recorded) -> None:
 def test_a_stray_file_in_the_root_of_the_namespace_is_unowned(basic: Recorded) -> None:
     """Of the night before, like the next."""
     assert "basic/stray.bin" not in basic.house.keys("orphan_files")
-    facts = basic.house.facts("orphan_files")
+    summary = basic.house.summary("orphan_files")
     metadata = sum(path.is_file() for path in (basic.house.warehouse / "basic" / "_lakefs").rglob("*"))
-    unneeded = facts["waterfall"]["unowned"]["files"]
+    unneeded = summary["waterfall"]["unowned"]["files"]
     assert 1 <= unneeded <= metadata + 1
-    tables = facts["unneeded_metadata"]
+    tables = summary["unneeded_metadata"]
     assert 0 < tables["files"] < unneeded
     assert tables["bytes"] > 500 * tables["files"]
 
@@ -125,13 +125,13 @@ def test_what_is_staged_is_published_by_branch_and_path(basic: Recorded) -> None
     uncommitted_objects(basic.house.tonight(), "ml")
     found = {(row["branch"], row["path"]): row["key"].removeprefix("basic/") for row in basic.house.rows("uncommitted_objects", "ml")}
     staged = basic.recording.expected["branches"]
-    assert found == {(branch, path): key for branch, facts in staged.items() for path, key in facts["staged"].items()}
+    assert found == {(branch, path): key for branch, summary in staged.items() for path, key in summary["staged"].items()}
 
 
 @deep
 def test_the_large_repository_loses_exactly_its_recorded_dead_files(spark: SparkSession, tmp_path: Path) -> None:
     for many in _recorded("many", spark, tmp_path):
-        found = many.night(scenario(many, "A"), "keep")
+        found = many.context(scenario(many, "A"), "keep")
         digest = hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()
         assert (len(found), digest) == (scenario(many, "A")["dead_if_tags_protect"], scenario(many, "A")["dead_digest"])
         assert many.header.failed_gates == []

@@ -109,8 +109,8 @@ def test_after_the_purge_nothing_is_left_to_do_and_collected_history_is_not_aske
     header = house.plan()
     assert header.totals == {}
     assert house.keys("deletion_plan") == set()
-    facts = house.facts("manifest_entries", "shop")
-    assert (facts["decoded"], facts["unreadable"]) == (0, 0)
+    summary = house.summary("manifest_entries", "shop")
+    assert (summary["decoded"], summary["unreadable"]) == (0, 0)
 
 
 def test_a_longer_cutoff_does_not_ask_for_history_that_an_earlier_plan_took(story: Story[NessieBuilder]) -> None:
@@ -119,6 +119,6 @@ def test_a_longer_cutoff_does_not_ask_for_history_that_an_earlier_plan_took(stor
     house.lakes = [story.builder.config(retention={"default": "none"})]
     header = house.plan()
     assert header.failed_gates == []
-    assert any("are gone" in note for note in house.facts("live_files", "shop")["notes"])
+    assert any("are gone" in note for note in house.summary("live_files", "shop")["notes"])
     readable_now = {row["metadata_location"] for row in house.rows("live_contents", "shop") if row["at_head"]}
     assert all(open_table(address).scan().to_arrow().num_rows > 0 for address in readable_now)

@@ -155,7 +155,7 @@ def test_a_night_over_sound_tables_passes_its_gates(shared: Shared) -> None:
 def test_what_cannot_be_listed_is_kept_whole_and_reported(shared: Shared) -> None:
     assert not shared.keys(*shared.unlisted) & shared.planned
     assert shared.keys(*shared.around) <= shared.planned
-    assert sum("cannot be listed" in note for note in shared.house.facts("live_files", "shop")["notes"]) == 2
+    assert sum("cannot be listed" in note for note in shared.house.summary("live_files", "shop")["notes"]) == 2
 
 
 def test_spellings_of_one_place_are_one_place_and_unclaimed_files_are_left_alone(shared: Shared) -> None:
@@ -199,7 +199,7 @@ def test_older_metadata_that_is_gone_stops_the_run_unless_that_is_tolerated(hous
     house.lakes = [builder.config(missing_history="tolerate")]
     header = house.plan()
     assert header.failed_gates == []
-    assert any(older.name in note for note in house.facts("live_files", "shop")["notes"])
+    assert any(older.name in note for note in house.summary("live_files", "shop")["notes"])
 
 
 def test_a_repository_whose_every_table_was_dropped_since_the_last_accepted_night_passes_no_gate(
@@ -308,7 +308,7 @@ def test_what_dropped_refs_showed_is_kept_whole_while_they_can_be_made_again(
     monkeypatch.setattr("gc_assets.stages.mark.commit_graph.__version__", "the next one")  # which reads every history anew
     house.plan()
     assert not mine & house.keys("deletion_plan")
-    assert sum("is gone since" in note for note in house.facts("reachable_snapshots", "shop")["notes"]) == 2
+    assert sum("is gone since" in note for note in house.summary("reachable_snapshots", "shop")["notes"]) == 2
     builder.branch("again", at=head)
     assert open_table(str(metadata_of(builder, "db.t", "again"))).scan().to_arrow().num_rows > 0
     builder.drop("again")

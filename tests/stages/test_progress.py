@@ -12,7 +12,7 @@ import pytest
 from gc_assets.core.errors import StateError
 from gc_assets.engine import progress
 from gc_assets.engine.progress import at_work, begin, counting, doing, each, logged, reached, working
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
@@ -20,8 +20,8 @@ from tests.assets.platforms import NOW, platform
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
-    return platform(tmp_path).night(NOW.date())
+def context(tmp_path: Path) -> RunContext:
+    return platform(tmp_path).context(NOW.date())
 
 
 @pytest.fixture(autouse=True)
@@ -51,48 +51,48 @@ class Heard(logging.Handler):
 
 
 @logged(POLICY_TABLE)
-def empty_table(night: Night, lake_name: str) -> Published:
-    run = begin(night, lake_name, POLICY_TABLE)
+def empty_table(context: RunContext, lake_name: str) -> Published:
+    run = begin(context, lake_name, POLICY_TABLE)
     doing("3 rules to read")
-    return publish(night.state, run, write_rows(POLICY_TABLE.schema.empty_table(), POLICY_TABLE, run, night.state.files), night.clock)
+    return publish(context.state, run, write_rows(POLICY_TABLE.schema.empty_table(), POLICY_TABLE, run, context.state.files), context.clock)
 
 
-def test_a_stage_says_what_it_begins_how_much_it_does_and_what_came_of_it(night: Night, caplog: pytest.LogCaptureFixture) -> None:
-    run_id = empty_table(night, "sales").receipt.run_id
+def test_a_stage_says_what_it_begins_how_much_it_does_and_what_came_of_it(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
+    run_id = empty_table(context, "sales").receipt.run_id
     begun, much, ended = caplog.messages
     assert begun == f"sales/policy_table of 2026-03-14: begins run {run_id}"
     assert much == "sales/policy_table of 2026-03-14: 3 rules to read"
     assert re.fullmatch(r"sales/policy_table of 2026-03-14: ended after \d+\.\d s: policy_table 0 rows", ended)
 
 
-def test_the_lines_of_a_stage_come_from_the_logger_of_its_module(night: Night, caplog: pytest.LogCaptureFixture) -> None:
-    empty_table(night, "sales")
+def test_the_lines_of_a_stage_come_from_the_logger_of_its_module(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
+    empty_table(context, "sales")
     assert {record.name for record in caplog.records} == {__name__}
 
 
 def test_a_silence_is_broken_by_what_the_stage_does_and_how_far_it_is(
-    night: Night, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
     @logged(POLICY_TABLE)
-    def long(_: Night, __: str) -> None:
+    def long(_: RunContext, __: str) -> None:
         with counting("edits", lambda: 12, 30):
             Heard("12 of 30 edits").wait()
 
-    long(night, "sales")
+    long(context, "sales")
     assert any(re.fullmatch(r"sales/policy_table of 2026-03-14: \d+ s, 12 of 30 edits", said) for said in caplog.messages)
 
 
 def test_only_the_innermost_stage_breaks_the_silence(
-    night: Night, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    context: RunContext, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
     heard = list[str]()
 
     @logged(CURRENT_RULES)
-    def inner(_: Night, __: str) -> None:
+    def inner(_: RunContext, __: str) -> None:
         reached("reading")
         Heard("reading").wait()
         caplog.clear()  # of what a busy machine let the outer one say before
@@ -101,37 +101,37 @@ def test_only_the_innermost_stage_breaks_the_silence(
         heard.extend(caplog.messages)
 
     @logged(POLICY_TABLE)
-    def outer(night: Night, name: str) -> None:
+    def outer(context: RunContext, name: str) -> None:
         reached("waiting for another")
-        inner(night, name)
+        inner(context, name)
 
-    outer(night, "sales")
+    outer(context, "sales")
     assert heard
     assert not any("waiting for another" in text for text in heard)
 
 
-def test_progress_that_cannot_be_told_does_not_stop_the_stage(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_that_cannot_be_told_does_not_stop_the_stage(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
     def unknown() -> int:
         raise OSError("the store does not answer")
 
     @logged(POLICY_TABLE)
-    def long(_: Night, __: str) -> str:
+    def long(_: RunContext, __: str) -> str:
         with counting("files", unknown):
             Heard(" s").wait()
         return "done"
 
-    assert long(night, "sales") == "done"
+    assert long(context, "sales") == "done"
 
 
-def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(night: Night, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
     @logged(POLICY_TABLE)
-    def failing(_: Night, __: str) -> None:
+    def failing(_: RunContext, __: str) -> None:
         raise StateError("postgresql://ada:secret@host/catalog does not answer")
 
     with pytest.raises(StateError):
-        failing(night, "sales")
+        failing(context, "sales")
     assert re.search(r"stopped by StateError after \d", caplog.messages[-1])
     assert "secret" not in caplog.text
 
@@ -145,9 +145,9 @@ def test_outside_of_a_stage_nothing_is_said(caplog: pytest.LogCaptureFixture) ->
     assert caplog.messages == []
 
 
-def test_at_any_time_a_display_is_told_what_the_innermost_stage_does_and_how_far_all_is(night: Night) -> None:
+def test_at_any_time_a_display_is_told_what_the_innermost_stage_does_and_how_far_all_is(context: RunContext) -> None:
     @logged(CURRENT_RULES)
-    def inner(_: Night, __: str) -> str:
+    def inner(_: RunContext, __: str) -> str:
         doing("reading rules")
         with counting("rules", lambda: 3, 12):
             work = at_work()
@@ -155,11 +155,11 @@ def test_at_any_time_a_display_is_told_what_the_innermost_stage_does_and_how_far
         return f"{work.name} | {work.within} | {work}"
 
     @logged(POLICY_TABLE)
-    def outer(night: Night, name: str) -> list[str]:
+    def outer(context: RunContext, name: str) -> list[str]:
         doing("marking afresh")
-        return [inner(night, lake) for lake in each(["sales", "weather"], "lakes", 2)]
+        return [inner(context, lake) for lake in each(["sales", "weather"], "lakes", 2)]
 
-    found = outer(night, "warehouse")
+    found = outer(context, "warehouse")
     assert found[0] == "sales/current_rules of 2026-03-14 | marking afresh, 0 of 2 lakes | 0 s, reading rules, 3 of 12 rules"
     assert found[1].startswith("weather/current_rules of 2026-03-14 | marking afresh")
     assert at_work() is None

@@ -172,7 +172,7 @@ def test_nothing_protected_is_an_orphan(trapped: Trapped) -> None:
 
 
 def test_a_location_that_is_a_whole_storage_is_told(trapped: Trapped) -> None:
-    notes = trapped.house.facts("orphan_files")["notes"]
+    notes = trapped.house.summary("orphan_files")["notes"]
     assert next(note for note in notes if "is the location of a table and a whole storage" in note).startswith("lake sales: file:///")
 
 
@@ -183,13 +183,13 @@ def test_every_spelling_of_a_live_file_is_one_key(trapped: Trapped) -> None:
 
 
 def test_what_is_no_object_is_reported_and_no_candidate(trapped: Trapped) -> None:
-    assert trapped.house.facts("storage_inventory")["problems"] == {"symlink": 2, "special": 2, "not_utf8": 1}
+    assert trapped.house.summary("storage_inventory")["problems"] == {"symlink": 2, "special": 2, "not_utf8": 1}
     inventory = trapped.house.keys("storage_inventory")
     assert not {key for key in inventory if "link" in key or "pipe" in key or "not-utf8" in key}
 
 
 def test_unowned_files_are_counted_and_left_alone(trapped: Trapped) -> None:
-    assert trapped.house.facts("orphan_files")["waterfall"]["unowned"]["files"] >= 1
+    assert trapped.house.summary("orphan_files")["waterfall"]["unowned"]["files"] >= 1
 
 
 def test_after_apply_every_table_reads_in_full(trapped: Trapped) -> None:

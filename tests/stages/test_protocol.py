@@ -182,7 +182,7 @@ def test_restore_puts_everything_back_byte_for_byte(story: Story[Lakes]) -> None
     assert books == {"done": len(planned)}
     after = story.house.files()
     assert {key: after[key] for key in planned} == {key: story.before[key] for key in planned}
-    ranks = ranks_acted_on(story, f"{STORAGE}/restore/{published.receipt.facts['plan_id']}")
+    ranks = ranks_acted_on(story, f"{STORAGE}/restore/{published.receipt.summary['plan_id']}")
     assert ranks == sorted(ranks, reverse=True)
     assert find_plan(story.house.config, story.header.plan_id).status_at(NOW) == "restored"
 

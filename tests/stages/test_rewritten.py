@@ -76,7 +76,7 @@ def test_what_is_rewritten_after_the_mark_stops_the_plan_by_name_and_is_read_aga
         refused = house.sweep()
         assert house.failed_gates(refused) == {"metadata_present"}
         assert "manifest toys/manifests/c1.json, which was written anew in its place" in refused.failed_gates[0].message
-        assert not refused.sick
+        assert not refused.unreadable
     assert not house.plan().failed_gates
     assert house.planned("toys/data/") == {"longer": "quarantine"}
 
@@ -90,7 +90,7 @@ def test_of_metadata_that_is_gone_since_the_mark_the_plan_says_which_night_found
     manifest = house.lake / "manifests" / "c1.json"
     content = manifest.read_bytes()
     manifest.unlink()
-    (item,) = house.sweep().sick
+    (item,) = house.sweep().unreadable
     assert (item.name, item.good_on) == ("lake toys", older.run_date)
     house.name("a", days_ago(40))
     assert content == manifest.read_bytes()

@@ -86,7 +86,7 @@ def test_a_plan_holds_what_no_retained_commit_names(story: BucketStory) -> None:
     assert story.garbage <= story.planned
     assert not story.planned & (story.house.live() | story.kept)
     assert set(story.header.expiry_actions) == {"sales", "weather"}
-    entries = story.house.facts("manifest_entries", "sales")
+    entries = story.house.summary("manifest_entries", "sales")
     assert entries["requests"]["GET"] >= entries["decoded"] > 0
 
 
@@ -113,7 +113,7 @@ def test_apply_edits_the_histories_and_quarantines_exactly_the_planned_objects(s
     assert counts(applied.books) == +books
     gone = set(story.before) - set(story.house.contents())
     assert gone == (set[str]() if story.house.settings["quarantine"] == "deferred" else story.going)
-    sent = story.house.facts("deletion_log")["requests"]
+    sent = story.house.summary("deletion_log")["requests"]
     assert sent["HEAD"] >= len(story.going)
     assert sent.get("COPY", 0) == (len(story.going) if story.house.settings["quarantine"] == "trash" else 0)
     story.readable()

@@ -33,10 +33,10 @@ def test_a_receipt_counts_what_the_server_met_of_a_listing_in_executors(spark: S
         spoilt = replace(bench, places=Places(default=proxy.server.settings))
         house = BucketHouse(spark, tmp_path, [weather(bench)], bench=spoilt)
         storage_inventory(spark, house.tonight(), STORAGE)
-        facts = house.facts("storage_inventory")
+        summary = house.summary("storage_inventory")
         met = [lists(request) or "uploads" in request.query for request in proxy.requests]
-        assert facts["tasks"] > 1
-        assert facts["requests"] == {"LIST": sum(met), "GET": len(met) - sum(met)}
+        assert summary["tasks"] > 1
+        assert summary["requests"] == {"LIST": sum(met), "GET": len(met) - sum(met)}
         assert house.keys("storage_inventory") == {"a/1", "b/1", "c/1", "d"}
 
 
@@ -51,6 +51,6 @@ def test_the_night_after_spreads_a_flat_prefix(spark: SparkSession, tmp_path: Pa
         for _ in range(2):
             storage_inventory(spark, house.tonight(), STORAGE)
             assert house.keys("storage_inventory") == names
-            tasks.append(house.facts("storage_inventory")["tasks"])
+            tasks.append(house.summary("storage_inventory")["tasks"])
             house.now += timedelta(days=1)
         assert tasks == [1, 6]

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import UsageError
-from gc_assets.core.notifications import LastNight, StorageFacts, notifications
+from gc_assets.core.notifications import LastRun, StorageSummary, notifications
 from gc_assets.core.plan import PlanHeader
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.plan import planned_actions
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stages.read.what_if import what_if
@@ -84,7 +84,7 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
         path.write_bytes(b"{")
         os.utime(path, (days_ago(30).timestamp(),) * 2)
 
-    def night(*broken: Path) -> None:
+    def context(*broken: Path) -> None:
         header = house.plan()
         found.headers.append(header)
         found.planned.append(house.planned())
@@ -107,9 +107,9 @@ def nights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Nig
     newest = max(house.warehouse.glob("db/torn/metadata/snap-*.avro"), key=lambda path: path.stat().st_mtime)
     [known] = [path for path in house.warehouse.glob("db/cut/metadata/*-m0.avro") if house.key(path) not in leftovers["db.cut"]]
     with fifo_at(house.root, metadata, newest, known, house.warehouse / "weather/refs/branch.main/ref.json"):
-        night()
-        night()
-    night(metadata)
+        context()
+        context()
+    context(metadata)
     born = lake.table("db.born", days_ago(1))
     with fifo_at(house.root, born.path(born.metadata_location)):
         found.headers.append(house.plan())
@@ -124,22 +124,24 @@ def test_the_tables_that_can_be_read_are_collected(nights: Nights) -> None:
 
 def test_what_is_sick_is_named_with_since_when_and_why(nights: Nights) -> None:
     first, second = nights.headers[:2]
-    assert {(item.lake, item.table_name) for item in first.sick} == {
+    assert {(item.lake, item.table_name) for item in first.unreadable} == {
         ("sales", "db.lost"),
         ("sales", "db.torn"),
         ("sales", "db.cut"),
         ("weather", None),
     }
-    unread = {item.name: item for item in first.sick if "fifo" in item.why}
+    unread = {item.name: item for item in first.unreadable if "fifo" in item.why}
     assert len(unread) == 3
     assert {item.good_on for item in unread.values()} == {first.run_date - timedelta(days=1)}
-    assert {item.name: item.since for item in second.sick if item.name in unread} == {name: item.since for name, item in unread.items()}
+    assert {item.name: item.since for item in second.unreadable if item.name in unread} == {
+        name: item.since for name, item in unread.items()
+    }
     assert "db.lost" in next(gate.message for gate in first.gates if gate.name == "sick_tables")
 
 
 def test_what_is_sick_for_two_nights_is_one_event_each(nights: Nights) -> None:
     first, second = (
-        {item.id for item in notifications([StorageFacts("warehouse", LastNight(header, "applied", None, ()))], header.created_at)}
+        {item.id for item in notifications([StorageSummary("warehouse", LastRun(header, "applied", None, ()))], header.created_at)}
         for header in nights.headers[:2]
     )
     assert first == second
@@ -152,11 +154,11 @@ def test_nothing_below_the_claims_of_what_is_sick_is_touched(nights: Nights) -> 
 
 
 def test_what_if_frees_nothing_that_is_sick_and_says_where_a_lake_was_not_read(nights: Nights) -> None:
-    night = Night.of(nights.house.config, nights.house.clock, nights.headers[0].run_date)
-    (effect,) = what_if(nights.house.spark, night, [Scenario("newest", ("sales",), retention="1", dropped=frozenset({"main"}))])
+    context = RunContext.of(nights.house.config, nights.house.clock, nights.headers[0].run_date)
+    (effect,) = what_if(nights.house.spark, context, [Scenario("newest", ("sales",), retention="1", dropped=frozenset({"main"}))])
     assert {item.table for item in effect.differences} <= {"db.well"}
     with pytest.raises(UsageError, match="lake weather could not be read on"):
-        what_if(nights.house.spark, night, [Scenario("newest", ("sales", "weather"), retention="1")])
+        what_if(nights.house.spark, context, [Scenario("newest", ("sales", "weather"), retention="1")])
 
 
 def test_what_a_sick_table_took_up_from_another_one_stays_live(nights: Nights) -> None:
@@ -184,7 +186,7 @@ def test_the_histories_of_what_is_sick_are_not_edited(nights: Nights) -> None:
 
 
 def test_what_is_well_again_is_collected_again(nights: Nights) -> None:
-    assert not nights.headers[2].sick
+    assert not nights.headers[2].unreadable
     assert nights.leftovers["db.lost"] | nights.leftovers["db.torn"] | nights.leftovers["db.cut"] <= nights.planned[2].keys()
 
 
@@ -207,6 +209,6 @@ def test_a_file_with_a_time_after_2262_is_kept_and_named(nights: Nights) -> None
 
 
 def test_a_table_that_no_night_ever_read_stops_the_storage_that_it_lies_in(nights: Nights) -> None:
-    [born] = nights.headers[3].sick
+    [born] = nights.headers[3].unreadable
     assert (born.table_name, born.good_on, born.storages) == ("db.born", None, ("warehouse",))
     assert nights.house.failed_gates(nights.headers[3]) == {"never_read"}

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from gc_assets.cli.run import plan_line
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.core.plan import PlanHeader, Sick, sealed
+from gc_assets.core.plan import PlanHeader, Unreadable, sealed
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
@@ -32,7 +32,7 @@ from gc_assets.stages.records.plans import find_plan, plans
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import UPLOADS
-from gc_assets.state.summaries import DeletionPlanFacts
+from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.execution import releasing
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.spark
 
 PLACE = "iceberg/db/orders/data/"
 DEAD = ("dead", "denied", "finished", "grown", "restarted")
-SICK = Sick(lake="sales", table_uuid="t", table_name="db.orders", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC))
+SICK = Unreadable(lake="sales", table_uuid="t", table_name="db.orders", why="torn", since=datetime(2026, 1, 2, tzinfo=UTC))
 ELSEWHERE = ("other/unowned", ".gc-assets/trash/plan/ours")
 
 
@@ -81,7 +81,7 @@ class UploadStory:
         header = sealed(**{**unsealed, "uploads": summary(table, 0), **told})
         run = state.start(STORAGE, DELETION_PLAN.name, header.run_date, house.clock)
         written = write_rows(DELETION_PLAN.schema.empty_table(), DELETION_PLAN, run, state.files, {UPLOADS_SIDE: table})
-        publish(state, run, written, house.clock, facts=DeletionPlanFacts(plan_id=header.plan_id, header=header))
+        publish(state, run, written, house.clock, summary=DeletionPlanSummary(plan_id=header.plan_id, header=header))
         return header
 
 
@@ -116,7 +116,7 @@ def test_what_is_young_or_too_much_or_not_to_be_aborted_is_not_planned(story: Up
     begun = min(row["initiated"] for row in story.rows(story.header))
     assert story.chosen() == (set(DEAD), 0)
     assert story.chosen(cutoff=begun) == (set(), 0)
-    assert story.chosen(sick=[SICK]) == (set(), 0)
+    assert story.chosen(unreadable=[SICK]) == (set(), 0)
     assert story.chosen(clock=Clock()) == (set(), 0)  # a clock that was ahead made the cut-off, the store's own is right
     story.house.settings["abort_uploads"] = False
     assert story.chosen() == (set(), 0)
@@ -154,12 +154,15 @@ def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_o
     night, plan = story.house.tonight(), find_plan(story.house.config, story.header.plan_id)
     refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
     judge = Judge.of(night, story.header, refs, live)
-    cases: list[tuple[list[Sick], bool, str, str]] = [([SICK], False, "changed", "cannot be read"), ([], True, "denied", "out of date")]
+    cases: list[tuple[list[Unreadable], bool, str, str]] = [
+        ([SICK], False, "changed", "cannot be read"),
+        ([], True, "denied", "out of date"),
+    ]
     lease = open_store(f"file://{tmp_path}/").acquire(story.header.plan_id, "tester", Clock())
     with releasing(lease):
-        for sick, late, outcome, why in cases:
+        for unreadable, late, outcome, why in cases:
             log = open_log(Files(str(tmp_path)), outcome, story.header.plan_id, len(DEAD))
-            rows = abort_uploads(night, plan, judge, sick, log, lease, "run", only_interrupted=late)
+            rows = abort_uploads(night, plan, judge, unreadable, log, lease, "run", only_interrupted=late)
             assert rows.column("outcome").to_pylist() == [outcome] * len(DEAD)
             assert all(why in error for error in rows.column("error").to_pylist())
     assert len(story.left()) == len(story.uploads)

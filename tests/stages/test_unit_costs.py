@@ -52,7 +52,7 @@ class Tables:
         self.house.now += timedelta(days=1)
         self.house.mark()
         stages = ("lake_refs", "commit_graph", "reachable_snapshots", "manifest_entries", "live_files")
-        return {stage: self.house.facts(stage, "sales").get("requests", {}) for stage in stages}
+        return {stage: self.house.summary(stage, "sales").get("requests", {}) for stage in stages}
 
 
 @pytest.mark.spark

@@ -21,7 +21,7 @@ NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
 DAY = date(2026, 3, 14)
 
 
-def publish_empty(state: State, asset: str = "live_files", day: date = DAY, group: str = "sales", **facts: Any) -> str:
+def publish_empty(state: State, asset: str = "live_files", day: date = DAY, group: str = "sales", **summary: Any) -> str:
     """The run id of a published table without rows."""
     run = state.start(group, asset, day, Clock(NOW))
     state.publish(
@@ -36,7 +36,7 @@ def publish_empty(state: State, asset: str = "live_files", day: date = DAY, grou
             size_bytes=0,
             digest="0" * 16,
             files=(),
-            facts=facts,
+            summary=summary,
         ),
     )
     return run.run_id

@@ -35,22 +35,22 @@ def state() -> Iterator[State]:
         yield State.at(str(root))
 
 
-def add(state: State, night: int, table: Table = DELETION_LOG, rows: int = 2, **facts: str) -> None:
+def add(state: State, run_context: int, table: Table = DELETION_LOG, rows: int = 2, **summary: str) -> None:
     """A run with rows of its own, and as many in a side table."""
-    clock = Clock(NOW + timedelta(days=night))
-    run = state.start(OWNER, table.name, DAY + timedelta(days=night), clock)
+    clock = Clock(NOW + timedelta(days=run_context))
+    run = state.start(OWNER, table.name, DAY + timedelta(days=run_context), clock)
     first = table.schema.names[0]
-    main = pa.Table.from_pylist([{first: f"{night}-{number}"} for number in range(rows)], schema=table.schema)
-    places = pa.Table.from_pylist([{"container": f"{night}-{number}"} for number in range(rows)], schema=PLACES)
-    publish(state, run, write_rows(main, table, run, state.files, {"_places": places}), clock, facts=facts)
+    main = pa.Table.from_pylist([{first: f"{run_context}-{number}"} for number in range(rows)], schema=table.schema)
+    places = pa.Table.from_pylist([{"container": f"{run_context}-{number}"} for number in range(rows)], schema=PLACES)
+    publish(state, run, write_rows(main, table, run, state.files, {"_places": places}), clock, summary=summary)
 
 
 def add_apart(state: State, nights: Iterable[int], monkeypatch: pytest.MonkeyPatch, table: Table = DELETION_LOG) -> None:
     """Runs as a release without folds left them."""
     with monkeypatch.context() as without:
         without.setattr(State, "_fold", lambda *_: None)
-        for night in nights:
-            add(state, night, table)
+        for run_context in nights:
+            add(state, run_context, table)
 
 
 def listed(state: State, table: Table = DELETION_LOG) -> folds.Listed:
@@ -70,8 +70,8 @@ def rows_by_themselves(state: State, runs: list[PastRun], table: Table = DELETIO
 
 
 def test_the_rows_of_many_runs_lie_in_few_files_in_the_order_of_the_runs(state: State) -> None:
-    for night in range(100):
-        add(state, night, rows=night % 3)
+    for run_context in range(100):
+        add(state, run_context, rows=run_context % 3)
         assert len(state.paths(runs_of(state))) <= 2, "after the first two nights there is a fold, and every night joins it"
     runs = runs_of(state)
     assert len(state.paths(runs)) == 1
@@ -81,8 +81,8 @@ def test_the_rows_of_many_runs_lie_in_few_files_in_the_order_of_the_runs(state: 
 
 
 def test_the_second_night_writes_no_fold_and_a_night_without_rows_reads_no_list(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    for night in range(2):
-        add(state, night)
+    for run_context in range(2):
+        add(state, run_context)
     assert directories(state) == set()
     monkeypatch.setattr(folds, "listed", lambda *_: pytest.fail("the list was read"))
     run = state.start(OWNER, DELETION_LOG.name, DAY, Clock(NOW))
@@ -102,11 +102,11 @@ def test_a_state_of_a_release_without_folds_is_folded_by_the_first_run_with_rows
 
 def test_who_knows_the_runs_before_the_newest_reads_the_fold_of_these(state: State) -> None:
     """A night that began before another published, or a question about what was known before an apply."""
-    for night in range(30):
-        add(state, night)
+    for run_context in range(30):
+        add(state, run_context)
     known = runs_of(state)
-    for night in range(30, 30 + folds.FORMER):
-        add(state, night)
+    for run_context in range(30, 30 + folds.FORMER):
+        add(state, run_context)
         assert len(state.paths(known)) == 1
         assert rows_of(state, known) == rows_by_themselves(state, known)
     add(state, 40)
@@ -116,8 +116,8 @@ def test_who_knows_the_runs_before_the_newest_reads_the_fold_of_these(state: Sta
 @pytest.mark.parametrize("table", [DELETION_LOG, MANIFEST_ENTRIES])
 def test_a_run_that_publishes_after_later_ones_is_read_with_them(state: State, table: Table) -> None:
     """In a log the last word counts, so its rows stand where the run began."""
-    for night in (*range(10), *range(11, 20)):
-        add(state, night, table)
+    for run_context in (*range(10), *range(11, 20)):
+        add(state, run_context, table)
     late = state.start(OWNER, table.name, DAY + timedelta(days=10), Clock(NOW + timedelta(days=10)))
     rows = pa.Table.from_pylist([{table.schema.names[0]: "late"}], schema=table.schema)
     publish(state, late, write_rows(rows, table, late, state.files), Clock(NOW + timedelta(days=20)))
@@ -129,16 +129,16 @@ def test_a_run_that_publishes_after_later_ones_is_read_with_them(state: State, t
 
 
 def test_a_log_is_read_in_its_order_before_the_run_that_came_late_is_folded(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    for night in (*range(10), *range(11, 20)):
-        add(state, night)
+    for run_context in (*range(10), *range(11, 20)):
+        add(state, run_context)
     add_apart(state, [10], monkeypatch)
     runs = runs_of(state)
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
 
 
 def test_a_fold_of_another_process_is_not_undone_by_one_who_knows_fewer_runs(state: State) -> None:
-    for night in range(20):
-        add(state, night)
+    for run_context in range(20):
+        add(state, run_context)
     stale = {run.run_id: run.entry for run in runs_of(state)}
     add(state, 20)
     before = listed(state).folds
@@ -160,11 +160,11 @@ def test_a_fold_that_comes_after_another_process_changed_the_list_is_dropped(sta
 def test_a_list_older_than_the_index_tells_of_every_run_once(state: State) -> None:
     """Somebody put it back from a backup."""
     listing = Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST
-    for night in range(20):
-        add(state, night)
+    for run_context in range(20):
+        add(state, run_context)
     old = listing.read_bytes()
-    for night in range(20, 40):
-        add(state, night)
+    for run_context in range(20, 40):
+        add(state, run_context)
     listing.write_bytes(old)
     runs = runs_of(state)
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
@@ -175,8 +175,8 @@ def test_a_list_older_than_the_index_tells_of_every_run_once(state: State) -> No
 
 
 def test_any_choice_of_runs_gives_their_rows_and_no_others(state: State) -> None:
-    for night in range(80):
-        add(state, night)
+    for run_context in range(80):
+        add(state, run_context)
     runs, luck = runs_of(state), random.Random(3)
     for share in (0.1, 0.5, 0.9, 0.99):
         chosen = [run for run in runs if luck.random() < share]
@@ -187,8 +187,8 @@ def test_any_choice_of_runs_gives_their_rows_and_no_others(state: State) -> None
 def test_runs_on_s3_are_folded_and_read_as_on_a_disk() -> None:
     with place() as (root, settings):
         state = State(Files(root, settings))
-        for night in range(5):
-            add(state, night)
+        for run_context in range(5):
+            add(state, run_context)
         runs = runs_of(state)
         assert len(state.paths(runs)) == 1
         assert rows_of(state, runs) == rows_by_themselves(state, runs)
@@ -198,11 +198,11 @@ def test_runs_on_s3_are_folded_and_read_as_on_a_disk() -> None:
 
 
 def test_runs_that_were_decoded_differently_share_no_fold(state: State) -> None:
-    for night in range(90):
-        add(state, night, MANIFEST_ENTRIES, decoded_as="old" if night < 40 else "new")
+    for run_context in range(90):
+        add(state, run_context, MANIFEST_ENTRIES, decoded_as="old" if run_context < 40 else "new")
     runs = runs_of(state, MANIFEST_ENTRIES)
     for meaning in ("old", "new"):
-        chosen = [run for run in runs if run.entry.facts["decoded_as"] == meaning]
+        chosen = [run for run in runs if run.entry.summary["decoded_as"] == meaning]
         assert len(state.paths(chosen)) == 1
         assert rows_of(state, chosen, MANIFEST_ENTRIES) == rows_by_themselves(state, chosen, MANIFEST_ENTRIES)
 
@@ -212,8 +212,8 @@ def test_every_row_of_a_log_without_run_ids_still_tells_its_run(state: State, mo
     for run in runs_of(state):  # as 0.2 wrote them
         (path,) = (Path(state.files.root) / path for path in run.paths())
         pq.write_table(pq.read_table(path).drop_columns(["run_id"]), path)
-    for night in range(6, 50):
-        add(state, night)
+    for run_context in range(6, 50):
+        add(state, run_context)
     runs = runs_of(state)
     told: list[str] = []
     for source in state.sources(runs):
@@ -224,16 +224,16 @@ def test_every_row_of_a_log_without_run_ids_still_tells_its_run(state: State, mo
 
 def test_a_piece_of_many_bytes_is_left_alone(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folds, "SMALL_BYTES", 100)
-    for night in range(60):
-        add(state, night)
+    for run_context in range(60):
+        add(state, run_context)
     assert not (Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST).exists()
     assert len(state.paths(runs_of(state))) == 60
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"version": 1, "list": {}, "sha256": "other"}', b'{"version": 2}'])
 def test_without_a_sound_list_every_run_is_read_by_itself(state: State, content: bytes | None) -> None:
-    for night in range(50):
-        add(state, night)
+    for run_context in range(50):
+        add(state, run_context)
     runs, listed = runs_of(state), Path(state.files.root) / OWNER / DELETION_LOG.name / folds.LIST
     assert len(state.paths(runs)) < 50
     if content is None:
@@ -262,8 +262,8 @@ def directories(state: State) -> set[str]:
 
 
 def test_a_fold_that_a_larger_one_replaced_is_kept_for_its_readers_and_pruned_later(state: State) -> None:
-    for night in range(30):
-        add(state, night)
+    for run_context in range(30):
+        add(state, run_context)
     runs = runs_of(state)
     before, there = rows_of(state, runs), directories(state)
     assert state.prune(0, Clock(NOW + timedelta(days=500))) == []
@@ -277,13 +277,13 @@ def test_a_fold_that_a_larger_one_replaced_is_kept_for_its_readers_and_pruned_la
 
 
 def test_a_fold_of_a_run_that_is_gone_makes_room_for_another(state: State) -> None:
-    for night in range(50):
-        add(state, night)
+    for run_context in range(50):
+        add(state, run_context)
     runs = runs_of(state)
     shutil.rmtree(Path(state.files.root) / runs[3].path)
     state.repair()
-    for night in range(50, 60):
-        add(state, night)
+    for run_context in range(50, 60):
+        add(state, run_context)
     runs = runs_of(state)
     assert len(runs) == 59
     assert len(state.paths(runs)) == 1
@@ -292,8 +292,8 @@ def test_a_fold_of_a_run_that_is_gone_makes_room_for_another(state: State) -> No
 
 def test_a_run_that_is_published_again_is_read_as_it_is_by_then(state: State) -> None:
     """No stage does so. A ledger that lacked its newer rows would forget what lies in quarantine."""
-    for night in range(5):
-        add(state, night)
+    for run_context in range(5):
+        add(state, run_context)
     again = runs_of(state)[2]
     run = Run(OWNER, DELETION_LOG.name, again.run_date, again.run_id)
     rows = pa.Table.from_pylist([{"key": f"again-{number}"} for number in range(3)], schema=DELETION_LOG.schema)
@@ -307,25 +307,25 @@ def test_a_run_that_is_published_again_is_read_as_it_is_by_then(state: State) ->
 
 
 def test_a_run_that_cannot_be_folded_fails_no_other_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
-    for night in range(2):
-        add(state, night)
+    for run_context in range(2):
+        add(state, run_context)
     (Path(state.files.root) / runs_of(state)[0].paths()[0]).unlink()
-    for night in range(2, 20):
-        add(state, night)
+    for run_context in range(2, 20):
+        add(state, run_context)
     assert len(runs_of(state)) == 20
     assert "its small runs stay apart" in caplog.text
 
 
 def test_a_run_whose_column_has_a_damaged_name_fails_no_other_run(state: State, caplog: pytest.LogCaptureFixture) -> None:
-    for night in range(2):
-        add(state, night)
+    for run_context in range(2):
+        add(state, run_context)
     harmed = Path(state.files.root) / runs_of(state)[0].paths()[0]
     pq.write_table(pq.read_table(harmed), harmed, store_schema=False)
     harmed.write_bytes(harmed.read_bytes().replace(b"outcome", b"outc\xffme"))
     with pytest.raises(UnicodeDecodeError):
         _ = pq.read_table(harmed).schema.names
-    for night in range(2, 4):
-        add(state, night)
+    for run_context in range(2, 4):
+        add(state, run_context)
     assert len(runs_of(state)) == 4
     assert "its small runs stay apart" in caplog.text
 
@@ -342,13 +342,13 @@ def test_rows_of_many_bytes_are_folded_a_share_at_a_time(state: State, monkeypat
 
 def test_a_fold_that_is_full_is_written_no_more(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     """A night copies the newest rows again, and never all that a table has."""
-    for night in range(10):
-        add(state, night)
+    for run_context in range(10):
+        add(state, run_context)
     full = listed(state).folds.folds
     one_more = (*full[0].parts, *runs_of(state)[0].entry.parts)
     monkeypatch.setattr(folds, "NEWEST_BYTES", sum(part.size_bytes or 0 for part in one_more) - 50)
-    for night in range(10, 14):
-        add(state, night)
+    for run_context in range(10, 14):
+        add(state, run_context)
         assert listed(state).folds.folds[0] == full[0]
     runs = runs_of(state)
     assert len(state.paths(runs)) == 2
@@ -358,8 +358,8 @@ def test_a_fold_that_is_full_is_written_no_more(state: State, monkeypatch: pytes
 @pytest.mark.parametrize("harm", ["gone", "other bytes"])
 @pytest.mark.parametrize("of_former", [False, True])
 def test_a_harmed_fold_is_told_and_forgotten_by_a_repair(state: State, harm: str, of_former: bool) -> None:
-    for night in range(50):
-        add(state, night)
+    for run_context in range(50):
+        add(state, run_context)
     runs = runs_of(state)
     there = listed(state).folds
     held = (there.former if of_former else there.folds)[0]

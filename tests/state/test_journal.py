@@ -253,7 +253,7 @@ def test_pruned_runs_leave_the_index(state: State) -> None:
 
 
 def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
-    facts = {
+    summary = {
         "kind": "iceberg",
         "as_of": "2026-03-14T00:00:00+00:00",
         "frozen_at": "2026-03-14T09:30:00+00:00",
@@ -266,10 +266,10 @@ def test_the_index_tells_what_a_headline_is_made_of(on_disk: State) -> None:
         "notes": [],
         "min_age_seconds": 0,
     }
-    publish_empty(on_disk, "lake_refs", **facts)
+    publish_empty(on_disk, "lake_refs", **summary)
     (run,) = on_disk.history("sales", "lake_refs")
     assert run.headline(Freeze) == Freeze(frozen_at=NOW, rehearsal=True)
-    assert set(run.entry.facts) == {"frozen_at", "rehearsal"}
+    assert set(run.entry.summary) == {"frozen_at", "rehearsal"}
 
 
 def test_the_newest_table_is_the_newest_that_became_current(state: State) -> None:

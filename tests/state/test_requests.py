@@ -109,10 +109,10 @@ def _copies(state: State, group: str, asset: str, run: Entry, before: date) -> I
         day = before - timedelta(days=number)
         changed: dict[str, Any] = {"run_date": day, "run_id": f"{day:%Y%m%d}{run.run_id[8:]}"}
         if asset == LAKE_REFS.name:
-            changed["facts"] = {**run.facts, "frozen_at": f"{day}T03:00:00+00:00"}
+            changed["facts"] = {**run.summary, "frozen_at": f"{day}T03:00:00+00:00"}
         if asset == DELETION_PLAN.name:
             plan_id = hashlib.sha256(str(day).encode()).hexdigest()
-            changed["facts"] = {"plan": {**run.facts["plan"], "plan_id": plan_id, "run_date": str(day)}}
+            changed["facts"] = {"plan": {**run.summary["plan"], "plan_id": plan_id, "run_date": str(day)}}
         again = run.model_copy(update=changed if has_rows else {**changed, "rows": 0, "parts": ()})
         for part in again.parts:
             there, here = (Path(state.files.root) / PastRun(group, asset, entry).path / part.name for entry in (run, again))
@@ -126,7 +126,7 @@ def log_again(house: Lakehouse, owner: str, log: Table) -> None:
     state = house.tonight().state
     last = state.open([run for run in state.history(owner, log.name) if run.rows][-1])
     run = state.start(owner, log.name, house.clock.today(), house.clock)
-    publish(state, run, write_rows(read_rows(state, log, last), log, run, state.files), house.clock, facts=last.receipt.facts)
+    publish(state, run, write_rows(read_rows(state, log, last), log, run, state.files), house.clock, summary=last.receipt.summary)
 
 
 def test_a_night_after_a_thousand_asks_the_state_for_as_many_files_as_the_second(

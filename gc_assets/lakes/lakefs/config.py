@@ -52,7 +52,7 @@ class LakeFsLakeConfig(LakeConfig):
     secret_access_key: SecretStr
     retention: LakeFsRetention = Field(default_factory=lambda: LakeFsRetention())
     rules: str | None = Field(default=None, description="A JSON file with lifecycle rules by path prefix, read afresh every run.")
-    recheck_deduplicated: bool = Field(
+    verify_deduplicated: bool = Field(
         default=True, description="Look again at objects that other paths once kept from a lifecycle rule; the proposal never does."
     )
     full_listing: Duration = Field(

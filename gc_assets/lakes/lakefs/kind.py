@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.kind import ForeignSign, KindBox, LakeKind
+from gc_assets.lakes.kind import ForeignSign, KindTable, LakeKind
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.state.schemas import CURRENT_RULES, LAKE_REFS, MANIFEST_ENTRIES
@@ -48,10 +48,10 @@ KIND: Final = LakeKind(
     open=_open,
     modules=("lakefs_sdk", "google_crc32c"),
     releases_by_rule=True,
-    boxes=(
-        KindBox(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),
-        KindBox(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_lifecycle, before_live=True),
-        KindBox(LIFECYCLE_OBJECTS, after=(POTENTIAL_COMMITS,), when=_has_lifecycle, before_live=True),
+    kind_tables=(
+        KindTable(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),
+        KindTable(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_lifecycle, before_live=True),
+        KindTable(LIFECYCLE_OBJECTS, after=(POTENTIAL_COMMITS,), when=_has_lifecycle, before_live=True),
     ),
     never_committed="uncommitted",
     foreign_signs=(ForeignSign(r"(^|/)_lakefs/"),),

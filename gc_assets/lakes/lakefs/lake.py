@@ -176,9 +176,9 @@ class LakeFsLake:
         # What was made or moved since the dump counts as it is now: its head is among the commits,
         # and nobody else protects it.
         branches, tags = {**branches, **later}, {**tags, **later_tags}
-        facts = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
+        summary = {} if rules is None else {DEFAULT_RETENTION_DAYS: str(rules.default_days)}
         sources = tuple(
-            CommitSource(f"{location}{METADATA}{item.range_id}", properties={_RECORDS: str(item.records), **facts}) for item in ranges
+            CommitSource(f"{location}{METADATA}{item.range_id}", properties={_RECORDS: str(item.records), **summary}) for item in ranges
         )
         days = {} if rules is None else rules.branch_days
         refs = (

@@ -93,17 +93,17 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     is shown less, without a word. The state is compared only where the commit's summary holds the
     server's digest.
     """
-    facts = {name: _summary(commits, name) for name in (OPERATIONS, STATE_DIGEST, STATE_ENTRIES, LOG_ENDS)}
+    summary = {name: _summary(commits, name) for name in (OPERATIONS, STATE_DIGEST, STATE_ENTRIES, LOG_ENDS)}
     times = commits["committed_at"].cast(TIMESTAMP).cast(pa.int64()).combine_chunks().to_numpy()
     history = LogForest.of(refs.lake, commits["commit_id"].combine_chunks(), commits["parents"].combine_chunks(), times)
-    operations = Operations.of(history, facts[OPERATIONS])
+    operations = Operations.of(history, summary[OPERATIONS])
     logs = _logs(refs, history, as_of, config)
     if config.empty_commits == "refuse":
-        _refuse_empty_commits(refs.lake, history, facts[OPERATIONS])
+        _refuse_empty_commits(refs.lake, history, summary[OPERATIONS])
     for log in logs:
-        _refuse_hidden_commits(refs.lake, history, log, facts[LOG_ENDS])
+        _refuse_hidden_commits(refs.lake, history, log, summary[LOG_ENDS])
     for log in {log.head: log for log in logs}.values():
-        _refuse_hidden_entries(refs.lake, history, operations, log, facts)
+        _refuse_hidden_entries(refs.lake, history, operations, log, summary)
 
     formers = list(_formers(refs, history, as_of, config))
     kept_by_formers = [former.kept for former in formers if former.kept is not None]
@@ -139,7 +139,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     return Retention(
         reachable=rows.select(REACHABLE_SNAPSHOTS.schema.names).cast(REACHABLE_SNAPSHOTS.schema),
         expiry=EXPIRY_PLAN.schema.empty_table(),
-        notes=tuple(_notes(refs, history, facts[LOG_ENDS], formers)),
+        notes=tuple(_notes(refs, history, summary[LOG_ENDS], formers)),
         contents=contents,
     )
 
@@ -210,15 +210,15 @@ def _refuse_hidden_commits(lake: str, history: LogForest, log: _Log, log_ends: S
         )
 
 
-def _refuse_hidden_entries(lake: str, history: LogForest, operations: Operations, log: _Log, facts: _Facts) -> None:
-    listed = facts[STATE_DIGEST][log.head]
+def _refuse_hidden_entries(lake: str, history: LogForest, operations: Operations, log: _Log, summary: _Facts) -> None:
+    listed = summary[STATE_DIGEST][log.head]
     if listed is None:
         return
     lines = row_lines(operations.rows.take(pa.array(operations.state(history, log.head))))
     if state_digest(lines) != listed:
         raise LakeUnreadable(
             f"lake {lake}: at the head {log.head_id} of {log.label} the log makes {len(lines):,} entries, the server lists "
-            f"{facts[STATE_ENTRIES][log.head]}, or as many others; the principal may not see everything, and what it does not see "
+            f"{summary[STATE_ENTRIES][log.head]}, or as many others; the principal may not see everything, and what it does not see "
             "would look like garbage: give it READ_ENTRIES, READ_CONTENT_KEY and READ_ENTITY_VALUE on everything"
         )
 

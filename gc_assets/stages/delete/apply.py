@@ -24,11 +24,11 @@ from gc_assets.core import gates
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Sick
+from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Unreadable
 from gc_assets.core.units import format_bytes
 from gc_assets.engine import tasks as engine
 from gc_assets.engine.progress import begin, counting, doing, each, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import fitting, is_of_few
 from gc_assets.engine.tables import (
     Totals,
@@ -50,7 +50,7 @@ from gc_assets.engine.tasks import Sharing, at_once
 from gc_assets.lakes.file_kinds import RANKS
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
-from gc_assets.stages.delete.deferred import sick_of, with_withheld
+from gc_assets.stages.delete.deferred import unreadable_of, with_withheld
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
 from gc_assets.stages.delete.revalidate import REFUSED, Judge
 from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
@@ -78,7 +78,7 @@ from gc_assets.state.backend import RECHECK
 from gc_assets.state.journal import Published, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
-from gc_assets.state.summaries import DeletionLogFacts, LakeRefsFacts
+from gc_assets.state.summaries import DeletionLogSummary, LakeRefsSummary
 from gc_assets.stores.execution import balance, releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
@@ -107,7 +107,7 @@ class Applied:
 
 
 @logged(DELETION_LOG, attrgetter("header.storage"))
-def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> Applied:
+def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> Applied:
     """Executes the plan's rows of the given phases, or resumes where an earlier run of it stopped.
 
     Raises `GateRefused` where the plan is not approved, expired before it began, or is not of this
@@ -117,30 +117,30 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
 
     A restore needs no approval.
     """
-    header, state = plan.header, night.state
+    header, state = plan.header, context.state
     already = nothing_to_do(plan)
     if already is not None:
         return Applied(None, {}, already)
-    refuse_apply(night, plan, phases)
+    refuse_apply(context, plan, phases)
     approved_uploads(state, plan)
     chosen = phases_of(header, phases)
-    stale = night.clock.now() >= header.apply_before or header.policy_digest != night.config.policy_digest()
-    stale = stale or night.storage(header.storage).quarantine != header.quarantine
+    stale = context.clock.now() >= header.apply_before or header.policy_digest != context.config.policy_digest()
+    stale = stale or context.storage(header.storage).quarantine != header.quarantine
     owner = plan.verdict.approved_by or user_name()
-    lease = take_lease(night, header.storage, night.store(header.storage), header.plan_id, owner)
+    lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, owner)
     recheck = f"{header.plan_id}-{lease.token}"
     with releasing(lease), ExitStack() as afterwards:
-        _forget_dead(night, header.storage, lease.token)
+        _forget_dead(context, header.storage, lease.token)
         afterwards.callback(_forget, state, recheck)
         resumed = has_begun(state, header)
-        fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
+        fresh = _marked(spark, context, plan, recheck, only_ending=stale, resumed=resumed)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
-        execution = _Execution(spark, night, plan, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
+        execution = _Execution(spark, context, plan, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
         for phase in chosen:
             if phase == EXPIRE:
                 if execution.expire(recheck):
-                    fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
+                    fresh = _marked(spark, context, plan, recheck, only_ending=stale, resumed=resumed)
                 execution.remember(recheck)
                 lease.renew()
                 continue
@@ -149,7 +149,7 @@ def apply_plan(spark: SparkSession, night: Night, plan: StoredPlan, phases: Sequ
                 continue
             execution.act(phase, fresh)
             if phase == RESTORE and len(chosen) > 1:  # what came back may name files that nobody knew to be needed
-                fresh = _marked(spark, night, plan, recheck, only_ending=stale, resumed=resumed)
+                fresh = _marked(spark, context, plan, recheck, only_ending=stale, resumed=resumed)
                 lease.renew()
         return execution.publish(chosen)
 
@@ -165,20 +165,20 @@ def nothing_to_do(plan: StoredPlan) -> str | None:
     return None
 
 
-def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
+def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> None:
     """Raises `GateRefused` where the configuration or the state forbids to execute the plan."""
     header = plan.header
-    begun = has_begun(night.state, header)
-    too_late = night.clock.now() >= header.apply_before
-    storage = night.storage(header.storage)
+    begun = has_begun(context.state, header)
+    too_late = context.clock.now() >= header.apply_before
+    storage = context.storage(header.storage)
     refuse_historical(header)
     if storage.mode != "apply":
         raise GateRefused(
             f"storage {storage.name} is in mode plan, so nothing in it is changed. "
             "Set `mode: apply` for it in lakes.yaml, or pass --mode apply for this once."
         )
-    refuse_other_clock(header, night.clock)
-    refuse_rehearsal(night, header.storage)
+    refuse_other_clock(header, context.clock)
+    refuse_rehearsal(context, header.storage)
     if storage.location != header.location or (storage.quarantine != header.quarantine and not begun):
         raise GateRefused(
             f"plan {header.plan_id} was made for {header.location} with quarantine {header.quarantine}; "
@@ -188,10 +188,10 @@ def refuse_apply(night: Night, plan: StoredPlan, phases: Sequence[str] = PHASES)
         return
     refuse_unapproved(plan)
     refuse_gates(header, plan.verdict.overrides)
-    refuse_other_key(header, night.config)
-    if header.policy_digest != night.config.policy_digest() and not begun:
+    refuse_other_key(header, context.config)
+    if header.policy_digest != context.config.policy_digest() and not begun:
         raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
-    if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_over(night, plan):
+    if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_over(context, plan):
         raise GateRefused(
             f"plan {header.plan_id} frees {header.after_expiry.files:,} files by editing history, which is not done yet; "
             f"apply it whole, or `gc-assets apply {header.plan_id[:12]} --phase expire` first"
@@ -217,14 +217,14 @@ def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
     return [phase for phase in PHASES if phase in phases and asked[phase]]
 
 
-def _again(night: Night, plan: StoredPlan, recheck: str) -> Night:
+def _again(context: RunContext, plan: StoredPlan, recheck: str) -> RunContext:
     """Returns the night of the fresh mark.
 
     Nothing undoes a purge. So the mark before it computes every row of `live_files`, and takes none
     over from the nights that had the same files quarantined and planned.
     """
-    config = night.config.model_copy(update={"full_every": 0}) if PURGE in plan.header.totals else night.config
-    return replace(night, config=config, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
+    config = context.config.model_copy(update={"full_every": 0}) if PURGE in plan.header.totals else context.config
+    return replace(context, config=config, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
 
 
 @dataclass(frozen=True)
@@ -276,19 +276,19 @@ class _Fresh:
     """What a mark under the lease says of the storage.
 
     `live` and `refs` are its tables of every lake, `rows` are the plan's, and `judge` judges them.
-    `frozen_at` is when the first ref was read. `sick` is what could not be read. `spark` is the
+    `frozen_at` is when the first ref was read. `unreadable` is what could not be read. `spark` is the
     session that fits their size.
     """
 
     spark: SparkSession
-    again: Night
+    again: RunContext
     storage: str
     live: Sequence[Published]
     refs: Sequence[Published]
     rows: _Rows
     judge: Judge
     frozen_at: datetime
-    sick: tuple[Sick, ...]
+    unreadable: tuple[Unreadable, ...]
 
     @cached_property
     def needed(self) -> DataFrame:
@@ -306,52 +306,54 @@ class _Fresh:
         return with_withheld(keys, lambda: self.rows.frame, self.again, self.storage, self.live, self.refs)
 
 
-def _refuse_newly_sick(header: PlanHeader, sick: Sequence[Sick]) -> None:
+def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable]) -> None:
     """Raises `LakeUnreadable` where a half applied plan may itself have moved what is needed to read
     a table.
     """
-    known = {(item.lake, item.table_uuid) for item in header.sick}
-    if new := [item for item in sick if (item.lake, item.table_uuid) not in known]:
+    known = {(item.lake, item.table_uuid) for item in header.unreadable}
+    if new := [item for item in unreadable if (item.lake, item.table_uuid) not in known]:
         raise LakeUnreadable(
             f"plan {header.plan_id} was applied in part, and what it moved may be why: {'; '.join(item.told for item in new[:5])}. "
             f"Mend it, or `gc-assets restore --plan {header.plan_id[:12]}` first, then apply again"
         )
 
 
-def _marked(spark: SparkSession, night: Night, plan: StoredPlan, recheck: str, *, only_ending: bool, resumed: bool) -> _Fresh:
+def _marked(spark: SparkSession, context: RunContext, plan: StoredPlan, recheck: str, *, only_ending: bool, resumed: bool) -> _Fresh:
     """Marks the lakes afresh. The refs are read under the lease.
 
     Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
     where one fails. A plan that is only brought to its end passes them.
     """
     header = plan.header
-    again = _again(night, plan, recheck)
-    doing(f"marking {len(night.config.lakes):,} lakes afresh")
-    tables = [mark(spark, again, lake.name) for lake in each(night.config.lakes, "lakes", len(night.config.lakes))]
+    again = _again(context, plan, recheck)
+    doing(f"marking {len(context.config.lakes):,} lakes afresh")
+    tables = [mark(spark, again, lake.name) for lake in each(context.config.lakes, "lakes", len(context.config.lakes))]
     if resumed and not only_ending:
-        _refuse_newly_sick(header, sick_of(tables))
-    count, earlier = live_count(tables, header.storage), Earlier.of(night, header)
+        _refuse_newly_unreadable(header, unreadable_of(tables))
+    count, earlier = live_count(tables, header.storage), Earlier.of(context, header)
     checks = [
         gates.live_set(count.files, 1),
-        gates.live_drop(count, earlier.count(count), night.storage(header.storage).gates.max_live_drop),
+        gates.live_drop(count, earlier.count(count), context.storage(header.storage).gates.max_live_drop),
         gates.lakes_present(earlier.gone(count)),
-        gates.sick_tables(sick_of(tables), night.storage(header.storage).gates.max_sick),
-        gates.never_read(sick_of(tables), header.storage),
-        gates.storages_apart(night.overlapping_storages(header.storage)),
+        gates.unreadable_tables(unreadable_of(tables), context.storage(header.storage).gates.max_unreadable),
+        gates.never_read(unreadable_of(tables), header.storage),
+        gates.storages_apart(context.overlapping_storages(header.storage)),
     ]
-    aliases = planned_by_alias(spark, again, header.storage, tables, lambda: read_table(spark, night.state, DELETION_PLAN, plan.published))
+    aliases = planned_by_alias(
+        spark, again, header.storage, tables, lambda: read_table(spark, context.state, DELETION_PLAN, plan.published)
+    )
     checks.append(gates.links(len(aliases), aliases))
     overrides = plan.verdict.overrides
     failed = [gate for gate in checks if not gate.passed and not (gate.overridable and gate.name in overrides)]
     if failed and not only_ending:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
-    session = fitting(spark, *_size(night.state, plan, tables))
-    rows = _Rows.proven(session, night.state, plan)
+    session = fitting(spark, *_size(context.state, plan, tables))
+    rows = _Rows.proven(session, context.state, plan)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
-    frozen_at = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
+    frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     judge = Judge.of(again, header, refs, tables)
-    return _Fresh(session, again, header.storage, tables, refs, rows, judge, frozen_at, sick_of(tables))
+    return _Fresh(session, again, header.storage, tables, refs, rows, judge, frozen_at, unreadable_of(tables))
 
 
 def _size(state: State, plan: StoredPlan, live: Sequence[Published]) -> tuple[int, int]:
@@ -368,7 +370,7 @@ class _Execution:
     """One run of `apply`: what it did, phase by phase, and the log that it publishes."""
 
     spark: SparkSession
-    night: Night
+    context: RunContext
     plan: StoredPlan
     log: WriteAheadLog
     lease: Lease
@@ -382,14 +384,14 @@ class _Execution:
 
     def __post_init__(self) -> None:
         header = self.plan.header
-        self.run = begin(self.night, header.storage, DELETION_LOG, header.run_date)
+        self.run = begin(self.context, header.storage, DELETION_LOG, header.run_date)
 
     def act(self, phase: str, fresh: _Fresh) -> None:
         """Executes the plan's rows of a phase: few in this process, many in executors."""
         header = self.plan.header
         # A file may be purged so many days after its quarantine: no executor's clock makes it older.
-        clock = self.night.clock.onwards()
-        task = Act(self.night.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
+        clock = self.context.clock.onwards()
+        task = Act(self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
         doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)
@@ -402,7 +404,7 @@ class _Execution:
         balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
     def _act_here(self, task: Act, judged: DataFrame) -> Iterator[Written]:
-        yield act_here(task, collect_arrow(judged, ACT), self.run, self.night.state.files, TOTALS_BY)
+        yield act_here(task, collect_arrow(judged, ACT), self.run, self.context.state.files, TOTALS_BY)
 
     def _act_in_executors(self, task: Act, judged: DataFrame, phase: str) -> Iterator[Written]:
         """Metadata is one task, in the order of reference; of a hundred files one or two are
@@ -421,7 +423,7 @@ class _Execution:
                     rows = judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
                     sharers = at_once(self.spark, tasks)
                 acted = rows.mapInArrow(Sharing(task, sharers), ACTED)
-                yield write_frame(acted, DELETION_LOG, self.run, self.night.state, TOTALS_BY, counted=True)
+                yield write_frame(acted, DELETION_LOG, self.run, self.context.state, TOTALS_BY, counted=True)
         finally:
             judged.unpersist()
 
@@ -431,9 +433,9 @@ class _Execution:
 
         A copy is in quarantine if the ledger holds the very object that the plan names.
         """
-        header, state = self.plan.header, self.night.state
-        days = self.night.storage(header.storage).quarantine_days
-        waiting = quarantine_ledger(fresh.spark, state, header.storage, rehearsal=self.night.clock.is_rehearsal).select(
+        header, state = self.plan.header, self.context.state
+        days = self.context.storage(header.storage).quarantine_days
+        waiting = quarantine_ledger(fresh.spark, state, header.storage, rehearsal=self.context.clock.is_rehearsal).select(
             "key",
             "source_plan_id",
             "quarantined_at",
@@ -444,7 +446,7 @@ class _Execution:
         too_early = F.concat(F.lit("in quarantine since "), F.col("quarantined_at").cast("string"), F.lit(f", not for {days} days yet"))
         failed, not_made = (F.col("after_expiry") & _is_one_of(histories) for histories in (self.failed, self.not_made))
         uncertain = F.concat(F.lit("an edit of the history of lake "), "held_by", F.lit(" was not made, which was to free it"))
-        gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.night.config.lakes})
+        gone = sorted(header.refs_digests.keys() - {lake.name for lake in self.context.config.lakes})
         unheard = F.lit(f"lake {gone[0]} left the configuration, so nobody can say that it is not needed" if gone else None).cast("string")
         told = {
             "in_quarantine": F.col("quarantined_at").isNotNull() & is_held,
@@ -465,24 +467,31 @@ class _Execution:
 
         Returns true where any was left to be settled: what was marked before is then out of date.
         """
-        again = _again(self.night, self.plan, recheck)
-        expired = expire_lakes(self.spark, self.night, again, self.plan, self.lease, only_interrupted=self.only_interrupted)
+        again = _again(self.context, self.plan, recheck)
+        expired = expire_lakes(self.spark, self.context, again, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
         self.failed, self.not_made = expired.failed, expired.not_made
         return expired.edited
 
     def remember(self, recheck: str) -> None:
         """Publishes the snapshot histories of the edited lakes anew, from the fresh mark."""
-        for lake in self.night.config.lakes:
-            if self.night.kind(lake.name).has(SNAPSHOT_HISTORY) and lake.name in self.plan.header.expiry_actions:
-                snapshot_history(self.spark, _again(self.night, self.plan, recheck), lake.name)
+        for lake in self.context.config.lakes:
+            if self.context.kind(lake.name).has(SNAPSHOT_HISTORY) and lake.name in self.plan.header.expiry_actions:
+                snapshot_history(self.spark, _again(self.context, self.plan, recheck), lake.name)
 
     def abort(self, fresh: _Fresh) -> None:
         """Aborts the plan's uploads in parts. They are few, and this process asks for them."""
         rows = abort_uploads(
-            self.night, self.plan, fresh.judge, fresh.sick, self.log, self.lease, self.run.run_id, only_interrupted=self.only_interrupted
+            self.context,
+            self.plan,
+            fresh.judge,
+            fresh.unreadable,
+            self.log,
+            self.lease,
+            self.run.run_id,
+            only_interrupted=self.only_interrupted,
         )
-        written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.night.state.files, totals_by=["outcome"])
+        written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.context.state.files, totals_by=["outcome"])
         self.books |= {(ABORT, outcome): total for (outcome,), total in written.totals.items()}
         self.written.append(written)
         balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
@@ -493,9 +502,9 @@ class _Execution:
         The plan is finished where this run executed every phase of it and nothing failed.
         """
         self.lease.check()
-        header, state, verdict = self.plan.header, self.night.state, self.plan.verdict
+        header, state, verdict = self.plan.header, self.context.state, self.plan.verdict
         of_files = [phase for phase in chosen if phase != EXPIRE]
-        facts = DeletionLogFacts(
+        summary = DeletionLogSummary(
             plan_id=header.plan_id,
             phases=tuple(chosen),
             approved_by=verdict.approved_by,
@@ -514,15 +523,15 @@ class _Execution:
                 state,
                 self.run,
                 together,
-                self.night.clock,
+                self.context.clock,
                 inputs=[self.plan.published],
                 balances=[Balance(name="planned keys with an outcome", expected=planned, found=together.rows)],
-                facts=facts,
-                unsafe=self.night.unsafe,
+                summary=summary,
+                unsafe=self.context.unsafe,
             )
             _write_stats(state, header, self.books)
         if not any(self._failed(phase) for phase in chosen) and list(chosen) == phases_of(header, PHASES):
-            finished = {"at": self.night.clock.now().isoformat(), "run_id": self.run.run_id, **facts.model_dump(mode="json")}
+            finished = {"at": self.context.clock.now().isoformat(), "run_id": self.run.run_id, **summary.model_dump(mode="json")}
             record_finished(state, header, finished)
         return Applied(published, self.books)
 
@@ -546,16 +555,16 @@ def _write_stats(state: State, header: PlanHeader, books: dict[tuple[str, str], 
     state.files.replace(path, ("\n".join(lines) + "\n").encode())
 
 
-def _forget_dead(night: Night, storage_name: str, token: int) -> None:
+def _forget_dead(context: RunContext, storage_name: str, token: int) -> None:
     """Removes the marks of applies of the storage that were killed. A lease with an older token is
     over, so nobody reads or writes them any more.
     """
-    left = [name.rpartition("-") for name in night.state.files.directories(RECHECK)]
+    left = [name.rpartition("-") for name in context.state.files.directories(RECHECK)]
     dead = [(plan_id, number) for plan_id, _, number in left if number.isdecimal() and int(number) < token]
-    ours = {plan.header.plan_id for plan in plans(night.config, storage_name, empty=True)} if dead else set[str]()
+    ours = {plan.header.plan_id for plan in plans(context.config, storage_name, empty=True)} if dead else set[str]()
     for plan_id, number in dead:
         if plan_id in ours:
-            _forget(night.state, f"{plan_id}-{number}")
+            _forget(context.state, f"{plan_id}-{number}")
 
 
 def _forget(state: State, recheck: str) -> None:

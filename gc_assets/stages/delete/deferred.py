@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 
 from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.phases import PURGE
-from gc_assets.core.plan import Sick
-from gc_assets.engine.run_context import Night
+from gc_assets.core.plan import Unreadable
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import passed
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.records.plans import plans
@@ -27,33 +27,33 @@ from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
 from gc_assets.state.side_tables import CLAIMS
-from gc_assets.state.summaries import LiveFilesFacts, OrphanFilesFacts
+from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
 WITHHELD: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
 
 
-def sick_of(live: Sequence[Published]) -> tuple[Sick, ...]:
+def unreadable_of(live: Sequence[Published]) -> tuple[Unreadable, ...]:
     """Returns what is sick, by `live_files` of every lake."""
-    return tuple(item for table in live for item in table.facts(LiveFilesFacts).sick)
+    return tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
 
 
-def swept(night: Night) -> tuple[Sick, ...]:
+def swept(context: RunContext) -> tuple[Unreadable, ...]:
     """Returns the tables whose metadata the last sweep of a storage missed. A mark goes by what was
     decoded before and does not see it.
     """
-    found: list[Sick] = []
-    for storage in night.config.storages:
-        made = (plan.header for plan in plans(night.config, storage.name, empty=True))
-        dates = [header.run_date for header in made if not header.historical and header.rehearsal == night.clock.is_rehearsal]
-        last = night.state.current(storage.name, ORPHAN_FILES.name, max(dates)) if dates else None
-        found += last.facts(OrphanFilesFacts).sick if last is not None else ()
+    found: list[Unreadable] = []
+    for storage in context.config.storages:
+        made = (plan.header for plan in plans(context.config, storage.name, empty=True))
+        dates = [header.run_date for header in made if not header.historical and header.rehearsal == context.clock.is_rehearsal]
+        last = context.state.current(storage.name, ORPHAN_FILES.name, max(dates)) if dates else None
+        found += last.summary(OrphanFilesSummary).unreadable if last is not None else ()
     return tuple(found)
 
 
 def with_withheld(
     needed: DataFrame,
     rows: Callable[[], DataFrame],
-    night: Night,
+    context: RunContext,
     storage_name: str,
     live: Sequence[Published],
     refs: Sequence[Published],
@@ -62,21 +62,21 @@ def with_withheld(
     that it would purge, and all below the claims of what is sick. The plan's rows are asked for only
     where something is.
     """
-    missed = swept(night)
-    sick = (*sick_of(live), *missed)
-    if not sick:
+    missed = swept(context)
+    unreadable = (*unreadable_of(live), *missed)
+    if not unreadable:
         return needed
     shields = [
         Claim(row["key"], Owner(table.receipt.owner, row["table_uuid"]), collect=False)
         for table in live
-        for row in read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
+        for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         if row["storage"] == storage_name and not row["collect"]
     ]
     owners = {Owner(item.lake, item.table_uuid) for item in missed}
-    shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(night, storage_name, [*refs, *live], owners)]
+    shields += [Claim(prefix, Owner("", None), collect=False) for prefix in prefixes_of(context, storage_name, [*refs, *live], owners)]
     # Where somebody claims everything, what nobody owns is what a shield covers.
     everywhere = Claim("", Owner("", None), collect=True)
-    names = ", ".join(item.name for item in sick[:3]) + (f" and {len(sick) - 3:,} more" if len(sick) > 3 else "")
+    names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
     withhold = _Withhold(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
     waiting = passed(rows().select("key", "action"), withhold, WITHHELD)
     return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))

@@ -22,20 +22,20 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED, UNDONE
-from gc_assets.core.plan import PlanHeader, Sick
+from gc_assets.core.plan import PlanHeader, Unreadable
 from gc_assets.engine.progress import begin, doing, each, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
-from gc_assets.stages.delete.deferred import sick_of, swept
+from gc_assets.stages.delete.deferred import swept, unreadable_of
 from gc_assets.stages.delete.plan import planned_actions
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.records.plans import StoredPlan, execution_directory, record_spoilt
+from gc_assets.stages.records.plans import StoredPlan, execution_directory, record_damage
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
-from gc_assets.state.summaries import ExpiryLogFacts
+from gc_assets.state.summaries import ExpiryLogSummary
 from gc_assets.stores.execution import releasing, user_name
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
@@ -91,7 +91,7 @@ class ExpiryRecord:
     nobody's record.
     """
 
-    night: Night
+    context: RunContext
     header: PlanHeader
     lake: str
 
@@ -105,7 +105,7 @@ class ExpiryRecord:
 
     def intend(self, actions: Sequence[ExpiryAction]) -> None:
         document = {"plan_id": self.header.plan_id, "actions": [asdict(action) for action in actions]}
-        self.night.state.files.replace(f"{self._directory}/intent.json", json.dumps(document, indent=1).encode())
+        self.context.state.files.replace(f"{self._directory}/intent.json", json.dumps(document, indent=1).encode())
 
     def conclude(self, outcomes: Sequence[Settled], token: int) -> None:
         """Records the outcomes of actions.
@@ -113,9 +113,9 @@ class ExpiryRecord:
         Damage to the lake is recorded first. That record stops every later plan until a person
         removes its file.
         """
-        files = self.night.state.files
+        files = self.context.state.files
         if spoilt := sorted({str(item.error) for item in outcomes if item.spoilt}):
-            record_spoilt(self.night.state, self.lake, self.header.plan_id, spoilt)
+            record_damage(self.context.state, self.lake, self.header.plan_id, spoilt)
         rows = [
             asdict(item.action) | {"verdict": item.verdict, "error": item.error, "at": item.at.isoformat(), "spoilt": item.spoilt}
             for item in outcomes
@@ -136,12 +136,12 @@ class ExpiryRecord:
         return {action for action, item in self.outcomes().items() if item.verdict != FAILED}
 
     def _names(self) -> list[str]:
-        return [item.name for item in self.night.state.files.list(self._directory)]
+        return [item.name for item in self.context.state.files.list(self._directory)]
 
     def _outcomes(self, name: str) -> list[Settled]:
         path = f"{self._directory}/{name}"
         try:
-            rows: list[dict[str, Any]] = json.loads(self.night.state.files.read(path))
+            rows: list[dict[str, Any]] = json.loads(self.context.state.files.read(path))
             return [
                 Settled(
                     verdict=row.pop("verdict"),
@@ -156,12 +156,12 @@ class ExpiryRecord:
             raise StateError(f"{path} in the state is no record of expiry outcomes ({error!r}); restore it from a backup") from error
 
 
-def actions_of(night: Night, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
+def actions_of(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
     """Returns the plan's edits by lake.
 
     Raises `StateError` where they are not those that were approved.
     """
-    rows = planned_actions(night.state, plan.published)
+    rows = planned_actions(context.state, plan.published)
     found = f"{digest(rows):016x}"
     if found != plan.header.expiry_digest:
         raise StateError(
@@ -174,30 +174,32 @@ def actions_of(night: Night, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
     return by_lake
 
 
-def is_over(night: Night, plan: StoredPlan) -> bool:
+def is_over(context: RunContext, plan: StoredPlan) -> bool:
     """Says whether every edit of the plan has an outcome and none stands as failed."""
-    wanted = actions_of(night, plan)
-    return all(set(actions) <= ExpiryRecord(night, plan.header, lake).settled() for lake, actions in wanted.items())
+    wanted = actions_of(context, plan)
+    return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled() for lake, actions in wanted.items())
 
 
-def expire_lakes(spark: SparkSession, night: Night, again: Night, plan: StoredPlan, lease: Lease, *, only_interrupted: bool) -> Expired:
+def expire_lakes(
+    spark: SparkSession, context: RunContext, again: RunContext, plan: StoredPlan, lease: Lease, *, only_interrupted: bool
+) -> Expired:
     """Makes the plan's edits and returns what became of them.
 
     Before snapshots of a lake are removed, their records stand in `snapshot_history`. `again` is
     the night of the fresh mark.
     """
     counts = Counter[str]()
-    sick = (*sick_of([again.table(LIVE_FILES, lake.name) for lake in night.config.lakes]), *swept(night))
+    unreadable = (*unreadable_of([again.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *swept(context))
     edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
-    for lake_name, actions in actions_of(night, plan).items():
-        record = ExpiryRecord(night, plan.header, lake_name)
+    for lake_name, actions in actions_of(context, plan).items():
+        record = ExpiryRecord(context, plan.header, lake_name)
         settled = record.settled()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
         if removes and not only_interrupted and not record.begun:
-            rows = planned_actions(night.state, plan.published)
+            rows = planned_actions(context.state, plan.published)
             remember(spark, again, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
-        edited |= make_edits(record, actions, lease, sick, only_interrupted=only_interrupted)
+        edited |= make_edits(record, actions, lease, unreadable, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))
         for item in record.outcomes().values():
             if item.verdict in {FAILED, CHANGED}:
@@ -206,7 +208,7 @@ def expire_lakes(spark: SparkSession, night: Night, again: Night, plan: StoredPl
 
 
 def make_edits(
-    record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, sick: Sequence[Sick] = (), *, only_interrupted: bool
+    record: ExpiryRecord, actions: Sequence[ExpiryAction], lease: Lease, unreadable: Sequence[Unreadable] = (), *, only_interrupted: bool
 ) -> bool:
     """Gives each of a lake's actions an outcome on record; returns false where all had a final one
     before.
@@ -220,14 +222,14 @@ def make_edits(
     The lease is checked between edits, which renews it. Raises `GateRefused` where it is lost; the
     next run then learns what was made.
     """
-    night, clock, resumed, known = record.night, record.night.clock, record.begun, record.outcomes()
+    context, clock, resumed, known = record.context, record.context.clock, record.begun, record.outcomes()
     todo = [action for action in actions if action not in known or not known[action].is_over]
     if only_interrupted:
         todo += [action for action in actions if action in known and known[action].spoilt and known[action].verdict == FAILED]
     if not todo:
         return False
     if only_interrupted:
-        there = any(lake.name == record.lake for lake in night.config.lakes)
+        there = any(lake.name == record.lake for lake in context.config.lakes)
         given_up = [action for action in todo if not (resumed and there) or action in known]
         if given_up:
             record.conclude([_given_up(action, known.get(action), clock.now()) for action in given_up], lease.token)
@@ -236,7 +238,7 @@ def make_edits(
             return True
     if not resumed:
         record.intend(actions)
-    waiting = {action: item for action in todo for item in sick if item.covers(record.lake, action.table_uuid)}
+    waiting = {action: item for action in todo for item in unreadable if item.covers(record.lake, action.table_uuid)}
     if waiting:
         at = clock.now()
         record.conclude([Settled(action, CHANGED, f"{item.name} cannot be read", at) for action, item in waiting.items()], lease.token)
@@ -244,7 +246,7 @@ def make_edits(
         if not todo:
             return True
     doing(f"expire: {len(todo):,} edits of the history of lake {record.lake}")
-    outcomes = night.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - night.longest_grace())
+    outcomes = context.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - context.longest_grace())
     found: list[Settled] = []
     for outcome in each(outcomes, "edits", len(todo)):
         found.append(_settled(outcome, clock.now(), resumed=resumed))
@@ -261,7 +263,7 @@ def _given_up(action: ExpiryAction, before: Settled | None, at: datetime) -> Set
 
 
 @logged(EXPIRY_LOG, attrgetter("header.storage"))
-def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
+def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     """Undoes the plan's edits of history, and returns how many had which outcome.
 
     Each outcome is on record in `expiry_log`, as `undone` or as what kept it. What was `done` is
@@ -271,9 +273,9 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
     Lakes that left the configuration are passed over: their history stays as it is. Raises
     `UsageError` where nothing of the plan can be undone: what a lake cannot take back is gone.
     """
-    opened = [night.lake(item.name) for item in night.config.lakes if item.name in plan.header.expiry_actions]
+    opened = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
     done = [
-        (lake, [item for item in ExpiryRecord(night, plan.header, lake.name).outcomes().values() if item.verdict == DONE])
+        (lake, [item for item in ExpiryRecord(context, plan.header, lake.name).outcomes().values() if item.verdict == DONE])
         for lake in map(undoing, opened)
         if lake is not None
     ]
@@ -281,9 +283,9 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
         lost = [kind.edits_lose for kind in KINDS.values() if kind.edits_lose is not None]
         rules = "; ".join([f"Edits of {undoing_titles()} histories can", *lost])
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
-    refuse_rehearsal(night, plan.header.storage)
-    store = open_store(plan.header.location, night.config.places())
-    lease = take_lease(night, plan.header.storage, store, plan.header.plan_id, user_name())
+    refuse_rehearsal(context, plan.header.storage)
+    store = open_store(plan.header.location, context.config.places())
+    lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, user_name())
     counts: Counter[str] = Counter()
     with releasing(lease):
         for lake, items in done:
@@ -291,9 +293,9 @@ def undo_expiry(night: Night, plan: StoredPlan) -> dict[str, int]:
             outcomes: list[Settled] = []
             for found in each(lake.undo([item.action for item in items]), "edits", len(items)):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
-                outcomes.append(Settled(found.action, verdict, found.error, night.clock.now()))
+                outcomes.append(Settled(found.action, verdict, found.error, context.clock.now()))
                 lease.check()
-            counts.update(_write_log(plan, lake.name, night, outcomes, len(items)))
+            counts.update(_write_log(plan, lake.name, context, outcomes, len(items)))
     return dict(counts)
 
 
@@ -308,19 +310,19 @@ def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRe
     Returns how many had which.
     """
     known = record.outcomes()
-    return _write_log(plan, record.lake, record.night, [known[action] for action in actions if action in known], len(actions))
+    return _write_log(plan, record.lake, record.context, [known[action] for action in actions if action in known], len(actions))
 
 
-def _write_log(plan: StoredPlan, lake_name: str, night: Night, outcomes: Sequence[Settled], expected: int) -> dict[str, int]:
+def _write_log(plan: StoredPlan, lake_name: str, context: RunContext, outcomes: Sequence[Settled], expected: int) -> dict[str, int]:
     counts = Counter[str](item.verdict for item in outcomes)
-    run = begin(night, lake_name, EXPIRY_LOG, plan.header.run_date)
+    run = begin(context, lake_name, EXPIRY_LOG, plan.header.run_date)
     rows = [
         {name: getattr(item.action, name) for name in EXPIRY_PLAN.schema.names}
         | {"outcome": item.verdict, "error": item.error, "at": item.at, "plan_id": plan.header.plan_id}
         for item in outcomes
     ]
-    written = write_rows(pa.Table.from_pylist(rows, EXPIRY_LOG.schema), EXPIRY_LOG, run, night.state.files)
+    written = write_rows(pa.Table.from_pylist(rows, EXPIRY_LOG.schema), EXPIRY_LOG, run, context.state.files)
     balances = [Balance(name="planned edits with an outcome", expected=expected, found=len(outcomes))]
-    facts = ExpiryLogFacts(plan_id=plan.header.plan_id, approved_by=plan.verdict.approved_by, books=counts)
-    publish(night.state, run, written, night.clock, inputs=[plan.published], balances=balances, facts=facts, unsafe=night.unsafe)
+    summary = ExpiryLogSummary(plan_id=plan.header.plan_id, approved_by=plan.verdict.approved_by, books=counts)
+    publish(context.state, run, written, context.clock, inputs=[plan.published], balances=balances, summary=summary, unsafe=context.unsafe)
     return dict(counts)

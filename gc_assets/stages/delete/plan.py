@@ -20,9 +20,9 @@ from gc_assets.core import gates
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Sick, Uploads, repeated, sealed
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Unreadable, Uploads, repeated, sealed
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import fitting, is_of_few
 from gc_assets.engine.tables import (
     ROUTE,
@@ -40,8 +40,8 @@ from gc_assets.engine.tables import (
     write_frame,
 )
 from gc_assets.engine.tasks import once
-from gc_assets.stages.delete.deferred import sick_of
-from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, summary
+from gc_assets.stages.delete.deferred import unreadable_of
+from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, upload_totals
 from gc_assets.stages.mark.content_roots import names_files
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
@@ -59,7 +59,7 @@ from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, EXPIRY_ACTIONS
-from gc_assets.state.summaries import DeletionPlanFacts, LakeRefsFacts, OrphanFilesFacts, Planned, StorageInventoryFacts
+from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary, OrphanFilesSummary, Planned, StorageInventorySummary
 
 HEADER: Final = "_header.json"
 WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"
@@ -67,7 +67,7 @@ OWNED: Final = pa.schema([*(field for field in HELD if field.name != "rehearsal"
 
 
 @logged(DELETION_PLAN)
-def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Published:
+def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes `deletion_plan` of a run date.
 
     Its header is in the receipt's facts and beside the table as `_header.json`. The plan holds the
@@ -76,40 +76,48 @@ def deletion_plan(spark: SparkSession, night: Night, storage_name: str) -> Publi
     (`held_for_expiry`): another plan edits that. Beside all this it holds the uploads that nobody
     finished (`planned_uploads`).
     """
-    state = night.state
-    orphans = night.table(ORPHAN_FILES, storage_name)
-    inventory = night.table(STORAGE_INVENTORY, storage_name)
-    live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
-    run = begin(night, storage_name, DELETION_PLAN)
+    state = context.state
+    orphans = context.table(ORPHAN_FILES, storage_name)
+    inventory = context.table(STORAGE_INVENTORY, storage_name)
+    live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+    run = begin(context, storage_name, DELETION_PLAN)
     doing(f"{orphans.receipt.rows:,} orphan files")
-    sick = (*sick_of(live), *orphans.facts(OrphanFilesFacts).sick)
-    expiry = _plan_expiry(spark, night, storage_name, refs, sick, run)
+    unreadable = (*unreadable_of(live), *orphans.summary(OrphanFilesSummary).unreadable)
+    expiry = _plan_expiry(spark, context, storage_name, refs, unreadable, run)
     words = Reading.of(state, storage_name)
     session = fitting(spark, *_size(words, orphans, live, inventory, expiry))
-    rows, withheld = _rows(session, night, storage_name, orphans, live, inventory, refs, expiry, sick, run, words)
+    rows, withheld = _rows(session, context, storage_name, orphans, live, inventory, refs, expiry, unreadable, run, words)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
-    aliases = planned_by_alias(spark, night, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
-    uploads, later = old_uploads(night, storage_name, orphans.facts(OrphanFilesFacts).grace_cutoff, refs, live, sick)
-    told = summary(uploads, later)
-    header = _header(night, storage_name, orphans, inventory, live, refs, written, expiry, sick, aliases, told, _amount_of(withheld))
+    aliases = planned_by_alias(spark, context, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
+    uploads, later = old_uploads(context, storage_name, orphans.summary(OrphanFilesSummary).grace_cutoff, refs, live, unreadable)
+    told = upload_totals(uploads, later)
+    header = _header(
+        context, storage_name, orphans, inventory, live, refs, written, expiry, unreadable, aliases, told, _amount_of(withheld)
+    )
     aborted = {UPLOADS_SIDE: tuple(put(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
     written = replace(written, side={**written.side, **expiry.side, **aborted})
-    header = _earlier_or(night, storage_name, header)
+    header = _earlier_or(context, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
-    facts = DeletionPlanFacts(plan_id=header.plan_id, header=header)
-    return publish(state, run, written, night.clock, inputs=[orphans, inventory, *live, *refs], facts=facts, unsafe=night.unsafe)
+    summary = DeletionPlanSummary(plan_id=header.plan_id, header=header)
+    return publish(state, run, written, context.clock, inputs=[orphans, inventory, *live, *refs], summary=summary, unsafe=context.unsafe)
 
 
-def _plan_expiry(spark: SparkSession, night: Night, storage_name: str, refs: list[Published], sick: tuple[Sick, ...], run: Run) -> Written:
+def _plan_expiry(
+    spark: SparkSession, context: RunContext, storage_name: str, refs: list[Published], unreadable: tuple[Unreadable, ...], run: Run
+) -> Written:
     """Writes the edits of history of every table that claims a part of the storage and is not sick.
 
-    `facts` count them per lake.
+    `summary` count them per lake.
     """
-    sources = [(table.receipt.owner, night.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in refs]
+    sources = [(table.receipt.owner, context.table(EXPIRY_PLAN, table.receipt.owner), table.paths(CLAIMS_SIDE)) for table in refs]
     copy = _CopyExpiry(
-        storage_name, tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources), night.state.files, run, sick
+        storage_name,
+        tuple((lake, tuple(plan.paths()), tuple(claims)) for lake, plan, claims in sources),
+        context.state.files,
+        run,
+        unreadable,
     )
     return merge_written(once(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources)))
 
@@ -123,21 +131,21 @@ def planned_actions(state: State, plan: Published) -> pa.Table:
 class _CopyExpiry:
     """Copies rows of `expiry_plan` beside the plan, where nothing changes them any more.
 
-    `facts` count them by lake. One task, here or in an executor (`engine.once`).
+    `summary` count them by lake. One task, here or in an executor (`engine.once`).
     """
 
     storage: str
     sources: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
     files: Files
     run: Run
-    sick: tuple[Sick, ...]
+    unreadable: tuple[Unreadable, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             tables = [self._actions(*source) for source in self.sources]
             rows = pa.concat_tables([EXPIRY_ACTIONS.empty_table(), *tables])
             counts = {table.column("lake")[0].as_py(): table.num_rows for table in tables if table.num_rows}
-            yield report_parts(put(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), facts=counts)
+            yield report_parts(put(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), summary=counts)
 
     def _actions(self, lake: str, plan: tuple[str, ...], claims: tuple[str, ...]) -> pa.Table:
         rows = read_parts(self.files, list(plan), EXPIRY_PLAN.schema)
@@ -145,7 +153,7 @@ class _CopyExpiry:
         here = here.filter(pc.equal(here.column("storage"), self.storage))
         mine = rows.filter(pc.is_in(pc.fill_null(rows.column("table_uuid"), ""), pc.fill_null(here.column("table_uuid"), "").unique()))
         uuids = mine.column("table_uuid").to_pylist()
-        mine = mine.filter(pa.array([not any(item.covers(lake, uuid) for item in self.sick) for uuid in uuids], pa.bool_()))
+        mine = mine.filter(pa.array([not any(item.covers(lake, uuid) for item in self.unreadable) for uuid in uuids], pa.bool_()))
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 
@@ -161,23 +169,23 @@ def _size(words: Reading, orphans: Published, live: list[Published], inventory: 
 
 
 def header_of(published: Published) -> PlanHeader:
-    return published.facts(DeletionPlanFacts).header
+    return published.summary(DeletionPlanSummary).header
 
 
 def _frozen_at(refs: list[Published]) -> datetime:
-    return min(table.facts(LakeRefsFacts).frozen_at for table in refs)
+    return min(table.summary(LakeRefsSummary).frozen_at for table in refs)
 
 
 def _rows(
     spark: SparkSession,
-    night: Night,
+    context: RunContext,
     storage_name: str,
     orphans: Published,
     live: list[Published],
     inventory: Published,
     refs: list[Published],
     expiry: Written,
-    sick: tuple[Sick, ...],
+    unreadable: tuple[Unreadable, ...],
     run: Run,
     words: Reading,
 ) -> tuple[DataFrame, DataFrame | None]:
@@ -186,7 +194,7 @@ def _rows(
     Three groups of keys are routed aside: those that wait in quarantine, those that wait for
     another plan's edits, and those whose name was taken meanwhile.
     """
-    state, storage = night.state, night.storage(storage_name)
+    state, storage = context.state, context.storage(storage_name)
     histories = read_paths(spark, state.files, EXPIRY_ACTIONS, paths_of(run, expiry, EXPIRY_SIDE)).select(
         F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
     )
@@ -216,19 +224,19 @@ def _rows(
     )
     if not words.parts:
         return fresh, None
-    ledger = copies_in(spark, words, rehearsal=night.clock.is_rehearsal).drop("rehearsal")
+    ledger = copies_in(spark, words, rehearsal=context.clock.is_rehearsal).drop("rehearsal")
     # Deferred quarantine moves nothing, so the sweep sees what waits there again each night.
     # Another object of the same name is new garbage.
     deferred = F.col("quarantine") == "deferred"
     fresh = fresh.join(ledger.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
     # A report is older than the night: what was quarantined or purged since is still in it.
-    as_of = inventory.facts(StorageInventoryFacts).report_as_of
+    as_of = inventory.summary(StorageInventorySummary).report_as_of
     left = left_since(spark, words, as_of) if as_of is not None else None
     if left is not None:
         fresh = fresh.join(left, ["key", "etag"], "left_anti").select(*fresh.columns)
     size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
-    needed = live_keys(spark, night, storage_name, live).select("key", F.lit(True).alias("is_live"), size)
-    held = expired_keys(spark, night, storage_name, live).select("key", F.lit(False).alias("is_live"), size)
+    needed = live_keys(spark, context, storage_name, live).select("key", F.lit(True).alias("is_live"), size)
+    held = expired_keys(spark, context, storage_name, live).select("key", F.lit(False).alias("is_live"), size)
     needs = needed.unionByName(held).groupBy("key").agg(F.max("is_live").alias("is_live"), F.collect_set("needed_bytes").alias("sizes"))
     is_needed = F.col("is_live").isNotNull()  # live again, or in history that a ref reaches again
     # Of several copies of a name the one of the size that the lake records is put back, else the
@@ -237,7 +245,7 @@ def _rows(
     waited = F.when(is_needed, newest_first()).otherwise(-newest_first())
     copies = ledger.join(needs, "key", "left").withColumn("fits", fits)
     one = first_of_each_key(copies, ~F.col("fits"), waited).drop("sizes")
-    owned = passed(one, _Owned(claims_of(night, storage_name, [*refs, *live])), OWNED)
+    owned = passed(one, _Owned(claims_of(context, storage_name, [*refs, *live])), OWNED)
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"])
     listed = listed.join(owned.select("key"), "key", "left_semi")
     if left is not None:
@@ -251,7 +259,7 @@ def _rows(
     # rest by now. It takes nothing while live metadata that nobody ever read waits in quarantine.
     # Once that is back, the next night knows what it needs. Nor while a table cannot be read: what
     # it took up meanwhile is not known.
-    unknown = bool(sick) or _needs_unread_metadata(spark, night, live)
+    unknown = bool(unreadable) or _needs_unread_metadata(spark, context, live)
     ripe = ~is_needed & due & F.col("lake").isNotNull()
     purge = ripe & F.lit(not unknown)
     back = judged.select(
@@ -275,7 +283,7 @@ def _rows(
         "kind",
         F.when(restore | purge, "").otherwise(WAITING_SIDE).alias(ROUTE),
     )
-    return fresh.unionByName(back), judged.filter(ripe) if sick else None
+    return fresh.unionByName(back), judged.filter(ripe) if unreadable else None
 
 
 def _amount_of(files: DataFrame | None) -> Amount:
@@ -285,15 +293,15 @@ def _amount_of(files: DataFrame | None) -> Amount:
     return Amount(files=row["files"], bytes=row["bytes"])
 
 
-def _needs_unread_metadata(spark: SparkSession, night: Night, live: list[Published]) -> bool:
+def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[Published]) -> bool:
     """Says whether quarantine holds a live metadata object that was never decoded."""
     paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
     if not paths:
         return False
-    unknown = read_paths(spark, night.state.files, METADATA, paths)
+    unknown = read_paths(spark, context.state.files, METADATA, paths)
     quarantined = [
-        quarantine_ledger(spark, night.state, storage.name).join(unknown.filter(F.col("storage") == storage.name), "key", "left_semi")
-        for storage in night.config.storages
+        quarantine_ledger(spark, context.state, storage.name).join(unknown.filter(F.col("storage") == storage.name), "key", "left_semi")
+        for storage in context.config.storages
     ]
     return any(collect(found.select("key").limit(1)) for found in quarantined)
 
@@ -310,7 +318,7 @@ class _Owned:
 
 
 def _header(
-    night: Night,
+    context: RunContext,
     storage_name: str,
     orphans: Published,
     inventory: Published,
@@ -318,12 +326,12 @@ def _header(
     refs: list[Published],
     written: Written,
     expiry: Written,
-    sick: tuple[Sick, ...],
+    unreadable: tuple[Unreadable, ...],
     aliases: list[str],
     uploads: Uploads,
     withheld: Amount,
 ) -> PlanHeader:
-    storage, found, counted = night.storage(storage_name), orphans.facts(OrphanFilesFacts), live_count(live, storage_name)
+    storage, found, counted = context.storage(storage_name), orphans.summary(OrphanFilesSummary), live_count(live, storage_name)
     totals: dict[str, Totals] = {}
     reasons: dict[str, Totals] = {}
     kinds: dict[str, dict[str, Totals]] = {}
@@ -342,20 +350,20 @@ def _header(
         held = sum(expired, Totals(-going.rows, -going.size_bytes))
     planned = totals.get(QUARANTINE, Totals())
     return sealed(
-        night.config.plan_secret(),
+        context.config.plan_secret(),
         storage=storage_name,
         location=storage.location,
         quarantine=storage.quarantine,
-        run_date=night.run_date,
-        as_of=min(table.facts(LakeRefsFacts).as_of for table in refs),
+        run_date=context.run_date,
+        as_of=min(table.summary(LakeRefsSummary).as_of for table in refs),
         frozen_at=_frozen_at(refs),
         grace_cutoff=found.grace_cutoff,
-        created_at=night.clock.now(),
-        historical=any(table.facts(LakeRefsFacts).historical for table in refs),
-        rehearsal=night.clock.is_rehearsal or any(table.facts(LakeRefsFacts).rehearsal for table in refs),
-        unsafe=tuple(sorted({*night.unsafe, *(text for table in refs for text in table.receipt.unsafe)})),
-        refs_digests={table.receipt.owner: table.facts(LakeRefsFacts).refs_digest for table in refs},
-        policy_digest=night.config.policy_digest(),
+        created_at=context.clock.now(),
+        historical=any(table.summary(LakeRefsSummary).historical for table in refs),
+        rehearsal=context.clock.is_rehearsal or any(table.summary(LakeRefsSummary).rehearsal for table in refs),
+        unsafe=tuple(sorted({*context.unsafe, *(text for table in refs for text in table.receipt.unsafe)})),
+        refs_digests={table.receipt.owner: table.summary(LakeRefsSummary).refs_digest for table in refs},
+        policy_digest=context.config.policy_digest(),
         live_files=counted.files,
         live_by_lake=dict(sorted(counted.by_lake.items())),
         live_bytes=found.waterfall.get("live", Amount()).bytes,
@@ -364,11 +372,11 @@ def _header(
         by_kind={action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())} for action, amounts in sorted(kinds.items())},
         after_expiry=_amount(freed),
         held_for_expiry=_amount(held),
-        sick=sick,
+        unreadable=unreadable,
         quarantined=Amount(files=sum(part.rows for part in written.side.get(WAITING_SIDE, ()))),
-        expiry_actions=dict(sorted(expiry.facts.items())),
+        expiry_actions=dict(sorted(expiry.summary.items())),
         expiry_digest=f"{expiry.digest:016x}",
-        gates=tuple(_gates(night, storage_name, orphans, inventory, counted, refs, sick, _amount(planned), aliases, withheld)),
+        gates=tuple(_gates(context, storage_name, orphans, inventory, counted, refs, unreadable, _amount(planned), aliases, withheld)),
         rows=written.rows,
         rows_digest=f"{written.digest:016x}",
         uploads=uploads,
@@ -380,53 +388,53 @@ def _amount(total: Totals) -> Amount:
 
 
 def _gates(
-    night: Night,
+    context: RunContext,
     storage_name: str,
     orphans: Published,
     inventory: Published,
     live: LiveCount,
     refs: list[Published],
-    sick: tuple[Sick, ...],
+    unreadable: tuple[Unreadable, ...],
     planned: Amount,
     aliases: list[str],
     withheld: Amount,
 ) -> list[GateResult]:
-    found, limits = orphans.facts(OrphanFilesFacts), night.storage(storage_name).gates
-    accepted = last_accepted(night, storage_name)
-    earlier = Earlier.of(night, accepted) if accepted is not None else None
+    found, limits = orphans.summary(OrphanFilesSummary), context.storage(storage_name).gates
+    accepted = last_accepted(context, storage_name)
+    earlier = Earlier.of(context, accepted) if accepted is not None else None
     samples = found.stopped_samples
-    dead = [str(word) for word in dead_tables(night, storage_name)]
-    listed = inventory.facts(StorageInventoryFacts)
+    dead = [str(word) for word in dead_tables(context, storage_name)]
+    listed = inventory.summary(StorageInventorySummary)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
-        gates.live_set(live.files, sum(table.receipt.rows for table in refs if live.files or names_files(night, table.receipt.owner))),
+        gates.live_set(live.files, sum(table.receipt.rows for table in refs if live.files or names_files(context, table.receipt.owner))),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
         gates.lakes_present(earlier.gone(live) if earlier is not None else []),
-        gates.sick_tables(sick, limits.max_sick, withheld),
-        gates.never_read(sick, storage_name),
+        gates.unreadable_tables(unreadable, limits.max_unreadable, withheld),
+        gates.never_read(unreadable, storage_name),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
         gates.live_listed(live.files, found.live_unlisted_count, found.live_unlisted),
         gates.no_live_candidate(found.false_negatives, [name for name in samples if name.startswith("false_negatives")]),
         gates.spelling(found.near_misses, [name for name in samples if name.startswith("near_misses")]),
         gates.links(found.behind_links_count + len(aliases), [*found.behind_links, *aliases]),
-        gates.storages_apart(night.overlapping_storages(storage_name)),
+        gates.storages_apart(context.overlapping_storages(storage_name)),
         gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
-        gates.unfinished_apply(unfinished(night.state, storage_name)),
-        gates.spoilt_histories(spoilt(night.state, [lake.name for lake in night.config.lakes])),
+        gates.unfinished_apply(unfinished(context.state, storage_name)),
+        gates.damaged_histories(spoilt(context.state, [lake.name for lake in context.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),
         gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
     ]
 
 
-def _earlier_or(night: Night, storage_name: str, header: PlanHeader) -> PlanHeader:
+def _earlier_or(context: RunContext, storage_name: str, header: PlanHeader) -> PlanHeader:
     """Returns the header of the same plan made before, else this one.
 
     The earlier time of creation stays, so making a plan again never prolongs it. A plan that was
     applied or put back is used up and never comes back as itself: the same is then another plan.
     """
-    made = {run.headline(Planned).plan.plan_id: run for run in night.state.history(storage_name, DELETION_PLAN.name)}
+    made = {run.headline(Planned).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in made:
-        used = used_up(night.config, storage_name)
+        used = used_up(context.config, storage_name)
         while header.plan_id in used:
-            header = repeated(header, night.config.plan_secret())
-    return header_of(night.state.open(made[header.plan_id])) if header.plan_id in made else header
+            header = repeated(header, context.config.plan_secret())
+    return header_of(context.state.open(made[header.plan_id])) if header.plan_id in made else header

@@ -11,7 +11,7 @@ from typing import Literal
 
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES, RESTORE
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import StoredPlan, find_plan, load
 from gc_assets.state.schemas import DELETION_PLAN
 
@@ -25,7 +25,7 @@ class Chosen:
     why_not: str = ""
 
 
-def chosen(night: Night, storage_name: str, plan_id: str = "") -> Chosen:
+def chosen(context: RunContext, storage_name: str, plan_id: str = "") -> Chosen:
     """Returns the plan of that id with all its phases. Without an id it is tonight's plan with the
     phase that puts back.
 
@@ -33,26 +33,26 @@ def chosen(night: Night, storage_name: str, plan_id: str = "") -> Chosen:
     Raises `UsageError` where the plan is another storage's or another run date's.
     """
     if plan_id:
-        plan = find_plan(night.config, plan_id)
-        if (plan.header.storage, plan.header.run_date) != (storage_name, night.run_date):
+        plan = find_plan(context.config, plan_id)
+        if (plan.header.storage, plan.header.run_date) != (storage_name, context.run_date):
             raise UsageError(
                 f"plan {plan.header.plan_id} is storage {plan.header.storage}'s of {plan.header.run_date}, "
-                f"this is {storage_name} of {night.run_date}; run deletion_log of that storage and partition"
+                f"this is {storage_name} of {context.run_date}; run deletion_log of that storage and partition"
             )
         return Chosen(plan, PHASES)
-    if night.storage(storage_name).mode != "apply":
+    if context.storage(storage_name).mode != "apply":
         return Chosen(None, why_not="no approved plan id was given and the storage is in mode plan: nothing was changed")
-    if night.clock.is_rehearsal and night.storage(storage_name).rehearsals != "allowed":
+    if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
         return Chosen(None, why_not="the clock is a rehearsal's, which may change nothing here: nothing was changed")
-    if night.run_date != night.clock.today():
-        return Chosen(None, why_not=f"no approved plan id was given and {night.run_date} is past: nothing was changed")
-    plan = load(night.config, night.table(DELETION_PLAN, storage_name))
+    if context.run_date != context.clock.today():
+        return Chosen(None, why_not=f"no approved plan id was given and {context.run_date} is past: nothing was changed")
+    plan = load(context.config, context.table(DELETION_PLAN, storage_name))
     if RESTORE not in plan.header.totals:
         return Chosen(None, why_not="no approved plan id was given and no quarantined file is needed again: nothing was changed")
     return Chosen(plan, (RESTORE,))
 
 
-def in_mode(night: Night, storage_name: str, mode: Literal["plan", "apply"]) -> Night:
+def in_mode(context: RunContext, storage_name: str, mode: Literal["plan", "apply"]) -> RunContext:
     """Returns the night with one storage in that mode. The policy and its digest stay as they are."""
-    storages = tuple(item.model_copy(update={"mode": mode}) if item.name == storage_name else item for item in night.config.storages)
-    return replace(night, config=night.config.model_copy(update={"storages": storages}))
+    storages = tuple(item.model_copy(update={"mode": mode}) if item.name == storage_name else item for item in context.config.storages)
+    return replace(context, config=context.config.model_copy(update={"storages": storages}))

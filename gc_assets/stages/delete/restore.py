@@ -19,7 +19,7 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanSummary
 from gc_assets.engine.progress import begin, counting, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, Written, parallelism, publish, spark_schema, write_frame
 from gc_assets.engine.tasks import Sharing, is_little, read_here
 from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
@@ -29,7 +29,7 @@ from gc_assets.stages.records.plans import plans, record_restored, unfinished
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.state.summaries import DeletionLogFacts
+from gc_assets.state.summaries import DeletionLogSummary
 from gc_assets.stores.execution import outcome_rows, releasing, user_name
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
@@ -41,7 +41,7 @@ TOTALS_BY: Final = ("phase", "outcome", "source_plan_id")
 @logged(DELETION_LOG)
 def restore(
     session: Callable[[], SparkSession],
-    night: Night,
+    context: RunContext,
     storage_name: str,
     plan_id: str | None = None,
     prefix: str | None = None,
@@ -63,21 +63,21 @@ def restore(
     """
     if plan_id is None and prefix is None and key is None:
         raise UsageError(NOTHING_NAMED)
-    refuse_rehearsal(night, storage_name)
-    state, store = night.state, night.store(storage_name)
-    run = begin(night, storage_name, DELETION_LOG)
+    refuse_rehearsal(context, storage_name)
+    state, store = context.state, context.store(storage_name)
+    run = begin(context, storage_name, DELETION_LOG)
     restore_id = f"restore-{run.run_id}"
-    lease = take_lease(night, storage_name, store, restore_id, user_name())
+    lease = take_lease(context, storage_name, store, restore_id, user_name())
     with releasing(lease):
         interrupted = unfinished(state, storage_name)
         concerned = {*interrupted, *([plan_id] if plan_id is not None else [])}
-        listed = plans(night.config, storage_name) if concerned else ()
+        listed = plans(context.config, storage_name) if concerned else ()
         headers = {plan.header.plan_id: plan.header for plan in listed if plan.header.plan_id in concerned}
-        moved = list(_moved_by(night, storage_name, concerned, headers, lease.token))
-        copies = Copies(plan_id, prefix, key, rehearsal=True if night.clock.is_rehearsal else None)
+        moved = list(_moved_by(context, storage_name, concerned, headers, lease.token))
+        copies = Copies(plan_id, prefix, key, rehearsal=True if context.clock.is_rehearsal else None)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
         doing("putting files back")
-        act = Act(store, log, lease, night.clock.onwards(), restore_id, run.run_id)
+        act = Act(store, log, lease, context.clock.onwards(), restore_id, run.run_id)
         told = [Reading.of(state, storage_name, copies), *moved]
         with counting("files on record", log.rows_on_record, _files_of(headers.get(plan_id) if plan_id is not None else None)):
             written = _act_here(act, copies, told, run, state)
@@ -88,14 +88,14 @@ def restore(
             books[outcome] = books.get(outcome, Totals()) + total
         lease.check()  # whoever took it over may have moved the same files since
         for source in sorted({source for (_, outcome, source) in written.totals if outcome == "done"} - set(interrupted)):
-            record_restored(state, storage_name, source, night.clock.now(), restore_id)
-        facts = DeletionLogFacts(
+            record_restored(state, storage_name, source, context.clock.now(), restore_id)
+        summary = DeletionLogSummary(
             plan_id=restore_id,
             books={f"{RESTORE}/{name}": total.amount for name, total in sorted(books.items())},
         )
         balances = [Balance(name="keys with an outcome", expected=sum(total.rows for total in books.values()), found=written.rows)]
         # On record before the lease is free: the next holder must know what is back in its place.
-        published = publish(state, run, written, night.clock, balances=balances, facts=facts, unsafe=night.unsafe)
+        published = publish(state, run, written, context.clock, balances=balances, summary=summary, unsafe=context.unsafe)
     return published, books
 
 
@@ -124,13 +124,13 @@ def _act_in_executors(spark: SparkSession, act: Act, copies: Copies, told: Seque
 
 
 def _moved_by(
-    night: Night, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
+    context: RunContext, storage_name: str, plan_ids: Collection[str], headers: Mapping[str, PlanSummary], token: int
 ) -> Iterator[_Moved]:
     """Yields readings of what these plans' write-ahead logs moved to quarantine, or may have moved.
 
     Raises `StateError` for a log whose plan is not in the state.
     """
-    files = night.state.files
+    files = context.state.files
     for plan_id in sorted(plan_ids):
         directory = f"{storage_name}/apply/{plan_id}"
         if not any(item.name == "log.json" for item in files.list(directory)):
@@ -139,7 +139,7 @@ def _moved_by(
             raise StateError(f"{files.root}/{directory} is the log of a plan that the state does not hold; restore the state from a backup")
         header = headers[plan_id]
         log = open_log(files, directory, plan_id, header.rows)
-        yield _Moved(log, header.quarantine, night.clock.now(), token, header.rehearsal, header.rows)
+        yield _Moved(log, header.quarantine, context.clock.now(), token, header.rehearsal, header.rows)
 
 
 @dataclass(frozen=True)

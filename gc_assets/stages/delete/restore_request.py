@@ -16,7 +16,7 @@ from gc_assets.core import suggest
 from gc_assets.core.errors import UsageError
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import DONE, RESTORE, UNDONE
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
@@ -64,7 +64,7 @@ class PutBack:
 
 
 def asked_for(
-    night: Night,
+    context: RunContext,
     *,
     plan_id: str | None = None,
     prefix: str | None = None,
@@ -80,45 +80,45 @@ def asked_for(
         raise UsageError(NOTHING_NAMED)
     if history and plan_id is None:
         raise UsageError("--history undoes the edits of one plan: name it with --plan P")
-    plan = find_plan(night.config, plan_id) if plan_id is not None else None
-    named, key = (None, None) if key is None else _place(night, key)
+    plan = find_plan(context.config, plan_id) if plan_id is not None else None
+    named, key = (None, None) if key is None else _place(context, key)
     where = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
     if len(where) > 1:
         raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(where))}")
-    return Asked(_storage(night, next(iter(where), None)), plan, prefix, key, history)
+    return Asked(_storage(context, next(iter(where), None)), plan, prefix, key, history)
 
 
-def put_back(session: Callable[[], SparkSession], night: Night, asked: Asked) -> PutBack:
+def put_back(session: Callable[[], SparkSession], context: RunContext, asked: Asked) -> PutBack:
     """Puts the files back. `session` opens Spark, where `restore` needs it. What `restore` raises is
     raised.
     """
-    log, books = restore(session, night, asked.storage, asked.plan_id, asked.prefix, asked.key)
+    log, books = restore(session, context, asked.storage, asked.plan_id, asked.prefix, asked.key)
     return PutBack(asked, log, {f"{RESTORE}/{outcome}": total for outcome, total in books.items()})
 
 
-def with_history(night: Night, back: PutBack) -> PutBack | None:
+def with_history(context: RunContext, back: PutBack) -> PutBack | None:
     """Undoes the plan's edits of history, or returns null where nobody asked for it, or where a
     file of the plan is still missing. What `undo_expiry` raises is raised.
     """
     plan = back.asked.plan
     if not back.asked.history or plan is None or back.missing is not None:
         return None
-    undone = undo_expiry(night, plan)
+    undone = undo_expiry(context, plan)
     return replace(back, books={**back.books, **{f"{HISTORY}/{outcome}": Totals(count) for outcome, count in undone.items()}})
 
 
-def _storage(night: Night, given: str | None) -> str:
-    names = [item.name for item in night.config.storages]
+def _storage(context: RunContext, given: str | None) -> str:
+    names = [item.name for item in context.config.storages]
     if given is None and len(names) > 1:
         raise UsageError(f"--storage is missing; the configuration has {suggest.named(names)}")
-    return night.storage(given or names[0]).name
+    return context.storage(given or names[0]).name
 
 
-def _place(night: Night, key: str) -> tuple[str | None, str]:
+def _place(context: RunContext, key: str) -> tuple[str | None, str]:
     """Returns the storage (where an address says it) and the canonical key."""
     if not is_address(key):
         return None, key
-    place = night.resolver().resolve_one(key)
+    place = context.resolver().resolve_one(key)
     if place is None:
         raise UsageError(f"--key {key}: the address lies in no configured storage")
     return place

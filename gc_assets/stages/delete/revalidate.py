@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from gc_assets.core.claims import Claims
 from gc_assets.core.phases import ABORT, PURGE, QUARANTINE
 from gc_assets.core.plan import PlanHeader
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.orphan_files import grace_cutoff
@@ -42,7 +42,7 @@ class Judge:
     store: Store
 
     @classmethod
-    def of(cls, again: Night, header: PlanHeader, refs: list[Published], live: Sequence[Published]) -> Judge:
+    def of(cls, again: RunContext, header: PlanHeader, refs: list[Published], live: Sequence[Published]) -> Judge:
         """Returns the judge of a plan's rows after a fresh mark, with its refs and live files."""
         cutoff = min(header.grace_cutoff, grace_cutoff(again, header.storage, refs))
         claims = claims_of(again, header.storage, [*refs, *live])

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, CHANGED, DENIED
-from gc_assets.core.plan import Sick, Uploads
+from gc_assets.core.plan import Unreadable, Uploads
 from gc_assets.engine.progress import doing, each
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.act import OnlyInterrupted
 from gc_assets.stages.delete.revalidate import REFUSED, Judge
 from gc_assets.stages.records.plans import StoredPlan
@@ -43,21 +43,21 @@ _log: Final = logging.getLogger(__name__)
 
 
 def old_uploads(
-    night: Night, storage_name: str, cutoff: datetime, refs: list[Published], live: list[Published], sick: Sequence[Sick]
+    context: RunContext, storage_name: str, cutoff: datetime, refs: list[Published], live: list[Published], unreadable: Sequence[Unreadable]
 ) -> tuple[pa.Table, int]:
     """Returns the uploads that a plan of tonight aborts (columns `UPLOADS`), and how many more wait
     for a later plan. Where they cannot be listed there are none, and the log says why.
     """
     nothing = UPLOADS.empty_table(), 0
-    if sick or not night.storage(storage_name).abort_uploads:
+    if unreadable or not context.storage(storage_name).abort_uploads:
         return nothing
-    store = night.store(storage_name)
-    claims = functools.cache(lambda: claims_of(night, storage_name, [*refs, *live]))
+    store = context.store(storage_name)
+    claims = functools.cache(lambda: claims_of(context, storage_name, [*refs, *live]))
     try:
         found = store.old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MOST_PLANNED)
         if not found.uploads:
             return nothing
-        judge = _by_the_stores_clock(Judge(claims(), Ages.of(night, cutoff, refs), store), night, storage_name)
+        judge = _by_the_stores_clock(Judge(claims(), Ages.of(context, cutoff, refs), store), context, storage_name)
     except (OSError, StoreError) as error:
         _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
         return nothing
@@ -66,7 +66,7 @@ def old_uploads(
     return rows.filter(pc.is_null(_refused(judge, rows))), found.later
 
 
-def summary(rows: pa.Table, later: int) -> Uploads:
+def upload_totals(rows: pa.Table, later: int) -> Uploads:
     """Returns the uploads of a plan for its header."""
     return Uploads(count=rows.num_rows, bytes=pc.sum(rows.column("size_bytes")).as_py() or 0, later=later, digest=f"{digest(rows):016x}")
 
@@ -89,10 +89,10 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
 
 
 def abort_uploads(
-    night: Night,
+    context: RunContext,
     plan: StoredPlan,
     judge: Judge,
-    sick: Sequence[Sick],
+    unreadable: Sequence[Unreadable],
     log: WriteAheadLog,
     lease: Lease,
     run_id: str,
@@ -101,28 +101,28 @@ def abort_uploads(
 ) -> pa.RecordBatch:
     """Aborts the plan's uploads, and returns what became of them (columns of `deletion_log`).
 
-    `judge` is that of the fresh mark, and `sick` is what it could not read. Raises `GateRefused`
+    `judge` is that of the fresh mark, and `unreadable` is what it could not read. Raises `GateRefused`
     where the lease is lost.
     """
-    header, rows = plan.header, approved_uploads(night.state, plan)
+    header, rows = plan.header, approved_uploads(context.state, plan)
     doing(f"abort: {header.uploads}")
-    refused = _refused(_by_the_stores_clock(judge, night, header.storage), rows).to_pylist()
+    refused = _refused(_by_the_stores_clock(judge, context, header.storage), rows).to_pylist()
     planned = [Planned(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
     spared = {row.act: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
-    if sick:
-        names = ", ".join(item.name for item in sick[:3])
+    if unreadable:
+        names = ", ".join(item.name for item in unreadable[:3])
         spared = {row.act: Result(CHANGED, f"{names} cannot be read, so it waits") for row in planned}
-    actor = _Spared(night.store(header.storage).aborting(), spared)
+    actor = _Spared(context.store(header.storage).aborting(), spared)
     planned.sort(key=lambda row: share_of(row.key, log.shares))
-    outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, night.clock)
+    outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, context.clock)
     counted = each(outcomes, "uploads", len(planned))
-    return outcome_rows(counted, header.plan_id, None, run_id, rehearsal=night.clock.is_rehearsal)
+    return outcome_rows(counted, header.plan_id, None, run_id, rehearsal=context.clock.is_rehearsal)
 
 
-def _by_the_stores_clock(judge: Judge, night: Night, storage_name: str) -> Judge:
+def _by_the_stores_clock(judge: Judge, context: RunContext, storage_name: str) -> Judge:
     """Returns a judge whose cut-off is not later than that of the store's own clock."""
-    now = night.clock.now() if night.clock.is_rehearsal else judge.store.now()
-    cutoff = min(judge.ages.cutoff, now - night.storage(storage_name).grace)
+    now = context.clock.now() if context.clock.is_rehearsal else judge.store.now()
+    cutoff = min(judge.ages.cutoff, now - context.storage(storage_name).grace)
     return replace(judge, ages=replace(judge.ages, cutoff=cutoff))
 
 

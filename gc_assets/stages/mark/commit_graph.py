@@ -22,7 +22,7 @@ from gc_assets.core.graph import CommitGraph
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine import tasks as engine
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     Written,
     frame_of,
@@ -44,7 +44,7 @@ from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
 from gc_assets.state.side_tables import SOURCES
-from gc_assets.state.summaries import CommitGraphFacts
+from gc_assets.state.summaries import CommitGraphSummary
 
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64
@@ -59,7 +59,7 @@ SHARE_COMMITS = 100_000
 
 
 @logged(COMMIT_GRAPH)
-def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published:
+def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes every commit behind the frozen refs' sources, dangling ones too, with topological
     levels.
 
@@ -71,19 +71,19 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
     content roots. Raises `LakeUnreadable` naming a source that could not be read. A lake that is
     one repository has no commits then, and the facts say why.
     """
-    state = night.state
-    refs = night.table(LAKE_REFS, lake_name)
-    run = begin(night, night.group(lake_name), COMMIT_GRAPH)
+    state = context.state
+    refs = context.table(LAKE_REFS, lake_name)
+    run = begin(context, context.group(lake_name), COMMIT_GRAPH)
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
-    lake, meaning = night.lake(lake_name), read_as(night, lake_name)
-    is_growing, before = growing(lake) is not None, _last(night, lake_name)
+    lake, meaning = context.lake(lake_name), read_as(context, lake_name)
+    is_growing, before = growing(lake) is not None, _last(context, lake_name)
     has_digests = sources.column("digest").null_count < sources.num_rows
     last = _opened(state, before, grows=is_growing) if before is not None and (is_growing or has_digests) else None
-    earlier = last if last is not None and last.facts(CommitGraphFacts).read_as == meaning else None
+    earlier = last if last is not None and last.summary(CommitGraphSummary).read_as == meaning else None
     known = _Known.of(state, sources, earlier, grows=is_growing)
     read = _ReadCommits(
         lake,
-        night.resolver(),
+        context.resolver(),
         state.files,
         tuple(refs.paths(SOURCES_SIDE)),
         known.to_read(sources),
@@ -98,13 +98,13 @@ def commit_graph(spark: SparkSession, night: Night, lake_name: str) -> Published
         if written is None:
             written = _written_by_executors(spark, read, known, run, state)
     except (LakeUnreadable, StoreError) as error:
-        if not night.kind(lake_name).is_one_table:
+        if not context.kind(lake_name).is_one_table:
             raise
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
     if has_digests:
         written = replace(written, side={READ_FROM_SIDE: tuple(put(sources, run, state.files, READ_FROM_SIDE))})
-    facts = CommitGraphFacts(commits=written.rows, known=known.rows, read_as=meaning, unread=unread)
-    return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
+    summary = CommitGraphSummary(commits=written.rows, known=known.rows, read_as=meaning, unread=unread)
+    return publish(state, run, written, context.clock, inputs=[refs], summary=summary, unsafe=context.unsafe)
 
 
 @dataclass(frozen=True)
@@ -217,19 +217,19 @@ def _passed_on(read: _ReadCommits, run: Run, files: Files) -> list[str]:
     return [f"{run.path}/{part.name}" for part in writer.close()]
 
 
-def read_as(night: Night, lake_name: str) -> str:
+def read_as(context: RunContext, lake_name: str) -> str:
     """Returns a digest of what the rows of a graph depend on besides the commits.
 
     That is the release, where the lake is, and the storages that its keys lie in.
     """
-    places = sorted((storage.name, storage.location) for storage in night.config.storages)
-    server = night.config.lake(lake_name).server()
+    places = sorted((storage.name, storage.location) for storage in context.config.storages)
+    server = context.config.lake(lake_name).server()
     return hashlib.sha256(json.dumps([__version__, places, server]).encode()).hexdigest()
 
 
-def _last(night: Night, lake_name: str) -> PastRun | None:
+def _last(context: RunContext, lake_name: str) -> PastRun | None:
     """Returns the graph that was published last, however it was read."""
-    return max(night.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
+    return max(context.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
 
 
 def _opened(state: State, run: PastRun, *, grows: bool) -> Published | None:
@@ -239,7 +239,7 @@ def _opened(state: State, run: PastRun, *, grows: bool) -> Published | None:
     """
     try:
         graph = state.open(run)
-        graph.facts(CommitGraphFacts)
+        graph.summary(CommitGraphSummary)
     except StateError:
         if grows:
             raise

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.edges import Inside
 from gc_assets.stages.mark.lake_refs import PINNED_SIDE
@@ -63,38 +63,38 @@ class RootTables:
     tolerant: bool = False
 
 
-def inputs_of(night: Night, lake_name: str) -> dict[str, Published]:
+def inputs_of(context: RunContext, lake_name: str) -> dict[str, Published]:
     """Returns the published tables that the content roots of a lake come from, by asset name."""
     tables = [LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN]
-    if night.kind(lake_name).shows_contents:
+    if context.kind(lake_name).shows_contents:
         tables.append(LIVE_CONTENTS)
-    return {table.name: night.table(table, lake_name) for table in tables}
+    return {table.name: context.table(table, lake_name) for table in tables}
 
 
-def root_tables(night: Night, lake_name: str, inputs: dict[str, Published]) -> RootTables:
+def root_tables(context: RunContext, lake_name: str, inputs: dict[str, Published]) -> RootTables:
     return RootTables(
-        night.state.files,
+        context.state.files,
         tuple(inputs[COMMIT_GRAPH.name].paths()),
         tuple(inputs[REACHABLE_SNAPSHOTS.name].paths()),
         tuple(inputs[EXPIRY_PLAN.name].paths()),
         tuple(inputs[LAKE_REFS.name].paths(PINNED_SIDE)),
-        night.kind(lake_name).edits_history,
+        context.kind(lake_name).edits_history,
         tuple(inputs[LIVE_CONTENTS.name].paths()) if LIVE_CONTENTS.name in inputs else None,
-        night.config.lake(lake_name).tolerates_missing_history,
+        context.config.lake(lake_name).tolerates_missing_history,
     )
 
 
-def names_files(night: Night, lake_name: str) -> bool:
+def names_files(context: RunContext, lake_name: str) -> bool:
     """Says whether any retained commit of the lake points at metadata or shows a content, or its
     present state does. Where none does, that nothing is live is a fact.
     """
-    graph, reachable, refs = (night.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
+    graph, reachable, refs = (context.find(table, lake_name) for table in (COMMIT_GRAPH, REACHABLE_SNAPSHOTS, LAKE_REFS))
     if graph is None or reachable is None or refs is None or refs.paths(PINNED_SIDE):
         return True
-    if night.kind(lake_name).shows_contents:
-        contents = night.find(LIVE_CONTENTS, lake_name)
+    if context.kind(lake_name).shows_contents:
+        contents = context.find(LIVE_CONTENTS, lake_name)
         return contents is None or contents.receipt.rows > 0
-    files = night.state.files
+    files = context.state.files
     judged = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state"])
     commits = read_parts(files, graph.paths(), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     others = judged.filter(pc.not_equal(judged.column("state"), RETAINED))

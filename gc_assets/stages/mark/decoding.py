@@ -204,7 +204,7 @@ class _Segment:
     def close(self) -> pa.RecordBatch:
         """Returns what the driver is told of the task."""
         writers = (self._entries, self._inner, self._containers, self._edges, self._places, self._unreadable)
-        return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, facts=self._facts)
+        return report_parts([part for writer in writers for part in writer.close()], self._digest % 2**64, summary=self._facts)
 
 
 def _container(task: dict[str, Any]) -> Container:

@@ -34,7 +34,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import Amount
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import FEW_ROWS
 from gc_assets.engine.tables import (
     PARTS_DDL,
@@ -62,7 +62,7 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
-from gc_assets.state.summaries import Compared, LiveFilesFacts
+from gc_assets.state.summaries import Compared, LiveFilesSummary
 
 # Published beside the table: the containers and other files that commits and containers name
 # themselves, each with who needs it.
@@ -125,7 +125,7 @@ class Base:
     """
 
     published: Published
-    facts: LiveFilesFacts
+    summary: LiveFilesSummary
     came: tuple[PastRun, ...]
     released: tuple[Published, ...]
 
@@ -141,7 +141,7 @@ class Base:
 
     def is_due(self, full_every: int) -> bool:
         """Says whether everything is to be computed again, and compared."""
-        return max(self.facts.nights_carried, self.facts.nights_uncompared) + 1 >= full_every
+        return max(self.summary.incremental_runs, self.summary.uncompared_runs) + 1 >= full_every
 
     @property
     def new_rows(self) -> int:
@@ -153,13 +153,13 @@ class Base:
 class Full:
     """Everything is computed, and why. With `compare` the result is held against what carrying over
     would have given. `distrusted_on` is the run date that found carried rows to be wrong, and
-    `nights_uncompared` counts the nights since the last comparison, tonight among them.
+    `uncompared_runs` counts the nights since the last comparison, tonight among them.
     """
 
     why: str
     compare: bool = False
     distrusted_on: date | None = None
-    nights_uncompared: int = 0
+    uncompared_runs: int = 0
 
     @property
     def in_short(self) -> str:
@@ -167,9 +167,9 @@ class Full:
         return self.why.partition(": ")[0]
 
 
-def made_as(night: Night, lake_name: str) -> str:
+def made_as(context: RunContext, lake_name: str) -> str:
     """Returns a digest of what rows depend on besides `NEEDS`, entries and released files."""
-    rules = [decoded_as(night, lake_name), lake_name, FORMAT, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
+    rules = [decoded_as(context, lake_name), lake_name, FORMAT, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
 
 
@@ -183,7 +183,7 @@ def segments_digest(cache: Sequence[PastRun]) -> str:
     return hashlib.sha256(json.dumps([[run.run_id, run.entry.receipt_sha256] for run in with_rows(cache)]).encode()).hexdigest()
 
 
-def base_of(night: Night, lake_name: str, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
+def base_of(context: RunContext, lake_name: str, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
     """Returns the newest `live_files` of the lake that rows may be carried over from, or why there
     is none.
 
@@ -192,46 +192,46 @@ def base_of(night: Night, lake_name: str, cache: Sequence[PastRun], lifecycle: P
     under real limits takes none that was made under lowered ones or a rehearsal's clock. A fresh
     mark takes those of nights, and no night takes that of a fresh mark.
     """
-    if night.config.full_every == 0:
+    if context.config.full_every == 0:
         return Full("full_every is 0")
-    state, now = night.state, night.clock.now()
+    state, now = context.state, context.clock.now()
     try:
-        history, mine = state.history(lake_name, LIVE_FILES.name), made_as(night, lake_name)
+        history, mine = state.history(lake_name, LIVE_FILES.name), made_as(context, lake_name)
         if wrong := [run.run_date for run in history if run.headline(Compared).wrong == mine]:
             return Full(f"rows that this release carried over were wrong on {max(wrong)}", distrusted_on=max(wrong))
         latest = f"{now:%Y%m%dT%H%M%SZ}~"  # behind every id of a run that began by now
         made = [run for run in history if run.entry.created_at <= now and run.run_id <= latest]
         runs = sorted(made, key=lambda run: run.run_id, reverse=True)
         opened = (state.open(run) for run in runs[:MOST_OPENED])
-        last = next((found for found in opened if set(found.receipt.unsafe) <= set(night.unsafe)), None)
+        last = next((found for found in opened if set(found.receipt.unsafe) <= set(context.unsafe)), None)
         if last is None:
             return Full("there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock")
-        facts = last.facts(LiveFilesFacts)
-        if facts.made_as != mine:
+        summary = last.summary(LiveFilesSummary)
+        if summary.made_as != mine:
             return Full("the earlier night was of another release, of other storages or of other settings")
-        found = _fit(night, lake_name, last, cache, lifecycle)
-        return found if isinstance(found, Base) else replace(found, nights_uncompared=facts.nights_uncompared + 1)
+        found = _fit(context, lake_name, last, cache, lifecycle)
+        return found if isinstance(found, Base) else replace(found, uncompared_runs=summary.uncompared_runs + 1)
     except (StateError, OSError) as error:
         return Full(f"{DAMAGED}: {error}")
 
 
-def _fit(night: Night, lake_name: str, last: Published, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
-    facts = last.facts(LiveFilesFacts)
-    if facts.sick:
+def _fit(context: RunContext, lake_name: str, last: Published, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
+    summary = last.summary(LiveFilesSummary)
+    if summary.unreadable:
         return Full("the earlier night could not read everything")
-    known, now = set(facts.segments), with_rows(cache)
-    if segments_digest([run for run in now if run.run_id in known]) != facts.segments_digest:
+    known, now = set(summary.segments), with_rows(cache)
+    if segments_digest([run for run in now if run.run_id in known]) != summary.segments_digest:
         return Full("segments of the cache are gone")
-    released = _released(night, lake_name, last, lifecycle)
+    released = _released(context, lake_name, last, lifecycle)
     if isinstance(released, Full):
         return released
-    base = Base(last, facts, tuple(run for run in now if run.run_id not in known), released)
+    base = Base(last, summary, tuple(run for run in now if run.run_id not in known), released)
     if not base.rows:
         return Full("the earlier night had no rows")
     return base if last.parts(NEEDS_SIDE) else Full(f"the earlier night lacks {NEEDS_SIDE}")
 
 
-def _released(night: Night, lake_name: str, last: Published, lifecycle: Published | None) -> tuple[Published, ...] | Full:
+def _released(context: RunContext, lake_name: str, last: Published, lifecycle: Published | None) -> tuple[Published, ...] | Full:
     """Returns the tables of released files, of both nights, unless they are equal. Raises
     `StateError` where the earlier one is damaged.
     """
@@ -241,15 +241,15 @@ def _released(night: Night, lake_name: str, last: Published, lifecycle: Publishe
     run_id, _, told = then[0].partition(":")
     if lifecycle is not None and lifecycle.receipt.digest == told:
         return ()
-    found = [run for run in night.state.history(lake_name, LIFECYCLE_OBJECTS.name) if run.run_id == run_id]
+    found = [run for run in context.state.history(lake_name, LIFECYCLE_OBJECTS.name) if run.run_id == run_id]
     if not found:
         return Full(f"{LIFECYCLE_OBJECTS.name} of the earlier night is gone")
-    earlier = night.state.open(found[0])
-    night.state.verify(earlier)
+    earlier = context.state.open(found[0])
+    context.state.verify(earlier)
     return (earlier, *([lifecycle] if lifecycle is not None else []))
 
 
-def why_full(base: Base | Full, found: Mapping[str, Any], full_every: int, *, sick: bool, entries: int) -> Full | None:
+def why_full(base: Base | Full, found: Mapping[str, Any], full_every: int, *, unreadable: bool, entries: int) -> Full | None:
     """Decides whether everything is computed; null where rows are carried over.
 
     `found` are the facts of `Before.compare`, `entries` is how many cached entries there are.
@@ -258,7 +258,7 @@ def why_full(base: Base | Full, found: Mapping[str, Any], full_every: int, *, si
         return base
     if damaged := found.get("damaged"):
         return Full(damaged)
-    if sick or "entries" not in found:
+    if unreadable or "entries" not in found:
         return Full("not everything can be read")
     if base.is_due(full_every):
         how_often = "every night" if full_every == 1 else f"every {full_every:,} nights"
@@ -425,11 +425,11 @@ def carry_over(spark: SparkSession, base: Base, run: Run, files: Files, touched:
     carry = _Carry(files, run, base.published.path, tuple(bundles), tuple(touched))
     size_bytes = sum(part.size_bytes for part in base.parts)
     written = merge_written(spread(spark, carry, len(bundles), size_bytes))
-    if damaged := written.facts["damaged"]:
+    if damaged := written.summary["damaged"]:
         raise Doubt(f"{DAMAGED}: {damaged[0]}")
     kept = sum(part.rows for part in (*written.parts, *(part for parts in written.side.values() for part in parts)))
     digest = (int(base.published.receipt.digest, 16) - written.digest) % 2**64
-    return Carried(written.parts, written.side, digest, written.totals, base.rows - written.facts["dropped"], kept)
+    return Carried(written.parts, written.side, digest, written.totals, base.rows - written.summary["dropped"], kept)
 
 
 def _bundles(parts: Sequence[PartFile]) -> list[tuple[PartFile, ...]]:
@@ -484,7 +484,7 @@ class _Carry:
                         for rows in out.to_batches():
                             add_totals(totals, rows, ["storage", "kind"])
                 parts += [part for writer in writers.values() for part in writer.close()]
-        yield report_parts(parts, gone, totals, facts={"dropped": dropped, "damaged": damaged})
+        yield report_parts(parts, gone, totals, summary={"dropped": dropped, "damaged": damaged})
 
     def _part(self, part: PartFile, content: bytes, touched: npt.NDArray[np.int64], writers: dict[str, PartWriter]) -> pa.Table | None:
         """Copies a part. Returns the rows that it left out, null where it copied it as it was."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, Unread
 from gc_assets.stages.mark.previous_refs import freeze_of, refuse_hidden
@@ -22,13 +22,13 @@ from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
 from gc_assets.state.side_tables import CLAIMS, PINNED, SOURCES, UNCOMMITTED
-from gc_assets.state.summaries import LakeRefsFacts, UnreadTable, Verdicts
+from gc_assets.state.summaries import LakeRefsSummary, UnreadTable, Verdicts
 
 SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE, UNCOMMITTED_SIDE = "_sources", "_claims", "_pinned", "_uncommitted"
 
 
 @logged(LAKE_REFS)
-def lake_refs(night: Night, lake_name: str) -> Published:
+def lake_refs(context: RunContext, lake_name: str) -> Published:
     """Publishes the frozen refs of a run date, or returns what was frozen before: that is never
     overwritten (design 3.6).
 
@@ -40,17 +40,17 @@ def lake_refs(night: Night, lake_name: str) -> Published:
     `historical`: its plan can be shown and never applied. Raises `LakeUnreadable` naming what could
     not be read, or a ref that the lake hides since the last night.
     """
-    state = night.state
-    frozen = night.find(LAKE_REFS, lake_name)
-    if frozen is not None and _still_counts(night, lake_name, frozen):
+    state = context.state
+    frozen = context.find(LAKE_REFS, lake_name)
+    if frozen is not None and _still_counts(context, lake_name, frozen):
         return frozen
-    run = begin(night, night.group(lake_name), LAKE_REFS)
+    run = begin(context, context.group(lake_name), LAKE_REFS)
     doing("reading refs")
-    frozen_at = night.clock.now()
-    lake = night.lake(lake_name)
-    refs = _frozen(night, lake_name, lake)
-    refuse_hidden(night, lake_name, lake, freeze_of(frozen_at, refs.refs))
-    resolver = night.resolver()
+    frozen_at = context.clock.now()
+    lake = context.lake(lake_name)
+    refs = _frozen(context, lake_name, lake)
+    refuse_hidden(context, lake_name, lake, freeze_of(frozen_at, refs.refs))
+    resolver = context.resolver()
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     side = {
         SOURCES_SIDE: pa.Table.from_pylist(
@@ -62,13 +62,13 @@ def lake_refs(night: Night, lake_name: str) -> Published:
         ),
         PINNED_SIDE: _resolved(pa.Table.from_pylist([asdict(item) for item in refs.pinned], _unresolved(PINNED)), PINNED, resolver),
     }
-    facts = LakeRefsFacts(
+    summary = LakeRefsSummary(
         kind=refs.kind,
-        as_of=night.as_of,
+        as_of=context.as_of,
         frozen_at=frozen_at,
-        historical=night.run_date != night.clock.today(),
-        rehearsal=night.clock.is_rehearsal,
-        policy_digest=night.config.policy_digest(),
+        historical=context.run_date != context.clock.today(),
+        rehearsal=context.clock.is_rehearsal,
+        policy_digest=context.config.policy_digest(),
         refs_digest=refs_digest(refs),
         claims=len(refs.claims),
         pinned=len(refs.pinned),
@@ -77,27 +77,27 @@ def lake_refs(night: Night, lake_name: str) -> Published:
         unread=tuple(UnreadTable(table_name=item.table_name, why=item.why, address=item.address) for item in refs.unread),
     )
     written = write_rows(rows, LAKE_REFS, run, state.files, side)
-    return publish(state, run, written, night.clock, facts=facts, unsafe=night.unsafe)
+    return publish(state, run, written, context.clock, summary=summary, unsafe=context.unsafe)
 
 
-def _frozen(night: Night, lake_name: str, lake: Lake) -> FrozenRefs:
+def _frozen(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
     """Returns what the lake says of itself. A lake that is one repository and cannot be read is
     `unread` as a whole; whether an earlier night read it is seen where its live set is made.
     """
     try:
-        return lake.freeze(night.as_of)
+        return lake.freeze(context.as_of)
     except (LakeUnreadable, StoreError) as error:
-        if not night.kind(lake_name).is_one_table:
+        if not context.kind(lake_name).is_one_table:
             raise
         return FrozenRefs(lake_name, lake.kind, (), (), (), (), unread=(Unread(None, str(error)),))
 
 
-def _still_counts(night: Night, lake_name: str, frozen: Published) -> bool:
-    if night.recheck is not None or frozen.facts(LakeRefsFacts).rehearsal != night.clock.is_rehearsal:
+def _still_counts(context: RunContext, lake_name: str, frozen: Published) -> bool:
+    if context.recheck is not None or frozen.summary(LakeRefsSummary).rehearsal != context.clock.is_rehearsal:
         return False
-    if night.run_date != night.clock.today():
+    if context.run_date != context.clock.today():
         return True
-    logs = night.state.history(lake_name, EXPIRY_LOG.name)
+    logs = context.state.history(lake_name, EXPIRY_LOG.name)
     return not any({"done", "undone"} & log.headline(Verdicts).books.keys() and log.run_id > frozen.receipt.run_id for log in logs)
 
 
@@ -116,28 +116,28 @@ def refs_digest(refs: FrozenRefs) -> str:
     return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
 
 
-def frozen_refs(night: Night, lake_name: str, published: Published) -> FrozenRefs:
+def frozen_refs(context: RunContext, lake_name: str, published: Published) -> FrozenRefs:
     """Returns the value that `freeze` gave, read back from the published table.
 
     Uncommitted objects are not read back: `uncommitted_objects` reads them.
     """
-    state, kind = night.state, night.config.lake(lake_name).kind
+    state, kind = context.state, context.config.lake(lake_name).kind
     table = read_rows(state, LAKE_REFS, published).to_pylist(maps_as_pydicts="strict")
     return FrozenRefs(
         lake=lake_name,
         kind=kind,
         refs=tuple(Ref(**row) for row in table),
-        sources=tuple(CommitSource(**row) for row in side_rows(night, published, SOURCES_SIDE, SOURCES)),
-        claims=tuple(Claim(**_without_place(row)) for row in side_rows(night, published, CLAIMS_SIDE, CLAIMS)),
-        pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(night, published, PINNED_SIDE, PINNED)),
-        notes=published.facts(LakeRefsFacts).notes,
-        min_age_seconds=published.facts(LakeRefsFacts).min_age_seconds,
-        unread=tuple(Unread(item.table_name, item.why, item.address) for item in published.facts(LakeRefsFacts).unread),
+        sources=tuple(CommitSource(**row) for row in side_rows(context, published, SOURCES_SIDE, SOURCES)),
+        claims=tuple(Claim(**_without_place(row)) for row in side_rows(context, published, CLAIMS_SIDE, CLAIMS)),
+        pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(context, published, PINNED_SIDE, PINNED)),
+        notes=published.summary(LakeRefsSummary).notes,
+        min_age_seconds=published.summary(LakeRefsSummary).min_age_seconds,
+        unread=tuple(Unread(item.table_name, item.why, item.address) for item in published.summary(LakeRefsSummary).unread),
     )
 
 
-def side_rows(night: Night, published: Published, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
-    return read_parts(night.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
+def side_rows(context: RunContext, published: Published, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
+    return read_parts(context.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
 
 
 def _without_place(row: dict[str, Any]) -> dict[str, Any]:

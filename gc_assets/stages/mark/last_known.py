@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.core.plan import Sick
-from gc_assets.engine.run_context import Night
+from gc_assets.core.plan import Unreadable
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.content_roots import HELD, REACHED, ROOTS, RootTables, content_roots, root_tables
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
@@ -28,12 +28,12 @@ from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS
-from gc_assets.state.summaries import Freeze, LiveFilesFacts
+from gc_assets.state.summaries import Freeze, LiveFilesSummary
 
 # Published beside `live_files`: the content roots of what is sick.
-SICK_SIDE: Final = "_sick"
+UNREADABLE_ROOTS_SIDE: Final = "_sick"
 # `in_full` is true where all below the root was known when it was noted.
-SICK_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
+UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
 # Stands for the uuid of a table where the whole lake is sick.
 WHOLE: Final = ""
 
@@ -42,29 +42,29 @@ WHOLE: Final = ""
 class Memory:
     """What the last night knew of a lake. Pickles.
 
-    `uuids` are the tables that a night read in full, by name. `sick` are those that the last night
+    `uuids` are the tables that a night read in full, by name. `unreadable` are those that the last night
     could not read.
     """
 
     files: Files
     run_date: date
     roots: RootTables
-    sick_roots: tuple[str, ...]
+    unreadable_roots: tuple[str, ...]
     claims: tuple[str, ...]
     uuids: Mapping[str, Collection[str]]
-    sick: tuple[Sick, ...]
+    unreadable: tuple[Unreadable, ...]
 
-    def sick_now(
+    def unreadable_now(
         self, keys: Mapping[str, str], names: Mapping[str, str], places: Mapping[str, Sequence[str]], lake: str, now: datetime
-    ) -> tuple[Sick, ...]:
+    ) -> tuple[Unreadable, ...]:
         """Returns what is sick, by table uuid (or `WHOLE`) with why, since when and by which names.
 
         `places` are the storages that each table claims a part of.
         """
-        before = {item.table_uuid or WHOLE: item for item in self.sick if item.table_uuid is not None or item.is_whole_lake}
+        before = {item.table_uuid or WHOLE: item for item in self.unreadable if item.table_uuid is not None or item.is_whole_lake}
         known = {uuid: name for name, found in self.uuids.items() for uuid in found} | dict(names)
         return tuple(
-            Sick(
+            Unreadable(
                 lake=lake,
                 table_uuid=key or None,
                 table_name=known.get(key),
@@ -81,22 +81,22 @@ class Memory:
         return key == WHOLE or any(key in uuids for uuids in self.uuids.values())
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
-        """Returns the content roots that these needed (columns `SICK_ROOTS`), with all files of the
+        """Returns the content roots that these needed (columns `UNREADABLE_ROOTS`), with all files of the
         then present state.
         """
         known = content_roots(self.roots)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
-        before = read_parts(self.files, list(self.sick_roots), SICK_ROOTS)
+        before = read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS)
         if WHOLE not in keys:
             ids = pa.array(sorted(keys), pa.string())
             known = known.filter(pc.or_(pc.is_null(known.column("commit_id")), pc.is_in(known.column("table_uuid"), ids)))
             before = before.filter(pc.or_(pc.is_null(before.column("commit_id")), pc.is_in(before.column("table_uuid"), ids)))
-        was_sick = sorted(item.table_uuid for item in self.sick if item.table_uuid is not None)
-        partly = pc.is_in(known.column("table_uuid"), pa.array(was_sick, pa.string()))
-        if any(item.is_whole_lake for item in self.sick):
+        was_unreadable = sorted(item.table_uuid for item in self.unreadable if item.table_uuid is not None)
+        partly = pc.is_in(known.column("table_uuid"), pa.array(was_unreadable, pa.string()))
+        if any(item.is_whole_lake for item in self.unreadable):
             partly = pa.chunked_array([pa.array(np.ones(known.num_rows, bool))])
         return pa.concat_tables(
-            [as_sick(known.filter(pc.invert(partly)), in_full=True), as_sick(known.filter(partly), in_full=False), before]
+            [as_unreadable(known.filter(pc.invert(partly)), in_full=True), as_unreadable(known.filter(partly), in_full=False), before]
         )
 
     def shields(self, keys: Collection[str], tonight: Iterable[pa.Table]) -> pa.Table:
@@ -113,9 +113,9 @@ def shielding(claims: pa.Table) -> pa.Table:
     return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
 
 
-def as_sick(roots: pa.Table, *, in_full: bool) -> pa.Table:
-    """Returns roots as rows of `SICK_ROOTS`."""
-    return roots.append_column("in_full", pa.array(np.full(roots.num_rows, in_full))).select(SICK_ROOTS.names).cast(SICK_ROOTS)
+def as_unreadable(roots: pa.Table, *, in_full: bool) -> pa.Table:
+    """Returns roots as rows of `UNREADABLE_ROOTS`."""
+    return roots.append_column("in_full", pa.array(np.full(roots.num_rows, in_full))).select(UNREADABLE_ROOTS.names).cast(UNREADABLE_ROOTS)
 
 
 def kept(roots: pa.Table) -> pa.Table:
@@ -124,40 +124,40 @@ def kept(roots: pa.Table) -> pa.Table:
     return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names}).cast(roots.schema)
 
 
-def memory_of(night: Night, lake_name: str, frozen_at: datetime) -> Memory | None:
+def memory_of(context: RunContext, lake_name: str, frozen_at: datetime) -> Memory | None:
     """Returns what was known of the lake when its refs were last frozen, at `frozen_at` at the
     latest, and all else was read. Null where that never was.
 
     Real nights count for a rehearsal, and a rehearsal for no real night.
     """
-    state = night.state
+    state = context.state
     live = {run.run_id: run for run in state.history(lake_name, LIVE_FILES.name)}
     freezes = [
         run
         for run in state.history(lake_name, LAKE_REFS.name)
-        if run.headline(Freeze).frozen_at <= frozen_at and (night.clock.is_rehearsal or not run.headline(Freeze).rehearsal)
+        if run.headline(Freeze).frozen_at <= frozen_at and (context.clock.is_rehearsal or not run.headline(Freeze).rehearsal)
     ]
     for refs in sorted(freezes, key=lambda run: (run.headline(Freeze).frozen_at, run.run_id), reverse=True):
         for run in sorted((run for run in live.values() if run.run_date == refs.run_date), key=lambda run: run.run_id, reverse=True):
             found = state.open(run)
             if _inputs(found).get(LAKE_REFS.name) == refs.run_id:
-                return _memory(night, lake_name, found, state.open(refs))
+                return _memory(context, lake_name, found, state.open(refs))
     return None
 
 
-def _memory(night: Night, lake_name: str, live: Published, refs: Published) -> Memory | None:
-    state, ids = night.state, _inputs(live)
-    tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if night.kind(lake_name).shows_contents else [])]
+def _memory(context: RunContext, lake_name: str, live: Published, refs: Published) -> Memory | None:
+    state, ids = context.state, _inputs(live)
+    tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).shows_contents else [])]
     inputs = {LAKE_REFS.name: refs}
     for table in tables:
         runs: list[PastRun] = [run for run in state.history(lake_name, table.name) if run.run_id == ids.get(table.name)]
         if not runs:
             return None  # pruned
         inputs[table.name] = state.open(runs[0])
-    sick = live.facts(LiveFilesFacts).sick
-    never = {item.table_uuid for item in sick if item.good_on is None}
+    unreadable = live.summary(LiveFilesSummary).unreadable
+    never = {item.table_uuid for item in unreadable if item.good_on is None}
     named = read_rows(state, LAKE_REFS, refs, columns=["table_name", "table_uuid"]).to_pylist()
-    pairs = [(row["table_name"], row["table_uuid"]) for row in named] + [(item.table_name, item.table_uuid) for item in sick]
+    pairs = [(row["table_name"], row["table_uuid"]) for row in named] + [(item.table_name, item.table_uuid) for item in unreadable]
     uuids: dict[str, set[str]] = {}
     for name, uuid in pairs:
         if name is not None and uuid is not None and uuid not in never:
@@ -165,11 +165,11 @@ def _memory(night: Night, lake_name: str, live: Published, refs: Published) -> M
     return Memory(
         state.files,
         live.receipt.run_date,
-        root_tables(night, lake_name, inputs),
-        tuple(live.paths(SICK_SIDE)),
+        root_tables(context, lake_name, inputs),
+        tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
         (*refs.paths(CLAIMS_SIDE), *live.paths(CLAIMS_SIDE)),
         uuids,
-        sick,
+        unreadable,
     )
 
 

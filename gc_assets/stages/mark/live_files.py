@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.core.plan import Sick
+from gc_assets.core.plan import Unreadable
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     merge_written,
     publish,
@@ -46,7 +46,7 @@ from gc_assets.stages.mark.incremental import (
     with_rows,
 )
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.last_known import SICK_ROOTS, SICK_SIDE, WHOLE, Memory, as_sick, kept, memory_of
+from gc_assets.stages.mark.last_known import UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE, WHOLE, Memory, as_unreadable, kept, memory_of
 from gc_assets.stages.mark.live_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
 from gc_assets.stages.mark.manifest_entries import file_rows, named_length, segment_rows, segments
 from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
@@ -57,7 +57,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CONTAINERS, PLACES, UNREADABLE
-from gc_assets.state.summaries import CommitGraphFacts, LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts, UnreadTable
+from gc_assets.state.summaries import CommitGraphSummary, LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary, UnreadTable
 
 # Published beside the table: live metadata objects that must be in the inventory, with the length
 # that was decoded.
@@ -68,7 +68,7 @@ OPTIONAL_SIDE = "_optional"
 # Published beside the table: live metadata objects that are gone and were never decoded. What they
 # named is not known.
 UNKNOWN_SIDE = "_unknown"
-PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, SICK_SIDE, NEEDS_SIDE)
+PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, UNREADABLE_ROOTS_SIDE, NEEDS_SIDE)
 # No two witnesses that differ are equal in these. Where one names a file as several kinds, each kind
 # has a number of its own.
 _ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
@@ -88,7 +88,7 @@ SEVERAL: Final = "\x1f"
 
 
 @logged(LIVE_FILES)
-def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
+def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes `live_files` of a run date.
 
     Side tables hold the files that only expired or only dangling commits name, those that lifecycle
@@ -103,40 +103,40 @@ def live_files(spark: SparkSession, night: Night, lake_name: str) -> Published:
 
     Rows that nothing touched since an earlier night are carried over from it (`carried`).
     """
-    cache = segments(night, lake_name)
-    lifecycle = released_by_lifecycle(night, lake_name)
-    base = base_of(night, lake_name, cache, lifecycle)
+    cache = segments(context, lake_name)
+    lifecycle = released_by_lifecycle(context, lake_name)
+    base = base_of(context, lake_name, cache, lifecycle)
     try:
-        return _published(spark, night, lake_name, cache, lifecycle, base)
+        return _published(spark, context, lake_name, cache, lifecycle, base)
     except Doubt as doubt:
-        uncompared = base.facts.nights_uncompared + 1 if isinstance(base, Base) else base.nights_uncompared
-        return _published(spark, night, lake_name, cache, lifecycle, Full(str(doubt), nights_uncompared=uncompared))
+        uncompared = base.summary.uncompared_runs + 1 if isinstance(base, Base) else base.uncompared_runs
+        return _published(spark, context, lake_name, cache, lifecycle, Full(str(doubt), uncompared_runs=uncompared))
 
 
 def _published(
-    spark: SparkSession, night: Night, lake_name: str, cache: list[PastRun], lifecycle: Published | None, base: Base | Full
+    spark: SparkSession, context: RunContext, lake_name: str, cache: list[PastRun], lifecycle: Published | None, base: Base | Full
 ) -> Published:
     """Publishes the table. Raises `Doubt` where the base turns out to be none; nothing is left."""
-    state = night.state
-    inputs = inputs_of(night, lake_name)
-    frozen = inputs[LAKE_REFS.name].facts(LakeRefsFacts)
+    state = context.state
+    inputs = inputs_of(context, lake_name)
+    frozen = inputs[LAKE_REFS.name].summary(LakeRefsSummary)
     has_unread = bool(_unread_tables(inputs))
-    memory = memory_of(night, lake_name, frozen.frozen_at) if has_unread else None
-    entries = night.table(MANIFEST_ENTRIES, lake_name)
+    memory = memory_of(context, lake_name, frozen.frozen_at) if has_unread else None
+    entries = context.table(MANIFEST_ENTRIES, lake_name)
     there = state.pieces(cache)
-    run = begin(night, night.group(lake_name), LIVE_FILES)
+    run = begin(context, context.group(lake_name), LIVE_FILES)
     cached = file_rows(cache)
     before = None
     if isinstance(base, Base) and not has_unread:
-        before = Before.of(base, state.paths(base.came, CONTAINERS_SIDE), night.config.full_every, cached)
+        before = Before.of(base, state.paths(base.came, CONTAINERS_SIDE), context.config.full_every, cached)
     close = _Close(
         lake_name,
-        root_tables(night, lake_name, inputs),
+        root_tables(context, lake_name, inputs),
         tuple(there.paths(EDGES_SIDE)),
         tuple(there.paths(CONTAINERS_SIDE)),
         tuple(entries.paths(UNREADABLE_SIDE)),
         tuple(there.paths(PLACES_SIDE)),
-        _logs(night),
+        _logs(context),
         run,
         tuple(inputs[LAKE_REFS.name].paths(CLAIMS_SIDE)),
         memory,
@@ -151,16 +151,16 @@ def _published(
         closed = merge_written(once(spark, close, read, paths))
     except LakeUnreadable:
         # Where all is well nobody needs to know what the last night knew.
-        memory = memory_of(night, lake_name, frozen.frozen_at) if not has_unread else None
+        memory = memory_of(context, lake_name, frozen.frozen_at) if not has_unread else None
         if memory is None:
             raise
         closed = merge_written(once(spark, replace(close, memory=memory), read, paths))
     kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
-    sick = _sick(night, lake_name, inputs[LAKE_REFS.name], memory, closed.facts["sick"])
+    unreadable = _unreadable(context, lake_name, inputs[LAKE_REFS.name], memory, closed.summary["sick"])
     known = cached + sum(part.rows for parts in closed.side.values() for part in parts)
     known += lifecycle.rows if lifecycle is not None else 0
-    full = why_full(base, closed.facts, night.config.full_every, sick=bool(sick), entries=cached)
-    source = Source(spark, night, lake_name, run, there, closed, None if sick else lifecycle, known)
+    full = why_full(base, closed.summary, context.config.full_every, unreadable=bool(unreadable), entries=cached)
+    source = Source(spark, context, lake_name, run, there, closed, None if unreadable else lifecycle, known)
     try:
         made = source.made(base, full)
     except Doubt:
@@ -170,11 +170,11 @@ def _published(
         state.files.delete_directory(f"{run.path}/{side}")
     written = replace(made.written, side={**made.written.side, **kept_sides})
     aside = {side: sum(part.rows for part in written.side.get(side, ())) for side in ROUTED_SIDES}
-    facts = LiveFilesFacts(
+    summary = LiveFilesSummary(
         files=written.rows,
-        metadata_by_storage=closed.facts["metadata_by_storage"],
-        optional_by_storage=closed.facts["optional_by_storage"],
-        notes=(*closed.facts["notes"], *(item.told for item in sick), *made.notes),
+        metadata_by_storage=closed.summary["metadata_by_storage"],
+        optional_by_storage=closed.summary["optional_by_storage"],
+        notes=(*closed.summary["notes"], *(item.told for item in unreadable), *made.notes),
         live_bytes=sum(amount.bytes for amount in made.by_storage.values()),
         by_kind=made.by_kind,
         by_storage=made.by_storage,
@@ -183,8 +183,8 @@ def _published(
         dangling_files=aside[DANGLING_SIDE],
         lifecycle_files=aside[LIFECYCLE_SIDE],
         external_files=aside[EXTERNAL_SIDE],
-        sick=sick,
-        made_as=made_as(night, lake_name),
+        unreadable=unreadable,
+        made_as=made_as(context, lake_name),
         segments=tuple(run.run_id for run in with_rows(cache)),
         segments_digest=segments_digest(cache),
         **made.how,
@@ -194,18 +194,21 @@ def _published(
         state,
         run,
         written,
-        night.clock,
+        context.clock,
         inputs=[*inputs.values(), entries, *([lifecycle] if lifecycle else [])],
         balances=balances,
-        facts=facts,
-        unsafe=night.unsafe,
+        summary=summary,
+        unsafe=context.unsafe,
     )
 
 
 def _unread_tables(inputs: Mapping[str, Published]) -> list[UnreadTable]:
-    graph, reachable = inputs[COMMIT_GRAPH.name].facts(CommitGraphFacts), inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts)
+    graph, reachable = (
+        inputs[COMMIT_GRAPH.name].summary(CommitGraphSummary),
+        inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary),
+    )
     whole = [UnreadTable(table_name=None, why=why) for why in (graph.unread, reachable.unread) if why is not None]
-    return [*inputs[LAKE_REFS.name].facts(LakeRefsFacts).unread, *whole]
+    return [*inputs[LAKE_REFS.name].summary(LakeRefsSummary).unread, *whole]
 
 
 def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | None) -> dict[str, str]:
@@ -224,28 +227,30 @@ def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | No
     return found
 
 
-def _sick(night: Night, lake_name: str, refs: Published, memory: Memory | None, found: Mapping[str, str]) -> tuple[Sick, ...]:
+def _unreadable(
+    context: RunContext, lake_name: str, refs: Published, memory: Memory | None, found: Mapping[str, str]
+) -> tuple[Unreadable, ...]:
     """Returns all that is sick: what the walk `found`, and tables that no night ever read."""
-    facts = refs.facts(LakeRefsFacts)
+    summary = refs.summary(LakeRefsSummary)
     if memory is None:
         return ()
-    rows = read_rows(night.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
+    rows = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid", "table_name"]).to_pylist()
     names = {row["table_uuid"]: row["table_name"] for row in rows if row["table_uuid"] is not None}
     places: dict[str, list[str]] = {}
-    for row in read_parts(night.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
+    for row in read_parts(context.state.files, refs.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
         if row["table_uuid"] is not None and row["storage"] is not None:
             places.setdefault(row["table_uuid"], []).append(row["storage"])
-    before = {item.table_name: item for item in memory.sick if item.good_on is None}
-    resolver = night.resolver()
-    unknown: list[Sick] = []
-    for item in facts.unread:
+    before = {item.table_name: item for item in memory.unreadable if item.good_on is None}
+    resolver = context.resolver()
+    unknown: list[Unreadable] = []
+    for item in summary.unread:
         if item.table_name is None or item.table_name in memory.uuids:
             continue
         place = _place(resolver, item.address)
-        since = before[item.table_name].since if item.table_name in before else facts.frozen_at
+        since = before[item.table_name].since if item.table_name in before else summary.frozen_at
         storages = () if place is None else (place[0],)
-        unknown.append(Sick(lake=lake_name, table_name=item.table_name, why=item.why, since=since, storages=storages))
-    return (*memory.sick_now(found, names, places, lake_name, facts.frozen_at), *unknown)
+        unknown.append(Unreadable(lake=lake_name, table_name=item.table_name, why=item.why, since=since, storages=storages))
+    return (*memory.unreadable_now(found, names, places, lake_name, summary.frozen_at), *unknown)
 
 
 def _place(resolver: KeyResolver, address: str | None) -> tuple[str, str] | None:
@@ -255,15 +260,15 @@ def _place(resolver: KeyResolver, address: str | None) -> tuple[str, str] | None
         return None
 
 
-def _logs(night: Night) -> dict[str, tuple[str, ...]]:
+def _logs(context: RunContext) -> dict[str, tuple[str, ...]]:
     """Returns the parts of `deletion_log` of each storage, of all time."""
-    names = [storage.name for storage in night.config.storages]
-    return {name: tuple(night.state.paths(night.state.history(name, DELETION_LOG.name))) for name in names}
+    names = [storage.name for storage in context.config.storages]
+    return {name: tuple(context.state.paths(context.state.history(name, DELETION_LOG.name))) for name in names}
 
 
-def released_by_lifecycle(night: Night, lake_name: str) -> Published | None:
+def released_by_lifecycle(context: RunContext, lake_name: str) -> Published | None:
     """Returns `lifecycle_objects` of the run, null for a lake without lifecycle rules."""
-    return night.table(LIFECYCLE_OBJECTS, lake_name) if night.config.lake(lake_name).has_lifecycle else None
+    return context.table(LIFECYCLE_OBJECTS, lake_name) if context.config.lake(lake_name).has_lifecycle else None
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,7 @@ class _Close:
             unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
             listed = every_root.filter(pc.invert(unlisted))
             index, known = self._index()
-            roots, sick_roots, edges, sick = self._rooted(listed, read_edges(files, self.edges), index)
+            roots, unreadable_roots, edges, unreadable = self._rooted(listed, read_edges(files, self.edges), index)
             found = self._without_gone(closure(roots, edges))
             lengths, lost, unknown, _ = self._lengths(index, found)
             refuse_unlisted_snapshots(self.lake_name, self.roots, edges, lost)
@@ -301,8 +306,8 @@ class _Close:
             witnesses, direct, needs = _witnessed(found, lengths, leaves)
             metadata = _identified(_metadata(found, lengths, leaves), index)
             claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
-            if self.memory is not None and sick:
-                shields = self.memory.shields(sick, [read_parts(files, list(self.claims), CLAIMS), claims])
+            if self.memory is not None and unreadable:
+                shields = self.memory.shields(unreadable, [read_parts(files, list(self.claims), CLAIMS), claims])
                 claims = pa.concat_tables([claims, shields])
             sides = {
                 WITNESSES_SIDE: witnesses,
@@ -311,10 +316,10 @@ class _Close:
                 OPTIONAL_SIDE: _optional(leaves),
                 CLAIMS_SIDE: claims,
                 UNKNOWN_SIDE: unknown,
-                SICK_SIDE: sick_roots,
+                UNREADABLE_ROOTS_SIDE: unreadable_roots,
                 NEEDS_SIDE: needs,
             }
-            changed, told = ({}, {}) if self.before is None or sick else self.before.compare(files, needs, index, known, edges)
+            changed, told = ({}, {}) if self.before is None or unreadable else self.before.compare(files, needs, index, known, edges)
             sides |= changed
             if told and self.before is not None and self.before.is_all(told):
                 del sides[WITNESSES_SIDE], sides[DIRECT_SIDE]
@@ -322,7 +327,7 @@ class _Close:
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
             notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
-            yield report_parts(parts, facts={**counts, **told, "notes": notes, "sick": sick})
+            yield report_parts(parts, summary={**counts, **told, "notes": notes, "sick": unreadable})
 
     def _index(self) -> tuple[pa.Table, pa.ChunkedArray]:
         """Returns the decoded containers, and those of segments that the base knew."""
@@ -334,19 +339,19 @@ class _Close:
 
     def _rooted(self, roots: pa.Table, edges: pa.Table, index: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table, dict[str, str]]:
         """Returns all roots with what sick tables need or needed, the latter alone (columns
-        `SICK_ROOTS`), the edges, and why which table is sick, by its key.
+        `UNREADABLE_ROOTS`), the edges, and why which table is sick, by its key.
 
         A container that several tables share names one of them, so the rest is looked at anew
         without that table, until nothing that is needed is broken.
         """
-        sick = dict(self.unread)
+        unreadable = dict(self.unread)
         while True:
-            well = roots.filter(pc.invert(_is_of(roots, sick)))
+            well = roots.filter(pc.invert(_is_of(roots, unreadable)))
             found = closure(well, edges)
             collected = collected_before(self.roots, self.logs, found, self._failed())
             if len(collected):
                 roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
-                found = closure(roots.filter(pc.invert(_is_of(roots, sick))), edges)
+                found = closure(roots.filter(pc.invert(_is_of(roots, unreadable))), edges)
             broken = self._lengths(index, found)[3]
             if not broken.num_rows:
                 break
@@ -355,14 +360,19 @@ class _Close:
                 raise LakeUnreadable(_explain(self.lake_name, broken, errors))
             for row in broken.to_pylist():
                 key = row["table_uuid"] or WHOLE
-                sick.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
-        if self.memory is None or not sick:
-            return roots, SICK_ROOTS.empty_table(), edges, sick
-        remembered = self.memory.roots_of(sick)
+                unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
+        if self.memory is None or not unreadable:
+            return roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable
+        remembered = self.memory.roots_of(unreadable)
         self._require_decoded(closure(remembered.filter(remembered.column("in_full")).select(ROOTS.names), edges), index)
-        is_mine = pc.and_(_is_of(roots, sick), pc.less_equal(roots.column("rank"), HELD))
-        of_sick = pa.concat_tables([remembered, as_sick(roots.filter(is_mine), in_full=False)])
-        return pa.concat_tables([roots.filter(pc.invert(is_mine)), kept(of_sick.select(ROOTS.names))]), of_sick, edges, sick
+        is_mine = pc.and_(_is_of(roots, unreadable), pc.less_equal(roots.column("rank"), HELD))
+        of_unreadable = pa.concat_tables([remembered, as_unreadable(roots.filter(is_mine), in_full=False)])
+        return (
+            pa.concat_tables([roots.filter(pc.invert(is_mine)), kept(of_unreadable.select(ROOTS.names))]),
+            of_unreadable,
+            edges,
+            unreadable,
+        )
 
     def _require_decoded(self, remembered: pa.Table, index: pa.Table) -> None:
         """Raises `LakeUnreadable` where nobody knows any more what a sick table needed: this
@@ -421,11 +431,11 @@ class _Close:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
 
 
-def _is_of(roots: pa.Table, sick: Collection[str]) -> pa.ChunkedArray:
+def _is_of(roots: pa.Table, unreadable: Collection[str]) -> pa.ChunkedArray:
     """Marks the roots of these tables (`WHOLE`: all)."""
-    if WHOLE in sick:
+    if WHOLE in unreadable:
         return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
-    return pc.is_in(roots.column("table_uuid"), pa.array(sorted(sick), pa.string()))
+    return pc.is_in(roots.column("table_uuid"), pa.array(sorted(unreadable), pa.string()))
 
 
 def never_read(lake_name: str, table_name: str | None, why: str) -> str:

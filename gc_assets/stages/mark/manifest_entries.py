@@ -30,7 +30,7 @@ from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.objects import Objects
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import Written, merge_written, parallelism, paths_of, publish, put, report_parts
 from gc_assets.engine.tasks import once, spread
@@ -42,7 +42,7 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES, ORPHAN_FILES
 from gc_assets.state.side_tables import CONTAINERS, EDGES, REWRITTEN, UNREADABLE
-from gc_assets.state.summaries import ManifestEntriesFacts, Segment, Sweep
+from gc_assets.state.summaries import ManifestEntriesSummary, Segment, Sweep
 
 # A listing of 1,000 keys costs as much CPU as asking for 8 objects, and by AWS's prices as 12.
 LISTED_TOGETHER: Final = 8
@@ -52,21 +52,21 @@ REWRITTEN_SIDE: Final = "_rewritten"
 ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
-def segments(night: Night, lake_name: str) -> list[PastRun]:
+def segments(context: RunContext, lake_name: str) -> list[PastRun]:
     """Returns every published segment of the cache, of all run dates, that was decoded as this run
     would decode it.
 
     Rows carry the storage and key of each child, and a release may understand a format better than
     the one before. So everything is decoded anew after a change of the storages or of the release.
     """
-    meaning = decoded_as(night, lake_name)
-    return [run for run in night.state.history(lake_name, MANIFEST_ENTRIES.name) if run.headline(Segment).decoded_as == meaning]
+    meaning = decoded_as(context, lake_name)
+    return [run for run in context.state.history(lake_name, MANIFEST_ENTRIES.name) if run.headline(Segment).decoded_as == meaning]
 
 
-def decoded_as(night: Night, lake_name: str) -> str:
+def decoded_as(context: RunContext, lake_name: str) -> str:
     """Returns a digest of what a segment's rows depend on besides the containers themselves."""
-    places = sorted((storage.name, storage.location) for storage in night.config.storages)
-    chosen = night.config.lake(lake_name).decoding()
+    places = sorted((storage.name, storage.location) for storage in context.config.storages)
+    chosen = context.config.lake(lake_name).decoding()
     return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, CONTAINERS.names, places, *chosen]).encode()).hexdigest()
 
 
@@ -81,43 +81,43 @@ def file_rows(runs: Sequence[PastRun]) -> int:
 
 
 @logged(MANIFEST_ENTRIES)
-def manifest_entries(spark: SparkSession, night: Night, lake_name: str) -> Published:
+def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes the segment of this run: the children of every container below the lake's commits
     that the cache did not hold.
     """
-    state = night.state
-    inputs = inputs_of(night, lake_name)
-    cache = segments(night, lake_name)
-    run = begin(night, lake_name, MANIFEST_ENTRIES)
+    state = context.state
+    inputs = inputs_of(context, lake_name)
+    cache = segments(context, lake_name)
+    run = begin(context, lake_name, MANIFEST_ENTRIES)
     there = state.pieces(cache)
     known, parents = there.paths(CONTAINERS_SIDE), there.paths(UNREADABLE_SIDE)
-    roots: RootTables | None = root_tables(night, lake_name, inputs)
+    roots: RootTables | None = root_tables(context, lake_name, inputs)
     metadata = sum(table.rows for table in inputs.values()) + segment_rows(cache, CONTAINERS_SIDE)
     levels: list[Written] = []
     while roots is not None or parents:
-        edges, rewritten = tuple(there.paths(EDGES_SIDE)), tuple(_rewritten(night))
-        pending = _Pending(state.files, night.objects(), tuple(known), tuple(parents), edges, rewritten, roots, run, parallelism(spark))
+        edges, rewritten = tuple(there.paths(EDGES_SIDE)), tuple(_rewritten(context))
+        pending = _Pending(state.files, context.objects(), tuple(known), tuple(parents), edges, rewritten, roots, run, parallelism(spark))
         asked = merge_written(once(spark, pending, metadata, len(known) + len(parents)))
         tasks = paths_of(run, asked, TASKS_SIDE)
         if not tasks:
             break
         containers = sum(part.rows for part in asked.side[TASKS_SIDE])
         doing(f"level {len(levels) + 1}: {containers:,} containers to decode in {len(tasks):,} tasks")
-        decode = Decode(night.lake(lake_name), night.resolver(), night.objects(), state.files, run, tuple(tasks))
-        level = merge_written(spread(spark, decode, len(tasks), asked.facts["size_bytes"]))
+        decode = Decode(context.lake(lake_name), context.resolver(), context.objects(), state.files, run, tuple(tasks))
+        level = merge_written(spread(spark, decode, len(tasks), asked.summary["size_bytes"]))
         if not is_local(spark):
             failed = read_parts(state.files, paths_of(run, level, UNREADABLE_SIDE), UNREADABLE, ["address", "absent"])
-            refuse_blind(night.objects(), lake_name, failed)
+            refuse_blind(context.objects(), lake_name, failed)
         levels.append(level)
         for side in (CONTAINERS_SIDE, EDGES_SIDE):
             metadata += sum(part.rows for part in level.side.get(side) or ())
         known, parents, roots = known + paths_of(run, level, CONTAINERS_SIDE), paths_of(run, level, EDGES_SIDE), None
         state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     written = _together(levels)
-    counted = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.facts}
-    counted |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": decoded_as(night, lake_name)}
-    facts = ManifestEntriesFacts.model_validate(counted)
-    return publish(state, run, written, night.clock, inputs=list(inputs.values()), facts=facts, unsafe=night.unsafe)
+    counted = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.summary}
+    counted |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": decoded_as(context, lake_name)}
+    summary = ManifestEntriesSummary.model_validate(counted)
+    return publish(state, run, written, context.clock, inputs=list(inputs.values()), summary=summary, unsafe=context.unsafe)
 
 
 def refuse_blind(objects: Objects, lake_name: str, failed: pa.Table) -> None:
@@ -136,26 +136,26 @@ def refuse_blind(objects: Objects, lake_name: str, failed: pa.Table) -> None:
         )
 
 
-def _rewritten(night: Night) -> Iterator[str]:
+def _rewritten(context: RunContext) -> Iterator[str]:
     """Yields the paths that name the containers whose objects the last sweep of a storage found to be
     others than were decoded (columns `REWRITTEN`).
     """
-    for storage in night.config.storages:
-        last = night.state.history(storage.name, ORPHAN_FILES.name)[-1:]
+    for storage in context.config.storages:
+        last = context.state.history(storage.name, ORPHAN_FILES.name)[-1:]
         if last and last[0].headline(Sweep).rewritten:
-            yield from night.state.open(last[0]).paths(REWRITTEN_SIDE)
+            yield from context.state.open(last[0]).paths(REWRITTEN_SIDE)
 
 
 def _together(levels: list[Written]) -> Written:
     side: dict[str, Any] = {}
-    facts: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for level in levels:
         for name, parts in level.side.items():
             side[name] = (*side.get(name, ()), *parts)
-        for name, value in level.facts.items():
-            facts[name] = facts[name] + value if name in facts else value
+        for name, value in level.summary.items():
+            summary[name] = summary[name] + value if name in summary else value
     parts = tuple(part for level in levels for part in level.parts)
-    return Written(parts, sum(level.digest for level in levels) % 2**64, side, {}, facts)
+    return Written(parts, sum(level.digest for level in levels) % 2**64, side, {}, summary)
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class _Pending:
             dealt = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
             size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
             parts = [part for share in dealt for part in put(share, self.run, self.files, TASKS_SIDE)]
-            yield report_parts(parts, facts={"size_bytes": size_bytes})
+            yield report_parts(parts, summary={"size_bytes": size_bytes})
 
     def _stale(self, known: pa.Table) -> pa.Array:
         """Returns the addresses of decoded containers whose object is none of those that were

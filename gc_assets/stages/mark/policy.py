@@ -11,49 +11,52 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.engine.progress import begin, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.stages.records.plans import plans
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
-from gc_assets.state.summaries import PolicyTableFacts
+from gc_assets.state.summaries import PolicyTableSummary
 
 
 @logged(POLICY_TABLE)
-def policy_table(night: Night, lake_name: str) -> Published:
+def policy_table(context: RunContext, lake_name: str) -> Published:
     """Publishes the rules of this run date below those of all earlier ones.
 
     So it stays known what each run meant.
     """
-    state = night.state
-    run = begin(night, lake_name, POLICY_TABLE)
+    state = context.state
+    run = begin(context, lake_name, POLICY_TABLE)
     rules = pa.Table.from_pylist(
-        [{**rule, "run_id": run.run_id, "run_date": night.run_date} for rule in night.config.lake(lake_name).policy_rows(night.as_of)],
+        [
+            {**rule, "run_id": run.run_id, "run_date": context.run_date}
+            for rule in context.config.lake(lake_name).policy_rows(context.as_of)
+        ],
         schema=POLICY_TABLE.schema,
     )
-    before = state.latest(lake_name, POLICY_TABLE.name, before=night.run_date)
+    before = state.latest(lake_name, POLICY_TABLE.name, before=context.run_date)
     rows = pa.concat_tables([read_rows(state, POLICY_TABLE, before), rules]) if before is not None else rules
     written = write_rows(rows, POLICY_TABLE, run, state.files)
-    facts = PolicyTableFacts(rules=rules.num_rows, policy_digest=night.config.policy_digest())
-    return publish(state, run, written, night.clock, inputs=[before] if before else [], facts=facts, unsafe=night.unsafe)
+    summary = PolicyTableSummary(rules=rules.num_rows, policy_digest=context.config.policy_digest())
+    return publish(state, run, written, context.clock, inputs=[before] if before else [], summary=summary, unsafe=context.unsafe)
 
 
 @logged(CURRENT_RULES)
-def current_rules(night: Night, lake_name: str) -> Published:
+def current_rules(context: RunContext, lake_name: str) -> Published:
     """Publishes the enabled rules of this run date with `last_deleted`.
 
     That is the same rule's bound on the newest earlier date whose deletions finished in full. A
     policy row does not prove a deletion: dates whose plans were not applied, failed or were
     restored do not count.
     """
-    state = night.state
-    policy = night.table(POLICY_TABLE, lake_name)
+    state = context.state
+    policy = context.table(POLICY_TABLE, lake_name)
     rows = read_rows(state, POLICY_TABLE, policy)
-    mine = rows.filter(pc.equal(rows.column("run_date"), pa.scalar(night.run_date)))
-    finished = finished_dates(night)
+    mine = rows.filter(pc.equal(rows.column("run_date"), pa.scalar(context.run_date)))
+    finished = finished_dates(context)
     bounds: dict[tuple[Any, ...], datetime | None] = {}
     for row in sorted(rows.to_pylist(), key=lambda item: item["run_date"]):
-        if row["enabled"] and row["run_date"] in finished and row["run_date"] < night.run_date:
+        if row["enabled"] and row["run_date"] in finished and row["run_date"] < context.run_date:
             bounds[(row["rule_id"], row["prefix"], row["branch"])] = row["date_to_be_deleted"]
     current = [
         {
@@ -63,24 +66,24 @@ def current_rules(night: Night, lake_name: str) -> Published:
         for row in mine.to_pylist()
         if row["enabled"]
     ]
-    run = begin(night, lake_name, CURRENT_RULES)
+    run = begin(context, lake_name, CURRENT_RULES)
     written = write_rows(pa.Table.from_pylist(current, schema=CURRENT_RULES.schema), CURRENT_RULES, run, state.files)
-    return publish(state, run, written, night.clock, inputs=[policy], unsafe=night.unsafe)
+    return publish(state, run, written, context.clock, inputs=[policy], unsafe=context.unsafe)
 
 
-def finished_dates(night: Night) -> set[date]:
+def finished_dates(context: RunContext) -> set[date]:
     """Returns the run dates whose plans were all applied in full, none restored since.
 
     Plans with nothing to do do not count, so a date that has only such plans is not among them.
     """
     done: set[date] = set()
     open_: set[date] = set()
-    for plan in plans(night.config):
+    for plan in plans(context.config):
         applied = plan.record.finished_at is not None and plan.record.restored_at is None
         (done if applied else open_).add(plan.header.run_date)
     return done - open_
 
 
-def newest_finished(night: Night) -> date | None:
+def newest_finished(context: RunContext) -> date | None:
     """Returns the newest run date before this one whose deletions finished in full."""
-    return max((day for day in finished_dates(night) if day < night.run_date), default=None)
+    return max((day for day in finished_dates(context) if day < context.run_date), default=None)

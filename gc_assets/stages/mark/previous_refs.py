@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.protocol import FormerRef, Lake, Ref, watched
 from gc_assets.state.index import PastRun
@@ -27,25 +27,25 @@ class Freeze:
     refs: Mapping[str, Ref]
 
 
-def refuse_hidden(night: Night, lake_name: str, lake: Lake, now: Freeze) -> None:
+def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, now: Freeze) -> None:
     """Raises `LakeUnreadable` where a ref of the last freeze before `now` still exists and was only
     left out of the list.
     """
     asked = watched(lake)
-    if asked is not None and (before := _before(night, lake_name, now.at)):
-        asked.refuse_hidden(_read(night, before[-1]).refs.keys() - now.refs.keys())
+    if asked is not None and (before := _before(context, lake_name, now.at)):
+        asked.refuse_hidden(_read(context, before[-1]).refs.keys() - now.refs.keys())
 
 
-def former_refs(night: Night, lake_name: str, now: Freeze, since: datetime) -> tuple[FormerRef, ...]:
+def former_refs(context: RunContext, lake_name: str, now: Freeze, since: datetime) -> tuple[FormerRef, ...]:
     """Returns the refs that a freeze at `since` or later missed first or saw at another head.
 
     `now` is the last of these freezes.
     """
-    before = _before(night, lake_name, now.at)
+    before = _before(context, lake_name, now.at)
     recent = [index for index, published in enumerate(before) if _at(published) >= since]
     # The last freeze before the period shows what the first one in it missed.
     first = max(0, (recent[0] if recent else len(before)) - 1)
-    return tuple(missed([*(_read(night, published) for published in before[first:]), now]))
+    return tuple(missed([*(_read(context, published) for published in before[first:]), now]))
 
 
 def missed(freezes: Sequence[Freeze]) -> Iterator[FormerRef]:
@@ -64,7 +64,7 @@ def freeze_of(at: datetime, refs: Sequence[Ref]) -> Freeze:
     return Freeze(at, {ref.ref_name: ref for ref in refs if ref.head_commit_id is not None})
 
 
-def _before(night: Night, lake_name: str, moment: datetime) -> list[PastRun]:
+def _before(context: RunContext, lake_name: str, moment: datetime) -> list[PastRun]:
     """Returns the freezes of all run dates before a moment, oldest first.
 
     A rehearsal sees only rehearsals, any other run none of them: a rehearsal's clock says nothing
@@ -72,8 +72,8 @@ def _before(night: Night, lake_name: str, moment: datetime) -> list[PastRun]:
     """
     runs = [
         run
-        for run in night.state.history(lake_name, LAKE_REFS.name)
-        if run.headline(Frozen).rehearsal == night.clock.is_rehearsal and _at(run) < moment
+        for run in context.state.history(lake_name, LAKE_REFS.name)
+        if run.headline(Frozen).rehearsal == context.clock.is_rehearsal and _at(run) < moment
     ]
     return sorted(runs, key=_at)
 
@@ -82,6 +82,6 @@ def _at(run: PastRun) -> datetime:
     return run.headline(Frozen).frozen_at
 
 
-def _read(night: Night, run: PastRun) -> Freeze:
-    rows = read_rows(night.state, LAKE_REFS, night.state.open(run)).to_pylist(maps_as_pydicts="strict")
+def _read(context: RunContext, run: PastRun) -> Freeze:
+    rows = read_rows(context.state, LAKE_REFS, context.state.open(run)).to_pylist(maps_as_pydicts="strict")
     return freeze_of(_at(run), [Ref(**row) for row in rows])

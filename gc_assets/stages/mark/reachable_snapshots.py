@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import merge_written, publish, report_parts, write_rows
 from gc_assets.engine.tasks import once
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, watched
@@ -24,11 +24,11 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
-from gc_assets.state.summaries import CommitGraphFacts, ExpiryPlanFacts, LakeRefsFacts, LiveContentsFacts, ReachableSnapshotsFacts
+from gc_assets.state.summaries import CommitGraphSummary, ExpiryPlanSummary, LakeRefsSummary, LiveContentsSummary, ReachableSnapshotsSummary
 
 
 @logged(REACHABLE_SNAPSHOTS)
-def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tuple[Published, ...]:
+def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str) -> tuple[Published, ...]:
     """Publishes `reachable_snapshots` and `expiry_plan` of a run date, and `live_contents` for
     lakes that have it.
 
@@ -36,26 +36,26 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
     repository: then all its commits stay, and the facts say why. Raises `StateError`
     where the policy did not speak about every commit exactly once.
     """
-    state = night.state
-    refs = night.table(LAKE_REFS, lake_name)
-    graph = night.table(COMMIT_GRAPH, lake_name)
-    told = refs.facts(LakeRefsFacts)
+    state = context.state
+    refs = context.table(LAKE_REFS, lake_name)
+    graph = context.table(COMMIT_GRAPH, lake_name)
+    told = refs.summary(LakeRefsSummary)
     frozen_at, as_of = told.frozen_at, told.as_of
-    reachable_run = begin(night, night.group(lake_name), REACHABLE_SNAPSHOTS)
-    expiry_run = begin(night, night.group(lake_name), EXPIRY_PLAN)
-    has_contents = night.kind(lake_name).shows_contents
-    contents_run = begin(night, night.group(lake_name), LIVE_CONTENTS) if has_contents else None
-    grace_cutoff = frozen_at - night.longest_grace()
-    lake = night.lake(lake_name)
-    frozen = judged_refs(night, lake, refs)
+    reachable_run = begin(context, context.group(lake_name), REACHABLE_SNAPSHOTS)
+    expiry_run = begin(context, context.group(lake_name), EXPIRY_PLAN)
+    has_contents = context.kind(lake_name).shows_contents
+    contents_run = begin(context, context.group(lake_name), LIVE_CONTENTS) if has_contents else None
+    grace_cutoff = frozen_at - context.longest_grace()
+    lake = context.lake(lake_name)
+    frozen = judged_refs(context, lake, refs)
     task = _Retain(
         lake,
         frozen,
-        graph.facts(CommitGraphFacts).unread or next((item.why for item in frozen.unread if item.table_name is None), None),
-        night.kind(lake_name).is_one_table,
+        graph.summary(CommitGraphSummary).unread or next((item.why for item in frozen.unread if item.table_name is None), None),
+        context.kind(lake_name).is_one_table,
         state.files,
         tuple(graph.paths()),
-        expiry_logs(night, lake_name),
+        expiry_logs(context, lake_name),
         as_of,
         grace_cutoff,
         reachable_run,
@@ -71,38 +71,46 @@ def reachable_snapshots(spark: SparkSession, night: Night, lake_name: str) -> tu
             state,
             reachable_run,
             reachable,
-            night.clock,
+            context.clock,
             inputs=[refs, graph],
             balances=[Balance(name="commits", expected=graph.receipt.rows, found=reachable.rows)],
-            facts=ReachableSnapshotsFacts(**reachable.facts),
-            unsafe=night.unsafe,
+            summary=ReachableSnapshotsSummary(**reachable.summary),
+            unsafe=context.unsafe,
         ),
-        publish(state, expiry_run, expiry, night.clock, inputs=[refs, graph], facts=ExpiryPlanFacts(**expiry.facts), unsafe=night.unsafe),
+        publish(
+            state,
+            expiry_run,
+            expiry,
+            context.clock,
+            inputs=[refs, graph],
+            summary=ExpiryPlanSummary(**expiry.summary),
+            unsafe=context.unsafe,
+        ),
     ]
     if contents_run is not None:
         contents = written[LIVE_CONTENTS.name]
         inputs = [refs, graph, published[0]]
-        shown = LiveContentsFacts(contents=contents.rows)
-        published.append(publish(state, contents_run, contents, night.clock, inputs=inputs, facts=shown, unsafe=night.unsafe))
+        shown = LiveContentsSummary(contents=contents.rows)
+        published.append(publish(state, contents_run, contents, context.clock, inputs=inputs, summary=shown, unsafe=context.unsafe))
     return tuple(published)
 
 
-def judged_refs(night: Night, lake: Lake, refs: Published) -> FrozenRefs:
+def judged_refs(context: RunContext, lake: Lake, refs: Published) -> FrozenRefs:
     """Returns the refs that a run froze as the policy is given them: with those that a night within
     the grace period missed. `edits_in` adds the edits of history.
     """
-    frozen, frozen_at = frozen_refs(night, lake.name, refs), refs.facts(LakeRefsFacts).frozen_at
+    frozen, frozen_at = frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
     if watched(lake) is None:
         return frozen
-    return replace(frozen, former=former_refs(night, lake.name, freeze_of(frozen_at, frozen.refs), frozen_at - night.longest_grace()))
+    return replace(frozen, former=former_refs(context, lake.name, freeze_of(frozen_at, frozen.refs), frozen_at - context.longest_grace()))
 
 
-def expiry_logs(night: Night, lake_name: str, until: str | None = None) -> tuple[str, ...]:
+def expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:
     """Returns the parts of `expiry_log` of all executions, oldest first, or only of those that began
     before the run `until`.
     """
-    logs = [log for log in night.state.history(lake_name, EXPIRY_LOG.name) if until is None or log.run_id < until]
-    return tuple(night.state.paths(sorted(logs, key=lambda log: log.run_id)))
+    logs = [log for log in context.state.history(lake_name, EXPIRY_LOG.name) if until is None or log.run_id < until]
+    return tuple(context.state.paths(sorted(logs, key=lambda log: log.run_id)))
 
 
 def edits_in(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
@@ -150,14 +158,14 @@ class _Retain:
             states = {
                 state: pc.sum(pc.equal(retention.reachable.column("state"), state)).as_py() or 0 for state in (RETAINED, EXPIRED, DANGLING)
             }
-            facts = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes), "unread": unread}
-            yield report_parts(reachable.parts, reachable.digest, facts=facts)
-            yield report_parts(expiry.parts, expiry.digest, facts={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
+            summary = {"asset": REACHABLE_SNAPSHOTS.name, **states, "notes": list(retention.notes), "unread": unread}
+            yield report_parts(reachable.parts, reachable.digest, summary=summary)
+            yield report_parts(expiry.parts, expiry.digest, summary={"asset": EXPIRY_PLAN.name, "actions": expiry.rows})
             if self.contents_run is not None:
                 if retention.contents is None:
                     raise StateError(f"lake {self.refs.lake}: the policy did not say which contents are live, so nothing is published")
                 contents = write_rows(retention.contents, LIVE_CONTENTS, self.contents_run, self.files)
-                yield report_parts(contents.parts, contents.digest, facts={"asset": LIVE_CONTENTS.name})
+                yield report_parts(contents.parts, contents.digest, summary={"asset": LIVE_CONTENTS.name})
 
     def _judged(self, refs: FrozenRefs, commits: pa.Table) -> tuple[Retention, str | None]:
         """Returns the policy's word, or why a lake that is one repository cannot have one. Then

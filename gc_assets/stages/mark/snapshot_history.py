@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import fitting
 from gc_assets.engine.tables import Totals, collect, frame_of, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
@@ -27,37 +27,37 @@ from gc_assets.lakes.protocol import REMOVE_SNAPSHOT
 from gc_assets.state.compaction import Pieces
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
-from gc_assets.state.summaries import LakeRefsFacts, SnapshotHistoryFacts
+from gc_assets.state.summaries import LakeRefsSummary, SnapshotHistorySummary
 
 ID: Final = ("table_uuid", "snapshot_id")
 ELSEWHERE: Final = "no longer listed when the table was read; another tool removed it"
 
 
 @logged(SNAPSHOT_HISTORY)
-def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Published:
+def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes `snapshot_history` of a run date.
 
     It holds what the tables list now, and what an earlier night saw and `history.keep` still keeps.
     A fresh mark (`recheck`) renews the newest night's table, so that it tells what an expiry has
     just removed.
     """
-    state = night.state
-    inputs = [night.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
-    seen_at = inputs[0].facts(LakeRefsFacts).frozen_at
-    newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if night.recheck is not None else None
-    day = max(night.run_date, newest.receipt.run_date) if newest is not None else night.run_date
-    earlier = _newest(night, lake_name, day)
-    edits = _edits(night, lake_name)
+    state = context.state
+    inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
+    seen_at = inputs[0].summary(LakeRefsSummary).frozen_at
+    newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if context.recheck is not None else None
+    day = max(context.run_date, newest.receipt.run_date) if newest is not None else context.run_date
+    earlier = _newest(context, lake_name, day)
+    edits = _edits(context, lake_name)
     spark = _fitting(spark, edits, [*inputs, *([earlier] if earlier is not None else [])])
     listed = _listed(read_table(spark, state, COMMIT_GRAPH, inputs[1]), read_table(spark, state, REACHABLE_SNAPSHOTS, inputs[2]))
     known = read_table(spark, state, SNAPSHOT_HISTORY, earlier)
     missing = known.join(listed.select(*ID), list(ID), "left_anti")
     # What could not be read tonight is not gone.
-    unread = [item.table_name for item in inputs[0].facts(LakeRefsFacts).unread]
+    unread = [item.table_name for item in inputs[0].summary(LakeRefsSummary).unread]
     is_unread = F.coalesce(F.col("table_name").isin(unread), F.lit(False))
     gone, unknown = missing.filter(~is_unread), missing.filter(is_unread)
     remembered = (
-        _with_removals(spark, night, edits, gone)
+        _with_removals(spark, context, edits, gone)
         .select(
             *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"expired", "expired_at", "reason", "plan_id"}],
             F.lit(True).alias("expired"),
@@ -65,20 +65,22 @@ def snapshot_history(spark: SparkSession, night: Night, lake_name: str) -> Publi
             F.coalesce("removed.reason", "reason", F.lit(ELSEWHERE)).alias("reason"),
             F.coalesce("removed.plan_id", "plan_id").alias("plan_id"),
         )
-        .filter(F.col("expired_at") >= F.lit(seen_at - _keep(night, lake_name)))
+        .filter(F.col("expired_at") >= F.lit(seen_at - _keep(context, lake_name)))
     )
     rows = listed.unionByName(remembered.select(*listed.columns)).unionByName(unknown.select(*listed.columns))
-    run = begin(night, lake_name, SNAPSHOT_HISTORY, day)
+    run = begin(context, lake_name, SNAPSHOT_HISTORY, day)
     doing(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier nights")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
-    facts = SnapshotHistoryFacts(
+    summary = SnapshotHistorySummary(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
         expired=sum(total.rows for key, total in written.totals.items() if key == ("true",)),
     )
-    return publish(state, run, written, night.clock, inputs=[*inputs, *([earlier] if earlier else [])], facts=facts, unsafe=night.unsafe)
+    return publish(
+        state, run, written, context.clock, inputs=[*inputs, *([earlier] if earlier else [])], summary=summary, unsafe=context.unsafe
+    )
 
 
-def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, actions: pa.Table) -> Published:
+def remember(spark: SparkSession, again: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> Published:
     """Publishes the newest history anew, with the plan and the reason by which snapshots are about
     to be removed.
 
@@ -108,7 +110,7 @@ def remember(spark: SparkSession, again: Night, lake_name: str, plan_id: str, ac
     if written.totals.get((plan_id,), Totals()).rows < removed.num_rows:
         listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
         _refuse_forgotten(lake_name, removals.join(listed, list(ID), "left_semi").join(known.select(*ID), list(ID), "left_anti"))
-    return publish(state, run, written, again.clock, inputs=[newest], facts=newest.facts(SnapshotHistoryFacts), unsafe=again.unsafe)
+    return publish(state, run, written, again.clock, inputs=[newest], summary=newest.summary(SnapshotHistorySummary), unsafe=again.unsafe)
 
 
 def _refuse_forgotten(lake_name: str, forgotten: DataFrame) -> None:
@@ -120,9 +122,9 @@ def _refuse_forgotten(lake_name: str, forgotten: DataFrame) -> None:
         )
 
 
-def _edits(night: Night, lake_name: str) -> Pieces:
+def _edits(context: RunContext, lake_name: str) -> Pieces:
     """Returns where the logs of all edits of a lake's history lie."""
-    return night.state.pieces(night.state.history(lake_name, EXPIRY_LOG.name))
+    return context.state.pieces(context.state.history(lake_name, EXPIRY_LOG.name))
 
 
 def _fitting(spark: SparkSession, edits: Pieces, tables: Sequence[Published]) -> SparkSession:
@@ -131,14 +133,14 @@ def _fitting(spark: SparkSession, edits: Pieces, tables: Sequence[Published]) ->
     return fitting(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
 
 
-def _newest(night: Night, lake_name: str, until: date) -> Published | None:
-    return night.state.latest(lake_name, SNAPSHOT_HISTORY.name, before=until + timedelta(days=1))
+def _newest(context: RunContext, lake_name: str, until: date) -> Published | None:
+    return context.state.latest(lake_name, SNAPSHOT_HISTORY.name, before=until + timedelta(days=1))
 
 
-def _keep(night: Night, lake_name: str) -> timedelta:
-    keep = night.config.lake(lake_name).record_kept_for
+def _keep(context: RunContext, lake_name: str) -> timedelta:
+    keep = context.config.lake(lake_name).record_kept_for
     if keep is None:
-        raise UsageError(f"lake {lake_name} is of kind {night.kind(lake_name).name}, of which no snapshot_history is kept")
+        raise UsageError(f"lake {lake_name} is of kind {context.kind(lake_name).name}, of which no snapshot_history is kept")
     return keep
 
 
@@ -162,10 +164,10 @@ def _listed(commits: DataFrame, reachable: DataFrame) -> DataFrame:
     )
 
 
-def _with_removals(spark: SparkSession, night: Night, edits: Pieces, snapshots: DataFrame) -> DataFrame:
+def _with_removals(spark: SparkSession, context: RunContext, edits: Pieces, snapshots: DataFrame) -> DataFrame:
     """Adds what the logs of all plans say of each snapshot that a plan removed (column `removed`)."""
     paths = edits.paths()
     if not paths:
         return snapshots.withColumn("removed", F.lit(None).cast("struct<at: timestamp, reason: string, plan_id: string>"))
-    log = read_paths(spark, night.state.files, EXPIRY_LOG.schema, paths).filter("action = 'remove_snapshot' and outcome = 'done'")
+    log = read_paths(spark, context.state.files, EXPIRY_LOG.schema, paths).filter("action = 'remove_snapshot' and outcome = 'done'")
     return snapshots.join(log.groupBy(*ID).agg(F.max(F.struct("at", "reason", "plan_id")).alias("removed")), list(ID), "left")

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError
 from gc_assets.core.plan import Amount
 from gc_assets.engine.progress import doing
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import fitting
 from gc_assets.engine.tables import ROUTE, Totals, Written, paths_of, read_paths, read_table, write_frame
 from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
@@ -113,7 +113,7 @@ class Source:
     """
 
     spark: SparkSession
-    night: Night
+    context: RunContext
     lake_name: str
     run: Run
     there: Pieces
@@ -126,7 +126,7 @@ class Source:
 
         Raises `Doubt` where the base turns out to be none.
         """
-        if full is not None and self.closed.facts.get(NOTHING_TO_NAME):
+        if full is not None and self.closed.summary.get(NOTHING_TO_NAME):
             raise Doubt(full.why)  # there is nothing here to compute from
         if isinstance(base, Full):
             return self._computed(None, base)
@@ -144,20 +144,16 @@ class Source:
         if compared is not None and (differ := self._compared(compared, written)):
             self._verify(compared)  # what rotted meanwhile is no difference
             notes = (
-                f"lake {self.lake_name}: rows carried over since {compared.facts.full_on} are not those that are computed, which stand "
+                f"lake {self.lake_name}: rows carried over since {compared.summary.full_on} are not those that are computed, which stand "
                 f"here: {'; '.join(differ)}. Plans since then rest on the former; please report it. This release carries nothing over "
                 "here any more.",
             )
         how = {
             "full_for": full.why,
-            "full_on": self.night.run_date,
-            "nights_uncompared": 0
-            if compared is not None
-            else full.nights_uncompared
-            if base is None
-            else base.facts.nights_uncompared + 1,
+            "full_on": self.context.run_date,
+            "nights_uncompared": 0 if compared is not None else full.uncompared_runs if base is None else base.summary.uncompared_runs + 1,
             "differences": differ,
-            "distrusted_on": self.night.run_date if differ else full.distrusted_on,
+            "distrusted_on": self.context.run_date if differ else full.distrusted_on,
         }
         return Made(written, *_amounts(written.totals), None, how, notes)
 
@@ -182,7 +178,7 @@ class Source:
             files = self._files(session, touched, entries)
             written = write_frame(files, LIVE_FILES, self.run, self._state, ["storage", "kind"], ROUTED_SIDES)
             self._let_go(touched, entries.picked)
-        befores = (base.facts.by_kind, base.facts.by_storage, base.facts.possible_by_storage)
+        befores = (base.summary.by_kind, base.summary.by_storage, base.summary.possible_by_storage)
         gone, new = _amounts(carried.dropped), _amounts(written.totals)
         by_kind, by_storage, possible = map(amended, befores, gone, new)
         together = {
@@ -197,14 +193,14 @@ class Source:
         how = {
             "carried_files": carried.rows,
             "carried_from": base.published.receipt.run_id,
-            "full_on": base.facts.full_on,
-            "nights_carried": base.facts.nights_carried + 1,
-            "nights_uncompared": base.facts.nights_uncompared + 1,
+            "full_on": base.summary.full_on,
+            "nights_carried": base.summary.incremental_runs + 1,
+            "nights_uncompared": base.summary.uncompared_runs + 1,
         }
         return Made(whole, by_kind, by_storage, possible, carried, how)
 
     def _touches(self, base: Base) -> bool:
-        return bool(self.closed.facts["keys"] or self.closed.facts["changed"] or base.new_rows)
+        return bool(self.closed.summary["keys"] or self.closed.summary["changed"] or base.new_rows)
 
     def _touched(self, base: Base) -> tuple[PartFile, ...]:
         """Writes the keys whose rows may differ from the base's, and returns the parts."""
@@ -292,7 +288,7 @@ class Source:
 
     @property
     def _state(self) -> State:
-        return self.night.state
+        return self.context.state
 
 
 def _rows(parts: Sequence[PartFile]) -> int:
@@ -342,9 +338,9 @@ class Cached:
         return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
 
 
-def entries_of(spark: SparkSession, night: Night, lake_name: str) -> DataFrame:
+def entries_of(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
     """Returns what `Cached.frame` says, of all entries of a lake."""
-    return Cached.of(night.state.pieces(segments(night, lake_name))).frame(spark, night.state.files)
+    return Cached.of(context.state.pieces(segments(context, lake_name))).frame(spark, context.state.files)
 
 
 def named_files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:

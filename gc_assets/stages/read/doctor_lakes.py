@@ -14,7 +14,7 @@ from gc_assets.core.claims import Claim, Claims, Owner, own_claims
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, growing
 from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.sweep.claims import notes_on_claims, own_places
@@ -23,25 +23,25 @@ from gc_assets.stores.store import links
 _REPLACE: Final = "Replace the link by its files, or let the lake name them where they are."
 
 
-def readable(night: Night, name: str, refs: FrozenRefs) -> Iterator[Finding]:
+def readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
     """Says what of a lake could be read, and whether its places lie in storages."""
     yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
     for item in refs.unread:
         yield Finding(name, "sick", FAIL, item.why, "Nothing below its claims is touched and nothing is purged until it can be read.")
     for note in refs.notes:
         yield Finding(name, "note", WARN, note)
-    resolver = night.resolver()
+    resolver = context.resolver()
     outside = [claim.address for claim in refs.claims if resolver.resolve_one(claim.address) is None]
     if outside:
         examples = ", ".join(sorted(outside)[:3])
         found = f"{len(outside):,} claimed prefixes lie in no storage: {examples}"
         yield Finding(name, "storages", WARN, found, "Add their storage to have them swept.")
-    yield from _aliases(night, refs)
+    yield from _aliases(context, refs)
 
 
-def _aliases(night: Night, refs: FrozenRefs) -> Iterator[Finding]:
+def _aliases(context: RunContext, refs: FrozenRefs) -> Iterator[Finding]:
     """Names metadata that a lake knows by an address in no storage, and that a link leads into one."""
-    resolver = night.resolver()
+    resolver = context.resolver()
     named = {source.address for source in refs.sources} | {root.address for root in refs.pinned if root.must_exist}
     for address in sorted(named):
         if resolver.resolve_one(address) is None and (real := _real(address)) is not None and (place := resolver.resolve_one(real)):
@@ -57,54 +57,54 @@ def _real(address: str) -> str | None:
         return None
 
 
-def visible(night: Night, name: str, refs: FrozenRefs) -> Iterator[Finding]:
+def visible(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Finding]:
     """Checks that a lake shows us all of its history, where it can tell.
 
     Reads the history whole, as a first night does.
     """
-    lake = night.lake(name)
+    lake = context.lake(name)
     if growing(lake) is None:
         return
     commits = [commit for source in refs.sources for commit in lake.commits(source)]
     if commits:
-        graph = pa.Table.from_batches([commit_rows(commits, night.resolver())])
-        lake.retain(refs, graph, night.clock.now(), night.clock.now())
+        graph = pa.Table.from_batches([commit_rows(commits, context.resolver())])
+        lake.retain(refs, graph, context.clock.now(), context.clock.now())
     found = f"{len(commits):,} commits: no log is shorter, and no head's state other, than the server says"
     yield Finding(name, "visible", OK, found)
 
 
-def places(night: Night, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
+def places(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
     """Checks that what lakes claim in a storage is theirs alone, and has one name."""
-    said = [claim for refs in frozen.values() for claim in _claims(night, storage_name, refs)]
+    said = [claim for refs in frozen.values() for claim in _claims(context, storage_name, refs)]
     _, wide = own_claims(said)
     claims = Claims.of(said, wide=wide)
-    wrong = notes_on_claims(night, storage_name, claims)
-    state, files = own_places(night, storage_name)
+    wrong = notes_on_claims(context, storage_name, claims)
+    state, files = own_places(context, storage_name)
     for key in sorted({*state, *files}):
         if (owner := claims.owner_of(key)) is not None:
-            address = night.resolver().address(storage_name, key)
+            address = context.resolver().address(storage_name, key)
             wrong.append(f"{address} is the collector's own or a catalog, and lies where lake {owner.lake} claims all; it is left alone")
     for sentence in wrong:
         yield Finding(storage_name, "claims", FAIL, sentence, "Move one of the two, or let the storage begin one directory above.")
     if not wrong:
         yield Finding(storage_name, "claims", OK, f"{len(said):,} claimed prefixes, each one table's or lake's alone")
-    yield from _links(night, storage_name, claims)
+    yield from _links(context, storage_name, claims)
 
 
-def _claims(night: Night, storage_name: str, refs: FrozenRefs) -> Iterator[Claim]:
-    resolver = night.resolver()
+def _claims(context: RunContext, storage_name: str, refs: FrozenRefs) -> Iterator[Claim]:
+    resolver = context.resolver()
     for claim in refs.claims:
         place = resolver.resolve_one(claim.address)
         if place is not None and place[0] == storage_name:
             yield Claim(place[1], Owner(refs.lake, claim.table_uuid), claim.collect, claim.table_uuid)
 
 
-def _links(night: Night, storage_name: str, claims: Claims) -> Iterator[Finding]:
+def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[Finding]:
     """Names the symbolic links of a storage. One that leads into another storage, or from or to what
     a lake claims, gives live files a second name.
     """
-    for link in links(night.storage(storage_name)):
-        here, there = (_place(night, path) for path in (link.path, link.target))
+    for link in links(context.storage(storage_name)):
+        here, there = (_place(context, path) for path in (link.path, link.target))
         found = f"{link.path} is a symbolic link to {link.target}"
         if there is not None and there[0] != storage_name:
             found += f", in storage {there[0]}: what lies there has two names"
@@ -116,9 +116,9 @@ def _links(night: Night, storage_name: str, claims: Claims) -> Iterator[Finding]
             yield Finding(storage_name, "links", WARN, f"{found}; no lake claims either", "It is not followed.")
 
 
-def _place(night: Night, path: str) -> tuple[str, str] | None:
+def _place(context: RunContext, path: str) -> tuple[str, str] | None:
     """Returns the storage and the key of a file or directory. The key of a storage's root is empty."""
-    place = night.resolver().resolve_one(f"{path}/")
+    place = context.resolver().resolve_one(f"{path}/")
     return None if place is None else (place[0], place[1].rstrip("/"))
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, named
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import put, read_rows, report_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
@@ -33,7 +33,7 @@ from gc_assets.stages.mark.content_roots import (
 )
 from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE
 from gc_assets.stages.mark.edges import read_edges
-from gc_assets.stages.mark.last_known import SICK_ROOTS, SICK_SIDE, kept
+from gc_assets.stages.mark.last_known import UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE, kept
 from gc_assets.stages.mark.manifest_entries import segment_rows, segments
 from gc_assets.stages.mark.reachable_snapshots import edits_in, expiry_logs, judged_refs
 from gc_assets.state.files import Files
@@ -41,7 +41,7 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CONTAINERS
-from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, ReachableSnapshotsFacts
+from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
 # A signed number of 64 bits says under which words a file is live: bit 0 stands for the night's own,
 # bit n for the n-th scenario.
@@ -68,25 +68,25 @@ class Scenario:
     dropped: frozenset[str] = frozenset()
 
 
-def ref_names(night: Night, lake_name: str) -> list[str]:
+def ref_names(context: RunContext, lake_name: str) -> list[str]:
     """Returns the names of the lake's refs as frozen, each once, by alphabet."""
-    names = read_rows(night.state, LAKE_REFS, night.table(LAKE_REFS, lake_name), columns=["ref_name"]).column("ref_name")
+    names = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["ref_name"]).column("ref_name")
     return sorted(names.unique().to_pylist())
 
 
-def lakes_having(night: Night, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
+def lakes_having(context: RunContext, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
     """Returns the lakes that have one of these refs, or all of them where none has."""
-    return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(night, lake))] or list(lakes)
+    return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(context, lake))] or list(lakes)
 
 
-def require_refs(night: Night, scenario: Scenario) -> None:
+def require_refs(context: RunContext, scenario: Scenario) -> None:
     """Raises `UsageError` for a dropped ref that none of the scenario's lakes has."""
     if not scenario.dropped:
         return
-    known = {name for lake in scenario.lakes for name in ref_names(night, lake)}
+    known = {name for lake in scenario.lakes for name in ref_names(context, lake)}
     for name in sorted(scenario.dropped - known):
         hint = did_you_mean(name, known) or f"; there are {named(sorted(known)) or 'none'}"
-        raise UsageError(f"no ref {name} was frozen on {night.run_date} in {', '.join(scenario.lakes)}{hint}")
+        raise UsageError(f"no ref {name} was frozen on {context.run_date} in {', '.join(scenario.lakes)}{hint}")
 
 
 @dataclass(frozen=True)
@@ -105,44 +105,44 @@ class Follow:
     logs: tuple[str, ...]
     edges: tuple[str, ...]
     containers: tuple[str, ...]
-    sick: tuple[str, ...]
+    unreadable: tuple[str, ...]
     as_of: datetime
     grace_cutoff: datetime
     run: Run
     rows: int
 
     @classmethod
-    def of(cls, night: Night, lake_name: str, scenarios: Mapping[int, Scenario]) -> Follow:
+    def of(cls, context: RunContext, lake_name: str, scenarios: Mapping[int, Scenario]) -> Follow:
         """Returns the task for a lake and the scenarios about it, by their bits.
 
         Raises `UsageError` where the night could not read the lake, and where rules over paths
         release files of its commits: what these release under other refs is not known. Raises
         `StateError` where the night was marked in part since its live set was published.
         """
-        live, inputs = night.table(LIVE_FILES, lake_name), inputs_of(night, lake_name)
+        live, inputs = context.table(LIVE_FILES, lake_name), inputs_of(context, lake_name)
         refuse_mixed(live, inputs.values())
         refs, graph = inputs[LAKE_REFS.name], inputs[COMMIT_GRAPH.name]
-        if night.config.lake(lake_name).has_lifecycle:
+        if context.config.lake(lake_name).has_lifecycle:
             raise UsageError(
                 f"lake {lake_name}: its lifecycle rules release files of commits that stay, and what they would release then is not known; "
                 "name the other lakes with --lake"
             )
-        unread = [item.told for item in live.facts(LiveFilesFacts).sick if item.is_whole_lake]
-        if unread or inputs[REACHABLE_SNAPSHOTS.name].facts(ReachableSnapshotsFacts).unread is not None:
-            raise UsageError(f"lake {lake_name} could not be read on {night.run_date}; choose a --run-date before that")
-        facts = refs.facts(LakeRefsFacts)
-        cache = segments(night, lake_name)
-        there = night.state.pieces(cache)
+        unread = [item.told for item in live.summary(LiveFilesSummary).unreadable if item.is_whole_lake]
+        if unread or inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary).unread is not None:
+            raise UsageError(f"lake {lake_name} could not be read on {context.run_date}; choose a --run-date before that")
+        summary = refs.summary(LakeRefsSummary)
+        cache = segments(context, lake_name)
+        there = context.state.pieces(cache)
         return cls(
-            {bit: _word(night, lake_name, refs, scenario) for bit, scenario in scenarios.items()},
-            root_tables(night, lake_name, inputs),
-            expiry_logs(night, lake_name, until=inputs[REACHABLE_SNAPSHOTS.name].receipt.run_id),
+            {bit: _word(context, lake_name, refs, scenario) for bit, scenario in scenarios.items()},
+            root_tables(context, lake_name, inputs),
+            expiry_logs(context, lake_name, until=inputs[REACHABLE_SNAPSHOTS.name].receipt.run_id),
             tuple(there.paths(EDGES_SIDE)),
             tuple(there.paths(CONTAINERS_SIDE)),
-            tuple(live.paths(SICK_SIDE)),
-            facts.as_of,
-            facts.frozen_at - night.longest_grace(),
-            night.state.start(SCRATCH, lake_name, night.run_date, night.clock),
+            tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
+            summary.as_of,
+            summary.frozen_at - context.longest_grace(),
+            context.state.start(SCRATCH, lake_name, context.run_date, context.clock),
             graph.rows * (len(scenarios) + 1) + segment_rows(cache, EDGES_SIDE) + segment_rows(cache, CONTAINERS_SIDE),
         )
 
@@ -152,15 +152,15 @@ class Follow:
             commits = read_parts(files, list(self.roots.graph), COMMIT_GRAPH.schema)
             edges = read_edges(files, self.edges)
             decoded = read_parts(files, list(self.containers), CONTAINERS, ["container"]).column("container").combine_chunks()
-            sick = kept(read_parts(files, list(self.sick), SICK_ROOTS).select(ROOTS.names))
+            unreadable = kept(read_parts(files, list(self.unreadable), UNREADABLE_ROOTS).select(ROOTS.names))
             edits = edits_in(files, self.logs)
             judged = read_parts(files, list(self.roots.reachable), REACHABLE_SNAPSHOTS.schema, ["state"])
-            below, named = _live(pa.concat_tables([content_roots(self.roots), sick]), edges, 0)
+            below, named = _live(pa.concat_tables([content_roots(self.roots), unreadable]), edges, 0)
             tonight, found, expired, unknown = below, [(below, named)], dict[str, int](), pa.array([], pa.string())
             for bit, (lake, refs) in self.words.items():
                 retention = lake.retain(replace(refs, edits=edits), commits, self.as_of, self.grace_cutoff)
                 roots = roots_under(self.roots, Judged(retention.reachable, retention.expiry, retention.contents))
-                below, named = _live(pa.concat_tables([roots, sick]), edges, bit)
+                below, named = _live(pa.concat_tables([roots, unreadable]), edges, bit)
                 found.append((below, named))
                 expired[str(bit)] = _retained(judged) - _retained(retention.reachable)
                 again = below.filter(pc.invert(pc.is_in(below.column("container"), tonight.column("container").combine_chunks())))
@@ -168,16 +168,16 @@ class Follow:
                 unknown = pc.unique(pa.concat_arrays([unknown, undecoded.combine_chunks()]))
             sides = {BELOW_SIDE: _together([one for one, _ in found], BELOW), NAMED_SIDE: _together([other for _, other in found], NAMED)}
             parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
-            yield report_parts(parts, facts={"expired": expired, "unknown": len(unknown)})
+            yield report_parts(parts, summary={"expired": expired, "unknown": len(unknown)})
 
 
-def _word(night: Night, lake_name: str, refs: Published, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
+def _word(context: RunContext, lake_name: str, refs: Published, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
     """Returns the lake as a scenario configures it, and the refs that are left there."""
-    own = night.config.lake(lake_name)
+    own = context.config.lake(lake_name)
     changed = own if scenario.retention is None else own.with_retention(scenario.retention)
-    lakes = tuple(changed if item.name == lake_name else item for item in night.config.lakes)
-    lake = replace(night, config=night.config.model_copy(update={"lakes": lakes})).lake(lake_name)
-    frozen = judged_refs(night, lake, refs)
+    lakes = tuple(changed if item.name == lake_name else item for item in context.config.lakes)
+    lake = replace(context, config=context.config.model_copy(update={"lakes": lakes})).lake(lake_name)
+    frozen = judged_refs(context, lake, refs)
     left = tuple(ref for ref in frozen.refs if ref.ref_name not in scenario.dropped)
     former = tuple(item for item in frozen.former if item.ref.ref_name not in scenario.dropped)
     return lake, replace(frozen, refs=left, former=former)

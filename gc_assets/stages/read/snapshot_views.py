@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_paths, read_table
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.stages.read.browse import runs_of
@@ -29,16 +29,16 @@ RETURN SELECT committed_at, snapshot_id, parent_id, operation, manifest_list, su
 """
 
 
-def history_views(spark: SparkSession, night: Night, lake_name: str) -> None:
+def history_views(spark: SparkSession, context: RunContext, lake_name: str) -> None:
     """Gives the session the views `snapshot_history`, `manifest_entries` and `all_snapshots` of a
     lake as of a run date, and the table function `expired_snapshots(table)`.
 
     Another lake's views replace them. Raises `StateError` where nothing is published for the date.
     """
-    state = night.state
-    history = read_table(spark, state, SNAPSHOT_HISTORY, night.table(SNAPSHOT_HISTORY, lake_name))
+    state = context.state
+    history = read_table(spark, state, SNAPSHOT_HISTORY, context.table(SNAPSHOT_HISTORY, lake_name))
     history.createOrReplaceTempView(SNAPSHOT_HISTORY.name)
-    segments = runs_of(state, MANIFEST_ENTRIES, lake_name, night.run_date)
+    segments = runs_of(state, MANIFEST_ENTRIES, lake_name, context.run_date)
     entries = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, [path for run in segments for path in run.paths()])
     entries.createOrReplaceTempView(MANIFEST_ENTRIES.name)
     spark.sql(_ALL_SNAPSHOTS).createOrReplaceTempView("all_snapshots")

@@ -10,10 +10,10 @@ from typing import Final
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
-from gc_assets.core.notifications import FailedApply, LastNight, StorageFacts
+from gc_assets.core.notifications import FailedApply, LastRun, StorageSummary
 from gc_assets.core.plan import PlanSummary
 from gc_assets.stages.read.reversibility import undoing
-from gc_assets.stages.records.plans import ListedPlan, execution_directory, last_nights_plan, load, plans, unfinished
+from gc_assets.stages.records.plans import ListedPlan, execution_directory, load, plans, previous_plan, unfinished
 from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import newest_token
@@ -21,7 +21,7 @@ from gc_assets.stores.write_ahead import newest_token
 _HALF_APPLIED: Final = "It began and did not end. Until it ends no later plan of the storage can be applied."
 
 
-def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageFacts:
+def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageSummary:
     """Returns the facts of a storage.
 
     `failed` are runs that failed, newest first, each with the plan id that it was given or the
@@ -38,20 +38,20 @@ def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Seque
     for item in reversed(failed):
         meant = [plan_id for plan_id in {*approved, *begun} if item.plan_id and plan_id.startswith(item.plan_id)]
         found |= {plan_id: FailedApply(plan_id, item.attempt, item.why) for plan_id in meant}
-    return StorageFacts(
+    return StorageSummary(
         storage.name,
-        _last_night(config, clock, last_nights_plan(listed, clock)),
+        _last_night(config, clock, previous_plan(listed, clock)),
         tuple(plan for plan_id, plan in approved.items() if plan_id not in begun),
         tuple(failed_apply for _, failed_apply in sorted(found.items())),
     )
 
 
-def _last_night(config: Config, clock: Clock, listed: ListedPlan | None) -> LastNight | None:
+def _last_night(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRun | None:
     if listed is None:
         return None
     plan = load(config, State.of(config).open(listed.run))
     told = undoing(plan.header, config).lines
-    return LastNight(plan.header, plan.status_at(clock.now()), plan.verdict.missing, told)
+    return LastRun(plan.header, plan.status_at(clock.now()), plan.verdict.missing, told)
 
 
 def _left_alone(config: Config, storage: StorageConfig, begun: Sequence[str]) -> tuple[list[str], str]:

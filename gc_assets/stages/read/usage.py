@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from gc_assets.core.plan import Amount
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.read.browse import batches
 from gc_assets.state.journal import Published
@@ -35,28 +35,28 @@ class Share:
         return Amount.total(self.garbage.values())
 
 
-def table_names(night: Night) -> dict[tuple[str, str | None], str]:
+def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
     """Returns the names of all tables by their lake and uuid, as frozen."""
     found: dict[tuple[str, str | None], str] = {}
-    for lake in night.config.lakes:
-        rows = read_rows(night.state, LAKE_REFS, night.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])
+    for lake in context.config.lakes:
+        rows = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake.name), columns=["table_uuid", "table_name"])
         found |= {(lake.name, row["table_uuid"]): row["table_name"] for row in rows.to_pylist() if row["table_name"] is not None}
     return found
 
 
-def by_table(night: Night, storages: Iterable[str]) -> list[Share]:
+def by_table(context: RunContext, storages: Iterable[str]) -> list[Share]:
     """Returns what each table holds in these storages: most garbage first, then most live bytes."""
-    names = table_names(night)
+    names = table_names(context)
     live: dict[tuple[str, str, str | None], Amount] = {}
-    for lake in night.config.lakes:
-        table = night.table(LIVE_FILES, lake.name)
-        for (storage, uuid), amount in _sums(night, LIVE_FILES, table, ["storage", "table_uuid"]):
+    for lake in context.config.lakes:
+        table = context.table(LIVE_FILES, lake.name)
+        for (storage, uuid), amount in _sums(context, LIVE_FILES, table, ["storage", "table_uuid"]):
             live[str(storage), lake.name, uuid] = amount
     garbage: dict[tuple[str, str, str | None], dict[str, Amount]] = {}
     wanted = set(storages)
     for storage in wanted:
-        orphans = night.table(ORPHAN_FILES, storage)
-        for (lake, uuid, reason), amount in _sums(night, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
+        orphans = context.table(ORPHAN_FILES, storage)
+        for (lake, uuid, reason), amount in _sums(context, ORPHAN_FILES, orphans, ["lake", "table_uuid", "reason"]):
             garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
     places = [place for place in live.keys() | garbage.keys() if place[0] in wanted]
     shares = [
@@ -65,11 +65,11 @@ def by_table(night: Night, storages: Iterable[str]) -> list[Share]:
     return sorted(shares, key=lambda item: (-item.all_garbage.bytes, -item.live.bytes, item.storage, item.lake, item.table or ""))
 
 
-def _sums(night: Night, table: Table, published: Published, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
+def _sums(context: RunContext, table: Table, published: Published, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
     """Yields files and bytes of each group of a table's rows."""
     parts = [
         pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])
-        for batch in batches(night.state, table.schema, published.paths(), [*by, "size_bytes"])
+        for batch in batches(context.state, table.schema, published.paths(), [*by, "size_bytes"])
     ]
     if not parts:
         return

@@ -23,7 +23,7 @@ from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Amount
 from gc_assets.engine.progress import doing
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, paths_of, read_paths, read_table, report_parts, spark_schema
 from gc_assets.engine.tasks import once
 from gc_assets.stages.mark.witnesses import entries_of
@@ -49,7 +49,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.summaries import LakeRefsFacts, OrphanFilesFacts
+from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 # Bit 0 of `live` stands for the night's own word, bit n for the n-th scenario.
 TONIGHT: Final = 1
@@ -92,7 +92,7 @@ class Effect:
         return Amount.total(item.kept for item in self.differences)
 
 
-def what_if(spark: SparkSession, night: Night, scenarios: Sequence[Scenario]) -> tuple[Effect, ...]:
+def what_if(spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario]) -> tuple[Effect, ...]:
     """Returns the effect of each scenario on a night that was swept, in the order in which they are
     given.
 
@@ -101,7 +101,7 @@ def what_if(spark: SparkSession, night: Night, scenarios: Sequence[Scenario]) ->
     swept, or was marked again since.
     """
     with ExitStack() as scratch:
-        return Judgement.of(spark, night, scenarios, scratch).effects()
+        return Judgement.of(spark, context, scenarios, scratch).effects()
 
 
 # Storage, lake and table, the bits under which the files are live, and how much they are.
@@ -127,7 +127,7 @@ class Judgement:
     """
 
     spark: SparkSession
-    night: Night
+    context: RunContext
     scenarios: Mapping[int, Scenario]
     live: DataFrame
     everywhere: int
@@ -135,51 +135,51 @@ class Judgement:
     unknown: Mapping[str, int]
 
     @classmethod
-    def of(cls, spark: SparkSession, night: Night, scenarios: Sequence[Scenario], scratch: ExitStack) -> Judgement:
+    def of(cls, spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario], scratch: ExitStack) -> Judgement:
         """Lets the policies of all lakes speak once for each scenario. What is written aside for it
         goes when `scratch` is closed.
         """
         if len(scenarios) > MAX_SCENARIOS:
             raise UsageError(f"{len(scenarios):,} scenarios at once; at most {MAX_SCENARIOS} are compared")
         for scenario in scenarios:
-            require_refs(night, scenario)
+            require_refs(context, scenario)
         numbered = dict(enumerate(scenarios, 1))
         everywhere = (1 << (len(scenarios) + 1)) - 1
         frames: list[DataFrame] = []
         expired, unknown = dict.fromkeys(numbered, 0), dict[str, int]()
-        for lake in night.config.lakes:
+        for lake in context.config.lakes:
             mine = {bit: scenario for bit, scenario in numbered.items() if lake.name in scenario.lakes}
             others = reduce(or_, (1 << bit for bit in numbered if bit not in mine), 0)
             if not mine or others:
-                kept = read_table(spark, night.state, LIVE_FILES, night.table(LIVE_FILES, lake.name), columns=["storage", "key"])
+                kept = read_table(spark, context.state, LIVE_FILES, context.table(LIVE_FILES, lake.name), columns=["storage", "key"])
                 frames.append(kept.withColumn("live", F.lit(others | TONIGHT).cast("long")))
             if not mine:
                 continue
             doing(f"lake {lake.name}: the policy's word on {len(mine):,} scenarios")
-            follow = Follow.of(night, lake.name, mine)
-            scratch.callback(forget, night.state.files, follow.run)
+            follow = Follow.of(context, lake.name, mine)
+            scratch.callback(forget, context.state.files, follow.run)
             written = merge_written(once(spark, follow, follow.rows, len(follow.edges) + len(follow.containers)))
-            for bit, count in written.facts["expired"].items():
+            for bit, count in written.summary["expired"].items():
                 expired[int(bit)] += count
-            unknown[lake.name] = written.facts["unknown"]
-            below = read_paths(spark, night.state.files, BELOW, paths_of(follow.run, written, BELOW_SIDE))
-            frames.append(read_paths(spark, night.state.files, NAMED, paths_of(follow.run, written, NAMED_SIDE)))
-            frames.append(entries_of(spark, night, lake.name).join(below, "container").select(*NAMED.names))
+            unknown[lake.name] = written.summary["unknown"]
+            below = read_paths(spark, context.state.files, BELOW, paths_of(follow.run, written, BELOW_SIDE))
+            frames.append(read_paths(spark, context.state.files, NAMED, paths_of(follow.run, written, NAMED_SIDE)))
+            frames.append(entries_of(spark, context, lake.name).join(below, "container").select(*NAMED.names))
         placed = reduce(DataFrame.unionByName, frames).filter(F.col("storage").isNotNull())
         live = placed.groupBy("storage", "key").agg(F.bit_or("live").alias("live"))
         told = live.filter((F.col("live") != everywhere) | F.col("key").rlike(SIDE_FILE))
-        run = night.state.start(SCRATCH, LIVE_FILES.name, night.run_date, night.clock)
-        scratch.callback(forget, night.state.files, run)
+        run = context.state.start(SCRATCH, LIVE_FILES.name, context.run_date, context.clock)
+        scratch.callback(forget, context.state.files, run)
         doing("comparing their live files")
-        written = merge_written(collect(told.mapInArrow(_Write(night.state.files, run), PARTS_DDL)))
+        written = merge_written(collect(told.mapInArrow(_Write(context.state.files, run), PARTS_DDL)))
         parts = [f"{run.path}/{part.name}" for part in written.parts]
-        return cls(spark, night, numbered, read_paths(spark, night.state.files, NAMED, parts), everywhere, expired, unknown)
+        return cls(spark, context, numbered, read_paths(spark, context.state.files, NAMED, parts), everywhere, expired, unknown)
 
     def effects(self) -> tuple[Effect, ...]:
         """Returns the effect of each scenario."""
-        names = table_names(self.night)
+        names = table_names(self.context)
         groups: list[_Group] = []
-        for storage in self.night.config.storages:
+        for storage in self.context.config.storages:
             doing(f"storage {storage.name}: what would be garbage")
             grouped = self.files(storage.name).groupBy("lake", "table_uuid", "live")
             for row in collect(grouped.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes"))):
@@ -194,18 +194,18 @@ class Judgement:
         """Returns the files of a storage that some scenario judges otherwise than the night, each
         once (columns `JUDGED`): garbage by the one and live by the other.
         """
-        night, spark = self.night, self.spark
-        orphans, inventory = night.table(ORPHAN_FILES, storage_name), night.table(STORAGE_INVENTORY, storage_name)
-        refs, live = [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes], live_tables(night)
+        context, spark = self.context, self.spark
+        orphans, inventory = context.table(ORPHAN_FILES, storage_name), context.table(STORAGE_INVENTORY, storage_name)
+        refs, live = [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes], live_tables(context)
         refuse_mixed(orphans, [inventory, *live, *refs])
-        facts = orphans.facts(OrphanFilesFacts)
-        broken = {Owner(item.lake, item.table_uuid) for item in facts.sick}
-        withheld = prefixes_of(night, storage_name, [*refs, *live], broken)
-        collected = _Collected(claims_of(night, storage_name, [*refs, *live]), Ages.of(night, facts.grace_cutoff, refs), withheld)
-        listed = self._disputed(storage_name, read_table(spark, night.state, STORAGE_INVENTORY, inventory))
+        summary = orphans.summary(OrphanFilesSummary)
+        broken = {Owner(item.lake, item.table_uuid) for item in summary.unreadable}
+        withheld = prefixes_of(context, storage_name, [*refs, *live], broken)
+        collected = _Collected(claims_of(context, storage_name, [*refs, *live]), Ages.of(context, summary.grace_cutoff, refs), withheld)
+        listed = self._disputed(storage_name, read_table(spark, context.state, STORAGE_INVENTORY, inventory))
         live_now = (F.col("live").bitwiseAND(TONIGHT)) == TONIGHT
         freed = listed.filter(live_now).select(*OBJECTS).mapInArrow(collected, spark_schema(JUDGED))
-        garbage = self._disputed(storage_name, read_table(spark, night.state, ORPHAN_FILES, orphans))
+        garbage = self._disputed(storage_name, read_table(spark, context.state, ORPHAN_FILES, orphans))
         return freed.unionByName(garbage.filter(~live_now).select(*JUDGED.names))
 
     def _disputed(self, storage_name: str, objects: DataFrame) -> DataFrame:
@@ -230,8 +230,8 @@ class Judgement:
     def notes(self, scenario: Scenario) -> Iterator[str]:
         """Yields sentences on what a scenario's numbers leave out."""
         for lake in scenario.lakes:
-            frozen = self.night.table(LAKE_REFS, lake).facts(LakeRefsFacts).policy_digest
-            if frozen != self.night.config.policy_digest():
+            frozen = self.context.table(LAKE_REFS, lake).summary(LakeRefsSummary).policy_digest
+            if frozen != self.context.config.policy_digest():
                 yield f"lake {lake}: the configuration is not that of the night any more, and the numbers count what changed there too"
             if count := self.unknown.get(lake):
                 yield f"lake {lake}: {count:,} metadata objects that would be kept again were never read; what they name is not counted"

@@ -18,10 +18,10 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.plan import LiveCount, PlanHeader
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.plans import ListedPlan, plans
 from gc_assets.state.journal import State
-from gc_assets.state.summaries import DeletionPlanFacts
+from gc_assets.state.summaries import DeletionPlanSummary
 
 _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 
@@ -40,7 +40,7 @@ class _Records(RootModel[tuple[Forgotten, ...]]):
     """All such words about one lake, in the order in which they were said."""
 
 
-def last_accepted(night: Night, storage_name: str) -> PlanHeader | None:
+def last_accepted(context: RunContext, storage_name: str) -> PlanHeader | None:
     """Returns the plan of the last accepted night before this one, or null where there is none.
 
     An analysis of a past date says nothing of what is normal, and a rehearsal nothing to a real
@@ -48,16 +48,16 @@ def last_accepted(night: Night, storage_name: str) -> PlanHeader | None:
     """
     accepted = [
         plan
-        for plan in plans(night.config, storage_name, empty=True)
-        if plan.header.run_date < night.run_date
+        for plan in plans(context.config, storage_name, empty=True)
+        if plan.header.run_date < context.run_date
         and not plan.header.historical
-        and (night.clock.is_rehearsal or not plan.header.rehearsal)
+        and (context.clock.is_rehearsal or not plan.header.rehearsal)
         and _is_accepted(plan)
     ]
     if not accepted:
         return None
     last = max(accepted, key=lambda plan: (plan.run.run_date, plan.run.run_id))
-    return night.state.open(last.run).facts(DeletionPlanFacts).header
+    return context.state.open(last.run).summary(DeletionPlanSummary).header
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +71,17 @@ class Earlier:
     configured: frozenset[str]
 
     @classmethod
-    def of(cls, night: Night, plan: PlanHeader) -> Self:
+    def of(cls, context: RunContext, plan: PlanHeader) -> Self:
         """Reads who was let go. What a rehearsal said, or a clock that was ahead, counts for no real
         night.
         """
-        since, now, is_rehearsal = plan.created_at, night.clock.now(), night.clock.is_rehearsal
+        since, now, is_rehearsal = plan.created_at, context.clock.now(), context.clock.is_rehearsal
         let_go = [
             name
             for name in plan.refs_digests
-            if any(since <= word.at <= now and (is_rehearsal or not word.rehearsal) for word in _records(night.state, name))
+            if any(since <= word.at <= now and (is_rehearsal or not word.rehearsal) for word in _records(context.state, name))
         ]
-        return cls(plan, frozenset(let_go), frozenset(lake.name for lake in night.config.lakes))
+        return cls(plan, frozenset(let_go), frozenset(lake.name for lake in context.config.lakes))
 
     def count(self, live: LiveCount) -> LiveCount:
         """Returns what was live then, without the lakes that were let go and that need nothing of
@@ -134,7 +134,7 @@ def _planned_lakes(config: Config, state: State) -> set[str]:
     found: set[str] = set()
     for storage in config.storages:
         for plan in plans(config, storage.name, empty=True):
-            found |= state.open(plan.run).facts(DeletionPlanFacts).header.refs_digests.keys()
+            found |= state.open(plan.run).summary(DeletionPlanSummary).header.refs_digests.keys()
             if _is_accepted(plan):
                 break
     return found

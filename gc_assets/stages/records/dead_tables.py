@@ -23,7 +23,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import State
 
 
@@ -90,15 +90,15 @@ def accept(
     return storage, record
 
 
-def dead_tables(night: Night, storage_name: str) -> tuple[DeadTable, ...]:
+def dead_tables(context: RunContext, storage_name: str) -> tuple[DeadTable, ...]:
     """Returns the words that count tonight: of each table and place the last one, where it says
     dead. What a rehearsal said, or a clock that was ahead, counts for no real night.
     """
     try:
-        words = _parsed(night.state, storage_name, night.state.files.read(_path(storage_name)))
+        words = _parsed(context.state, storage_name, context.state.files.read(_path(storage_name)))
     except FileNotFoundError:
         return ()
-    now, is_rehearsal = night.clock.now(), night.clock.is_rehearsal
+    now, is_rehearsal = context.clock.now(), context.clock.is_rehearsal
     last = {(word.table_uuid, word.prefix): word for word in words if word.at <= now and (is_rehearsal or not word.rehearsal)}
     return tuple(word for word in last.values() if word.said == "dead")
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import State
 from gc_assets.stores.protocol import Lease, Store
 
@@ -25,13 +25,13 @@ class _Highest(BaseModel):
     token: int
 
 
-def take_lease(night: Night, storage_name: str, store: Store, plan_id: str, owner: str) -> Lease:
+def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: str, owner: str) -> Lease:
     """Takes the lease of a storage, which is `store`, and notes its token in the state.
 
     A lease says who changes a storage now, so its times are those of the real clock, in a rehearsal
     too. Raises `GateRefused` naming the holder while another lease is live.
     """
-    state, path = night.state, _path(storage_name)
+    state, path = context.state, _path(storage_name)
     lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))
 
     def noted(content: bytes | None) -> bytes:
@@ -55,11 +55,11 @@ def highest_token(state: State, storage_name: str) -> int:
         return 0
 
 
-def refuse_rehearsal(night: Night, storage_name: str) -> None:
+def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
     """Raises `GateRefused` for a rehearsal, in a storage that does not allow them to change it."""
-    if night.clock.is_rehearsal and night.storage(storage_name).rehearsals != "allowed":
+    if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
         raise GateRefused(
-            f"the clock is a rehearsal's (GC_ASSETS_UNSAFE_NOW={night.clock.now().isoformat()}), by which no age is true, so nothing is "
+            f"the clock is a rehearsal's (GC_ASSETS_UNSAFE_NOW={context.clock.now().isoformat()}), by which no age is true, so nothing is "
             f"changed in storage {storage_name}. Unset the variable; for a storage whose files may be lost, write `rehearsals: allowed`."
         )
 

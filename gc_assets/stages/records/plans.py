@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.config.models import Config
-from gc_assets.core.approvals import Verdict, Word
+from gc_assets.core.approvals import ApprovalEvent, Verdict
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.plan import PlanHeader, PlanSummary, is_intact
@@ -22,7 +22,7 @@ from gc_assets.state.files import may_not_write
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, State
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.summaries import DeletionPlanFacts, Planned
+from gc_assets.state.summaries import DeletionPlanSummary, Planned
 
 SPOILT: Final = "spoilt"
 APPROVALS: Final = "approvals"
@@ -54,7 +54,7 @@ class PlanRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    words: dict[str, Word] = Field(default_factory=dict[str, Word])
+    words: dict[str, ApprovalEvent] = Field(default_factory=dict[str, ApprovalEvent])
     finished_at: datetime | None = None
     restored_at: datetime | None = None
 
@@ -132,7 +132,7 @@ def plans(config: Config, storage_name: str | None = None, *, empty: bool = Fals
                     yield ListedPlan(plan, run, record, record.verdict(storage.approvals_needed))
 
 
-def last_nights_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | None:
+def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | None:
     """Returns the plan of the last night among a storage's plans, null where there was none.
 
     An analysis is no night. A rehearsal is one to rehearsals only.
@@ -167,11 +167,11 @@ def load(config: Config, published: Published) -> StoredPlan:
 def _header(state: State, published: Published) -> PlanHeader:
     where, receipt = f"{state.files.root}/{published.path}", published.receipt
     try:
-        facts = DeletionPlanFacts.model_validate(receipt.facts)
+        summary = DeletionPlanSummary.model_validate(receipt.summary)
     except ValidationError as error:
         what = "; ".join(str(error).splitlines())
         raise StateError(f"the plan in {where} is damaged ({what}); make a new one with `gc-assets run`") from error
-    header, named = facts.header, facts.plan_id
+    header, named = summary.header, summary.plan_id
     intact = header.keyed or is_intact(header)
     if not intact or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
         raise StateError(f"plan {header.plan_id} in {where} was changed after it was made; make a new one with `gc-assets run`")
@@ -185,14 +185,14 @@ def _refuse_copy(state: State, plan: PlanSummary, group: str, path: str) -> None
         raise StateError(f"plan {plan.plan_id} of storage {plan.storage} lies among those of {other} in {where}; remove that copy")
 
 
-def _words(state: State, header: PlanHeader) -> dict[str, Word]:
+def _words(state: State, header: PlanHeader) -> dict[str, ApprovalEvent]:
     said = _said_of(item.name for item in state.files.list(f"{header.storage}/{APPROVALS}"))
     return {name: _word(state, header.storage, header.plan_id, name) for name in said.get(header.plan_id, ())}
 
 
-def _word(state: State, storage_name: str, plan_id: str, name: str) -> Word:
+def _word(state: State, storage_name: str, plan_id: str, name: str) -> ApprovalEvent:
     path = f"{storage_name}/{APPROVALS}/{name}"
-    word = _read(state, path, Word)
+    word = _read(state, path, ApprovalEvent)
     if word is None or word.plan_id != plan_id:
         found = "is gone" if word is None else f"is about plan {word.plan_id}, not the one it is named for"
         raise StateError(f"{state.files.root}/{path} {found}; remove it and approve the plan again")
@@ -237,7 +237,7 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     return plan
 
 
-def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> Word:
+def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> ApprovalEvent:
     """Records a person's yes, beside what was said before.
 
     Raises `GateRefused` for a plan that must not be approved, naming the gates and their way out.
@@ -257,10 +257,12 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
         )
     refuse_gates(header, overrides)
     passed_over = tuple(sorted(set(overrides)))
-    return _record(State.of(config), header, Word(plan_id=header.plan_id, by=by.strip(), at=now, overrides=passed_over, comment=comment))
+    return _record(
+        State.of(config), header, ApprovalEvent(plan_id=header.plan_id, by=by.strip(), at=now, overrides=passed_over, comment=comment)
+    )
 
 
-def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "") -> Word:
+def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "") -> ApprovalEvent:
     """Records a person's no. It holds the plan back until the same name approves it.
 
     Raises `GateRefused` for a plan that began or is used up: a word does not undo it.
@@ -272,7 +274,9 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
             f"plan {plan.header.plan_id} has begun, so a rejection comes too late. `gc-assets restore --plan {name}` puts back what it "
             f"moved, and `gc-assets apply {name}` brings it to its end."
         )
-    return _record(state, plan.header, Word(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), said="rejected", comment=comment))
+    return _record(
+        state, plan.header, ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), said="rejected", comment=comment)
+    )
 
 
 def _to_judge(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
@@ -383,7 +387,7 @@ def unfinished(state: State, storage_name: str) -> list[str]:
     return [plan_id for plan_id in begun if plan_id not in ended]
 
 
-def _record(state: State, header: PlanHeader, word: Word) -> Word:
+def _record(state: State, header: PlanHeader, word: ApprovalEvent) -> ApprovalEvent:
     """Puts the word under a name that no word of the plan ever had."""
     book, directory = _Book(state, header.storage), f"{header.storage}/{APPROVALS}"
     taken = {_number(name) for name in book.read().get(header.plan_id, PlanRecord()).words}
@@ -408,7 +412,7 @@ class _Spoilt(BaseModel):
     found: list[str]
 
 
-def record_spoilt(state: State, lake_name: str, plan_id: str, found: Sequence[str]) -> None:
+def record_damage(state: State, lake_name: str, plan_id: str, found: Sequence[str]) -> None:
     """Records damage to a lake's history. It holds up every later plan until a person removes the
     record.
     """
@@ -456,7 +460,7 @@ class _Book:
 
         self.state.files.change(self.path, noted)
 
-    def note_plan(self, plan_id: str, words: Mapping[str, Word] = MappingProxyType({}), **known: Any) -> None:
+    def note_plan(self, plan_id: str, words: Mapping[str, ApprovalEvent] = MappingProxyType({}), **known: Any) -> None:
         def noted(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
             before = records.get(plan_id, PlanRecord())
             return {**records, plan_id: before.model_copy(update={**known, "words": {**before.words, **words}})}

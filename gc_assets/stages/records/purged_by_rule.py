@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, frame_of, read_paths
 from gc_assets.stages.records.plans import plans
 from gc_assets.state.arrow_types import STRING
@@ -20,21 +20,21 @@ RULES = ("expired", "lifecycle")
 BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
-def purged_by_rule(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+def purged_by_rule(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
     """Returns key and lake of objects that plans of ours purged because a rule of their lake no
     longer kept them, each once.
 
     What was purged as never committed is not among them: a need for it by now would be news.
     """
-    lakes = [lake.name for lake in night.config.lakes if night.kind(lake.name).releases_by_rule]
+    lakes = [lake.name for lake in context.config.lakes if context.kind(lake.name).releases_by_rule]
     if not lakes:
         return frame_of(spark, BY_RULE.empty_table())
-    logs = night.state.paths(night.state.history(storage_name, DELETION_LOG.name))
-    purged = read_paths(spark, night.state.files, DELETION_LOG.schema, logs).filter(
+    logs = context.state.paths(context.state.history(storage_name, DELETION_LOG.name))
+    purged = read_paths(spark, context.state.files, DELETION_LOG.schema, logs).filter(
         (F.col("phase") == "purge") & (F.col("outcome") == "done")
     )
     planned_by = {row["source_plan_id"] for row in collect(purged.select("source_plan_id").distinct())}
-    planned = [path for plan in plans(night.config, storage_name) if plan.header.plan_id in planned_by for path in plan.run.paths()]
-    rows = read_paths(spark, night.state.files, DELETION_PLAN.schema, planned)
+    planned = [path for plan in plans(context.config, storage_name) if plan.header.plan_id in planned_by for path in plan.run.paths()]
+    rows = read_paths(spark, context.state.files, DELETION_PLAN.schema, planned)
     by_rule = rows.filter((F.col("action") == "quarantine") & F.col("reason").isin(*RULES) & F.col("lake").isin(*lakes))
     return by_rule.join(purged.select("key"), "key", "left_semi").select("key", "lake").distinct()

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import Published
-from gc_assets.state.summaries import LakeRefsFacts
+from gc_assets.state.summaries import LakeRefsSummary
 
 # Maps keys to the UTC times at which their names were handed out; null for a name that tells none.
 NamedTimes = Callable[[pa.Array], pa.Array]
@@ -40,15 +40,15 @@ class Ages:
     lakes: Mapping[str, LakeAge]
 
     @classmethod
-    def of(cls, night: Night, cutoff: datetime, refs: list[Published]) -> Ages:
+    def of(cls, context: RunContext, cutoff: datetime, refs: list[Published]) -> Ages:
         """Returns the ages from the storage's grace cut-off and every lake's frozen refs.
 
         A lake's own minimum age counts from the clock reading of its own freeze.
         """
         lakes: dict[str, LakeAge] = {}
         for table in refs:
-            facts, kind = table.facts(LakeRefsFacts), night.kind(table.receipt.owner)
-            own = facts.frozen_at - timedelta(seconds=facts.min_age_seconds)
+            summary, kind = table.summary(LakeRefsSummary), context.kind(table.receipt.owner)
+            own = summary.frozen_at - timedelta(seconds=summary.min_age_seconds)
             lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.named_times)
         return cls(cutoff, lakes)
 

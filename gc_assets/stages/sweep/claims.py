@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from gc_assets.core.claims import WRITTEN_TO, Claim, Claims, Owner, own_claims
 from gc_assets.core.paths import Location
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
@@ -16,30 +16,32 @@ from gc_assets.state.side_tables import CLAIMS
 COLLECTOR = Owner("collector", None)
 
 
-def claims_of(night: Night, storage_name: str, tables: Iterable[Published]) -> Claims:
+def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published]) -> Claims:
     """Returns the claims on a storage, as far as they may reach (`own_claims`).
 
     Of `lake_refs` these are the claims that were frozen, of `live_files` those that metadata made.
     The collector's own tables, its configuration and the files of configured catalogs are no lake's
     garbage, wherever somebody put them.
     """
-    claims, wide = own_claims(_claims(night, storage_name, tables))
-    state, files = own_places(night, storage_name)
+    claims, wide = own_claims(_claims(context, storage_name, tables))
+    state, files = own_places(context, storage_name)
     return Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
 
 
-def own_places(night: Night, storage_name: str) -> tuple[list[str], list[str]]:
+def own_places(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
     """Returns the keys in a storage of what is the collector's own or a catalog: the prefixes of the
     state, and single files. Each by the name that it has and by the one to which links lead.
     """
-    state = Location.parse(night.config.state)
-    files = [key for path in night.config.own_files() for key in _keys(night, storage_name, os.path.normpath(path), os.path.realpath(path))]
-    return list(_keys(night, storage_name, str(state), str(state.without_links()))), files
+    state = Location.parse(context.config.state)
+    files = [
+        key for path in context.config.own_files() for key in _keys(context, storage_name, os.path.normpath(path), os.path.realpath(path))
+    ]
+    return list(_keys(context, storage_name, str(state), str(state.without_links()))), files
 
 
-def notes_on_claims(night: Night, storage_name: str, claims: Claims) -> list[str]:
+def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> list[str]:
     """Returns sentences on the claims that are too wide, for the report."""
-    places = sorted({(claim.owner.lake, night.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
+    places = sorted({(claim.owner.lake, context.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
     return [
         f"lake {lake}: {address} is the location of a table and a whole storage, or holds what another table or lake claims: only "
         f"{' and '.join(WRITTEN_TO)} below it are swept; give each table a location of its own"
@@ -47,11 +49,11 @@ def notes_on_claims(night: Night, storage_name: str, claims: Claims) -> list[str
     ]
 
 
-def _claims(night: Night, storage_name: str, tables: Iterable[Published]) -> list[Claim]:
+def _claims(context: RunContext, storage_name: str, tables: Iterable[Published]) -> list[Claim]:
     rows = [
         (table.receipt.owner, row)
         for table in tables
-        for row in read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
+        for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist()
         if row["storage"] == storage_name
     ]
     return [
@@ -59,17 +61,17 @@ def _claims(night: Night, storage_name: str, tables: Iterable[Published]) -> lis
     ]
 
 
-def _keys(night: Night, storage_name: str, *names: str) -> Iterator[str]:
+def _keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:
     """Yields the keys of a place of ours in the storage, by each of its names."""
-    places = {night.resolver().resolve_one(name) for name in names}
+    places = {context.resolver().resolve_one(name) for name in names}
     yield from (key for place in places if place is not None for storage, key in [place] if storage == storage_name)
 
 
-def prefixes_of(night: Night, storage_name: str, tables: Iterable[Published], owners: Collection[Owner]) -> tuple[str, ...]:
+def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[Published], owners: Collection[Owner]) -> tuple[str, ...]:
     """Returns the claims of these on a storage, as prefixes of keys."""
     found: set[str] = set()
     for table in tables:
-        for row in read_parts(night.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
+        for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
             owner = Owner(table.receipt.owner, row["table_uuid"])
             whole = Owner(owner.lake, None)
             if row["storage"] == storage_name and (owner in owners or whole in owners):

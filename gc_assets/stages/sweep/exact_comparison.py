@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.key_resolver import loose
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import passed
 from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.stages.sweep.probe import CANDIDATES
@@ -30,7 +30,7 @@ from gc_assets.state.parts import read_parts
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 
 
-def any_hit(spark: SparkSession, night: Night, storage_name: str, live: list[Published], candidate_paths: list[str]) -> bool:
+def any_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published], candidate_paths: list[str]) -> bool:
     """Says whether any live key may equal a candidate, exactly or but for its spelling.
 
     One pass over the live keys decides. Where the candidates are too many for a worker's memory the
@@ -38,11 +38,11 @@ def any_hit(spark: SparkSession, night: Night, storage_name: str, live: list[Pub
     """
     if not candidate_paths:
         return False
-    size_bytes = sum(night.state.files.size(path) for path in candidate_paths)
+    size_bytes = sum(context.state.files.size(path) for path in candidate_paths)
     if size_bytes > IN_MEMORY_CANDIDATES:
         return True  # too many to hold in a worker: the join tells
-    equal = _Equal(night.state.files, tuple(candidate_paths))
-    found = LiveColumn.of(spark, night, storage_name, live, "key").answers(equal, "hits long", size_bytes)
+    equal = _Equal(context.state.files, tuple(candidate_paths))
+    found = LiveColumn.of(spark, context, storage_name, live, "key").answers(equal, "hits long", size_bytes)
     return sum(row["hits"] for row in found) > 0
 
 

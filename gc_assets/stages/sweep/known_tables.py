@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.decoding import PLACES_SIDE
@@ -21,7 +21,7 @@ from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import PLACES
-from gc_assets.state.summaries import LiveFilesFacts
+from gc_assets.state.summaries import LiveFilesSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ _NEVER_NEWER = Known(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
-def known_tables(night: Night) -> dict[str, Known]:
+def known_tables(context: RunContext) -> dict[str, Known]:
     """Returns what is known of every table of every lake, by table uuid.
 
     Where an Iceberg catalog and a server both know a table, the catalog's word stands. It is more
@@ -50,36 +50,40 @@ def known_tables(night: Night) -> dict[str, Known]:
     """
     of_servers: dict[str, Known] = {}
     of_catalogs: dict[str, Known] = {}
-    for lake in night.config.lakes:
+    for lake in context.config.lakes:
         known, found = (
-            (of_servers, _of_server(night, lake.name))
-            if night.kind(lake.name).shows_contents
-            else (of_catalogs, _of_catalog(night, lake.name))
+            (of_servers, _of_server(context, lake.name))
+            if context.kind(lake.name).shows_contents
+            else (of_catalogs, _of_catalog(context, lake.name))
         )
         for uuid, item in found.items():
             other = known.get(uuid, item)
             known[uuid] = Known(max(item.newest, other.newest), item.in_use or other.in_use)
-    sick = [item for lake in night.config.lakes for item in night.table(LIVE_FILES, lake.name).facts(LiveFilesFacts).sick]
-    return of_servers | of_catalogs | {item.table_uuid: _NEVER_NEWER for item in sick if item.table_uuid is not None}
+    unreadable = [
+        item for lake in context.config.lakes for item in context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary).unreadable
+    ]
+    return of_servers | of_catalogs | {item.table_uuid: _NEVER_NEWER for item in unreadable if item.table_uuid is not None}
 
 
-def _of_catalog(night: Night, lake_name: str) -> dict[str, Known]:
+def _of_catalog(context: RunContext, lake_name: str) -> dict[str, Known]:
     """Returns the time of the newest snapshot of each table, 0 for a table without snapshots."""
-    refs = read_rows(night.state, LAKE_REFS, night.table(LAKE_REFS, lake_name), columns=["table_uuid"])
-    graph = night.table(COMMIT_GRAPH, lake_name)
-    commits = read_rows(night.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
+    refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
+    graph = context.table(COMMIT_GRAPH, lake_name)
+    commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
     newest = commits.set_column(1, "at", _milliseconds(commits.column("committed_at"))).group_by("table_uuid").aggregate([("at", "max")])
     without = {uuid: Known(0) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
     return without | {row["table_uuid"]: Known(row["at_max"] or 0) for row in newest.to_pylist() if row["table_uuid"] is not None}
 
 
-def _of_server(night: Night, lake_name: str) -> dict[str, Known]:
-    graph = night.table(COMMIT_GRAPH, lake_name)
-    contents = night.table(LIVE_CONTENTS, lake_name)
-    shown = read_rows(night.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
+def _of_server(context: RunContext, lake_name: str) -> dict[str, Known]:
+    graph = context.table(COMMIT_GRAPH, lake_name)
+    contents = context.table(LIVE_CONTENTS, lake_name)
+    shown = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
     return newest_puts(
-        read_parts(night.state.files, night.state.paths(segments(night, lake_name), PLACES_SIDE), PLACES, ["container", "address", "kind"]),
-        read_rows(night.state, COMMIT_GRAPH, graph, columns=["committed_at", "content_roots"]),
+        read_parts(
+            context.state.files, context.state.paths(segments(context, lake_name), PLACES_SIDE), PLACES, ["container", "address", "kind"]
+        ),
+        read_rows(context.state, COMMIT_GRAPH, graph, columns=["committed_at", "content_roots"]),
         shown.column("metadata_location").filter(shown.column("on_branch")),
     )
 

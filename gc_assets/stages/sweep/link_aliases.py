@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import RESTORE
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, read_table
 from gc_assets.stages.mark.side_names import EXTERNAL_SIDE
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
 from gc_assets.stages.sweep.sweep_checks import MAX_NAMED, at_links
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
-from gc_assets.state.summaries import LiveFilesFacts
+from gc_assets.state.summaries import LiveFilesSummary
 from gc_assets.stores.protocol import Store
 from gc_assets.stores.store import may_lead_to
 
@@ -33,17 +33,17 @@ _IDENTITIES_DDL: Final = "address string, etag string"
 
 
 def planned_by_alias(
-    spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published], rows: Callable[[], DataFrame]
+    spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[Published], rows: Callable[[], DataFrame]
 ) -> list[str]:
     """Returns the rows of a plan (columns action, key, etag) that would take an object which some
     lake needs by another address, as sentences. At most `MAX_NAMED` are returned.
 
     Raises `StoreError` for a live file of which nobody can tell whether it is such an object.
     """
-    store = night.store(storage_name)
+    store = context.store(storage_name)
     if not store.has_aliases:
         return []
-    frames = [*_outside(spark, night, live), *_behind_links(spark, night, storage_name, live)]
+    frames = [*_outside(spark, context, live), *_behind_links(spark, context, storage_name, live)]
     if not frames:
         return []
     addresses = reduce(DataFrame.unionByName, frames).distinct()
@@ -52,19 +52,19 @@ def planned_by_alias(
     return sorted(f"{row['key']}, which is {row['address']}" for row in collect(found))
 
 
-def _outside(spark: SparkSession, night: Night, live: Sequence[Published]) -> Iterator[DataFrame]:
+def _outside(spark: SparkSession, context: RunContext, live: Sequence[Published]) -> Iterator[DataFrame]:
     for table in live:
-        if table.facts(LiveFilesFacts).external_files:
-            yield read_table(spark, night.state, LIVE_FILES, table, EXTERNAL_SIDE, columns=["key"]).select(F.col("key").alias("address"))
+        if table.summary(LiveFilesSummary).external_files:
+            yield read_table(spark, context.state, LIVE_FILES, table, EXTERNAL_SIDE, columns=["key"]).select(F.col("key").alias("address"))
 
 
-def _behind_links(spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published]) -> Iterator[DataFrame]:
+def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[Published]) -> Iterator[DataFrame]:
     """Yields the addresses of the files of other storages that a link stands for or is above of."""
-    for other in may_lead_to(night.storage(storage_name), night.config.storages):
-        needed = [read(spark, night, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]
-        keys = at_links(spark, night, reduce(DataFrame.unionByName, needed), night.table(STORAGE_INVENTORY, other.name))
+    for other in may_lead_to(context.storage(storage_name), context.config.storages):
+        needed = [read(spark, context, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]
+        keys = at_links(spark, context, reduce(DataFrame.unionByName, needed), context.table(STORAGE_INVENTORY, other.name))
         if keys is not None:
-            yield keys.select(F.concat(F.lit(night.resolver().address(other.name, "")), "key").alias("address"))
+            yield keys.select(F.concat(F.lit(context.resolver().address(other.name, "")), "key").alias("address"))
 
 
 @dataclass(frozen=True)

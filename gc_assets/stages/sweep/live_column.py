@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from gc_assets.engine import tasks as engine
 from gc_assets.engine.parquet_scan import Parts
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_of_few
 from gc_assets.engine.tables import Task, collect, here
 from gc_assets.state.journal import Published
@@ -35,10 +35,10 @@ class LiveColumn:
     name: str
 
     @classmethod
-    def of(cls, spark: SparkSession, night: Night, storage_name: str, live: Sequence[Published], name: str) -> Self:
+    def of(cls, spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[Published], name: str) -> Self:
         wanted = pa.schema([LIVE_FILES.schema.field(column) for column in (_STORAGE, name)])
         paths, sizes = (path for table in live for path in table.paths()), (part.size_bytes for table in live for part in table.parts())
-        parts = Parts(night.state.files, wanted, tuple(paths), tuple(sizes))
+        parts = Parts(context.state.files, wanted, tuple(paths), tuple(sizes))
         return cls(spark, parts, sum(table.rows for table in live), storage_name, name)
 
     @property

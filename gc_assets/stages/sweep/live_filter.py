@@ -18,7 +18,7 @@ from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     PARTS_DDL,
     collect,
@@ -38,7 +38,7 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LIVE_FILES, LIVE_FILTER
-from gc_assets.state.summaries import LiveFilesFacts, LiveFilterFacts
+from gc_assets.state.summaries import LiveFilesSummary, LiveFilterSummary
 
 # Each slice is built, merged and probed whole in one worker's memory. This many keys make about 100
 # MiB.
@@ -50,36 +50,36 @@ SLICED_DDL: Final = "key_hash long, slice int"
 PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
 
-def live_tables(night: Night) -> list[Published]:
+def live_tables(context: RunContext) -> list[Published]:
     """Returns `live_files` of every lake.
 
     Any lake may point into any storage, so a storage's live set is the union of all (design 2).
     """
-    return [night.table(LIVE_FILES, lake.name) for lake in night.config.lakes]
+    return [context.table(LIVE_FILES, lake.name) for lake in context.config.lakes]
 
 
-def live_keys(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
+def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published]) -> DataFrame:
     """Returns the rows of `live_files` of all lakes that lie in the storage.
 
     A key that two lakes need appears twice.
     """
-    frames = [read_table(spark, night.state, LIVE_FILES, table) for table in live]
+    frames = [read_table(spark, context.state, LIVE_FILES, table) for table in live]
     everything = frames[0]
     for frame in frames[1:]:
         everything = everything.unionByName(frame)
     return everything.filter(F.col("storage") == storage_name)
 
 
-def expired_keys(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
+def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published]) -> DataFrame:
     """Returns the files that only expired history needs, columns of `live_files`.
 
     The policy no longer keeps that history, but the lake has not let go of it yet. Lakes whose
     history is never edited hold nothing here.
     """
-    edited = [table for table in live if night.kind(table.receipt.owner).edits_history]
+    edited = [table for table in live if context.kind(table.receipt.owner).edits_history]
     everything = frame_of(spark, LIVE_FILES.schema.empty_table())
     for table in edited:
-        everything = everything.unionByName(read_table(spark, night.state, LIVE_FILES, table, EXPIRED_SIDE))
+        everything = everything.unionByName(read_table(spark, context.state, LIVE_FILES, table, EXPIRED_SIDE))
     return everything.filter(F.col("storage") == storage_name)
 
 
@@ -90,16 +90,16 @@ def live_count(live: list[Published], storage_name: str) -> LiveCount:
     """
     counts: dict[str, int] = {}
     for table in live:
-        facts = table.facts(LiveFilesFacts)
-        possible = facts.possible_by_storage.get(storage_name, Amount()).files
-        if files := facts.by_storage.get(storage_name, Amount()).files - possible:
+        summary = table.summary(LiveFilesSummary)
+        possible = summary.possible_by_storage.get(storage_name, Amount()).files
+        if files := summary.by_storage.get(storage_name, Amount()).files - possible:
             counts[table.receipt.owner] = files
     return LiveCount(sum(counts.values()), counts)
 
 
 def live_rows(live: list[Published], storage_name: str) -> int:
     """Counts the rows of `live_keys` from the receipts."""
-    return sum(table.facts(LiveFilesFacts).by_storage.get(storage_name, Amount()).files for table in live)
+    return sum(table.summary(LiveFilesSummary).by_storage.get(storage_name, Amount()).files for table in live)
 
 
 def seed_of(run_date: date) -> int:
@@ -111,7 +111,7 @@ def seed_of(run_date: date) -> int:
 
 
 @logged(LIVE_FILTER)
-def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Published:
+def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes the filter over all live keys of a storage, sized from their exact count.
 
     After publication every live key is looked up in the published artefact. One miss raises
@@ -120,34 +120,34 @@ def live_filter(spark: SparkSession, night: Night, storage_name: str) -> Publish
     No key is carried over from an earlier night's filter. It would hold keys that left the live set
     since, and what it holds is no candidate: the files that became garbage today would stay.
     """
-    state = night.state
-    live = live_tables(night)
+    state = context.state
+    live = live_tables(context)
     count = live_rows(live, storage_name)
     slices = max(1, -(-count // SLICE_KEYS))
-    run = begin(night, storage_name, LIVE_FILTER)
-    spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_of(night.run_date))
-    keys = LiveColumn.of(spark, night, storage_name, live, "key_hash")
+    run = begin(context, storage_name, LIVE_FILTER)
+    spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_of(context.run_date))
+    keys = LiveColumn.of(spark, context, storage_name, live, "key_hash")
     merge = _Merge(spec, slices, state.files, run)
     doing(f"{count:,} live keys in {slices:,} slices")
     written = merge_written(_built(keys, spec, slices, merge))
     missing_slices = slices - written.rows
-    facts = LiveFilterFacts(
+    summary = LiveFilterSummary(
         keys=count,
         slices=slices,
         bits_per_key=round(spec.size_bytes * 8 / max(1, spec.keys), 2),
         false_positive_target=TARGET_FPR,
-        false_positives_measured=written.facts.get("false_positives", 0.0) / max(1, written.rows),
+        false_positives_measured=written.summary.get("false_positives", 0.0) / max(1, written.rows),
         empty_slices=missing_slices,
     )
     published = publish(
         state,
         run,
         written,
-        night.clock,
+        context.clock,
         inputs=live,
-        balances=[Balance(name="live keys", expected=count, found=int(written.facts.get("added", 0)))],
-        facts=facts,
-        unsafe=night.unsafe,
+        balances=[Balance(name="live keys", expected=count, found=int(written.summary.get("added", 0)))],
+        summary=summary,
+        unsafe=context.unsafe,
     )
     doing(f"looking up {count:,} live keys")
     _look_up(keys, state.files, published, count)
@@ -291,7 +291,7 @@ class _Merge:
             writer.write(pa.RecordBatch.from_pylist([row], schema=LIVE_FILTER.schema))
             digest += xxh64_intdigest(content)
             rates += bloom.measured_fpr(FALSE_POSITIVE_SAMPLES, np.random.default_rng(self.spec.seed))
-        yield report_parts(writer.close(), digest % 2**64, facts={"added": sum(keys.values()), "false_positives": rates})
+        yield report_parts(writer.close(), digest % 2**64, summary={"added": sum(keys.values()), "false_positives": rates})
 
 
 @dataclass(frozen=True)

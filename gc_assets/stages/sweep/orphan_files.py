@@ -18,10 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.claims import Owner
 from gc_assets.core.gates import MAX_UNLISTED
-from gc_assets.core.plan import Amount, Sick
+from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.engine.parquet_scan import Parts
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import fitting
 from gc_assets.engine.tables import (
     MAX_SAMPLES,
@@ -78,7 +78,7 @@ from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import REWRITTEN
-from gc_assets.state.summaries import LakeRefsFacts, LiveFilesFacts, OrphanFilesFacts, StorageInventoryFacts
+from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary, StorageInventorySummary
 
 FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
 # Candidates that a listing or a report names more than once: nobody can tell which row is the object.
@@ -96,45 +96,45 @@ DANGLING_COMMITS: Final = pa.schema([("key", STRING), ("dangling_commits", pa.in
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
 
 
-def grace_cutoff(night: Night, storage_name: str, refs: list[Published]) -> datetime:
+def grace_cutoff(context: RunContext, storage_name: str, refs: list[Published]) -> datetime:
     """Returns the time from which on no file is a candidate.
 
     It lies the grace period before the first ref of any lake was read.
     """
-    first = min(table.facts(LakeRefsFacts).frozen_at for table in refs)
-    return first - night.storage(storage_name).grace
+    first = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
+    return first - context.storage(storage_name).grace
 
 
-def candidate_cutoff(night: Night, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
+def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, report_as_of: datetime | None) -> datetime:
     """Returns the grace cut-off, or where a report took the place of a listing the time that lies
     the grace period before its scan, if that is earlier.
     """
-    return cutoff if report_as_of is None else min(cutoff, report_as_of - night.storage(storage_name).grace)
+    return cutoff if report_as_of is None else min(cutoff, report_as_of - context.storage(storage_name).grace)
 
 
 @logged(ORPHAN_FILES)
-def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Published:
+def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes `orphan_files` of a run date, with the evidence that the gates need.
 
     The receipt's facts keep counts and samples: files and bytes by class, near misses, false
     negatives, missing metadata. The plan decides whether they stop it.
     """
-    state = night.state
-    inventory = night.table(STORAGE_INVENTORY, storage_name)
-    bloom = night.table(LIVE_FILTER, storage_name)
-    live, refs = live_tables(night), [night.table(LAKE_REFS, lake.name) for lake in night.config.lakes]
-    cutoff = grace_cutoff(night, storage_name, refs)
-    old_before = candidate_cutoff(night, storage_name, cutoff, inventory.facts(StorageInventoryFacts).report_as_of)
-    lister = night.lister(storage_name)
-    run = begin(night, storage_name, ORPHAN_FILES)
+    state = context.state
+    inventory = context.table(STORAGE_INVENTORY, storage_name)
+    bloom = context.table(LIVE_FILTER, storage_name)
+    live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
+    cutoff = grace_cutoff(context, storage_name, refs)
+    old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)
+    lister = context.lister(storage_name)
+    run = begin(context, storage_name, ORPHAN_FILES)
 
-    claims = claims_of(night, storage_name, [*refs, *live])
+    claims = claims_of(context, storage_name, [*refs, *live])
     probe = Probe(
         ProbeFilter(state.files, tuple(bloom.paths())),
         claims,
         ListedFiles(state.files, _paths(live, METADATA_SIDE), storage_name),
         ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
-        Ages.of(night, old_before, refs),
+        Ages.of(context, old_before, refs),
         uncollected_metadata(),
         suspect(),
         state.files,
@@ -144,43 +144,43 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
     probed = merge_written(_probed(spark, state, inventory, probe))
     candidate_paths = paths_of(run, probed, CANDIDATES_SIDE)
     suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
-    strangers = foreign(spark, night, storage_name, paths_of(run, probed, SUSPECTS_SIDE), suspects, cutoff)
-    linked = behind_links(spark, night, live_keys(spark, night, storage_name, live), inventory) if has_links(inventory) else []
-    needed = sum(table.facts(LiveFilesFacts).metadata_by_storage.get(storage_name, 0) for table in live)
+    strangers = foreign(spark, context, storage_name, paths_of(run, probed, SUSPECTS_SIDE), suspects, cutoff)
+    linked = behind_links(spark, context, live_keys(spark, context, storage_name, live), inventory) if has_links(inventory) else []
+    needed = sum(table.summary(LiveFilesSummary).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
     # reports nothing missing.
     missing, reread = list[Missing](), REREAD.empty_table()
-    if probed.facts.get("metadata_found", 0) < needed:
+    if probed.summary.get("metadata_found", 0) < needed:
         listed = read_table(spark, state, STORAGE_INVENTORY, inventory)
-        missing = missing_metadata(live_keys(spark, night, storage_name, live), listed, lister)
-        reread = rewritten_metadata(spark, night, storage_name, _paths(live, METADATA_SIDE), listed)
+        missing = missing_metadata(live_keys(spark, context, storage_name, live), listed, lister)
+        reread = rewritten_metadata(spark, context, storage_name, _paths(live, METADATA_SIDE), listed)
     # The cache knows what these named. But their tables are broken, and wait until somebody mends
     # them. Where all metadata is missing, or very much, the listing is that of another place. What
     # another object of the name names is known to nobody.
     is_another_place = len(missing) >= min(MAX_NAMED, needed)
     lost = [item for item in missing if not item.is_another]
     broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(lost)} if not is_another_place else {}
-    withheld = (*prefixes_of(night, storage_name, [*refs, *live], broken), *strangers.held())
+    withheld = (*prefixes_of(context, storage_name, [*refs, *live], broken), *strangers.held())
     others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
     stopping = [f"{row['kind']} {row['key']}, which was written anew in its place since it was read; run again" for row in others]
     stopping += [item.said for item in missing if is_another_place or item.is_another]
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
-    optional = sum(table.facts(LiveFilesFacts).optional_by_storage.get(storage_name, 0) for table in live)
-    found = probed.totals.get((LIVE,), Totals()).rows - probed.facts.get("side_files", 0)
-    found += optional - probed.facts.get("optional_found", 0)
+    optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
+    found = probed.totals.get((LIVE,), Totals()).rows - probed.summary.get("side_files", 0)
+    found += optional - probed.summary.get("optional_found", 0)
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
         session = fitting(spark, *_size_of_all(state, inventory, live))
-        keys, listed = live_keys(session, night, storage_name, live), read_table(session, state, STORAGE_INVENTORY, inventory)
-        gone = purged_by_rule(session, night, storage_name)
-        waiting = quarantine_ledger(session, state, storage_name, rehearsal=night.clock.is_rehearsal)
+        keys, listed = live_keys(session, context, storage_name, live), read_table(session, state, STORAGE_INVENTORY, inventory)
+        gone = purged_by_rule(session, context, storage_name)
+        waiting = quarantine_ledger(session, state, storage_name, rehearsal=context.clock.is_rehearsal)
         lacking, lacking_samples = unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
     judged = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
     doing(f"{judged:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if judged:
-        frame = _orphans(fitting(spark, *_size(night, judged, live)), night, storage_name, candidate_paths, live)
+        frame = _orphans(fitting(spark, *_size(context, judged, live)), context, storage_name, candidate_paths, live)
         if withheld:
             frame = _without(frame, withheld)
         if _may_repeat(state.files, candidate_paths, judged):
@@ -192,19 +192,19 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         state.files.delete_directory(f"{run.path}/{side}")
     waterfall = {key[0]: value for key, value in probed.totals.items()}
     stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in STOPPED_SIDES}
-    facts = OrphanFilesFacts(
+    summary = OrphanFilesSummary(
         grace_cutoff=old_before,
-        historical=any(table.facts(LakeRefsFacts).historical for table in refs),
+        historical=any(table.summary(LakeRefsSummary).historical for table in refs),
         waterfall={name: total.amount for name, total in sorted(waterfall.items())},
         by_reason={f"{reason}/{lake}": total.amount for (reason, lake), total in sorted(written.totals.items())},
         # Ranges and metaranges that no retained commit needs. Nobody deletes them, so they are at
         # least counted.
-        unneeded_metadata=Amount(files=probed.facts.get("unneeded_files", 0), bytes=probed.facts.get("unneeded_bytes", 0)),
+        unneeded_metadata=Amount(files=probed.summary.get("unneeded_files", 0), bytes=probed.summary.get("unneeded_bytes", 0)),
         live_keys=live_count(live, storage_name).files,
         rewritten=reread.num_rows,
         missing_metadata=tuple(stopping[:MAX_SAMPLES]),
         missing_metadata_count=len(stopping),
-        sick=_sick(night, storage_name, refs, broken),
+        unreadable=_unreadable(context, storage_name, refs, broken),
         live_unlisted=tuple(lacking_samples),
         live_unlisted_count=lacking,
         foreign_metadata=tuple(strangers.known[:MAX_SAMPLES]),
@@ -216,22 +216,22 @@ def orphan_files(spark: SparkSession, night: Night, storage_name: str) -> Publis
         false_negatives=stopped[FALSE_NEGATIVES_SIDE],
         near_misses=stopped[NEAR_MISSES_SIDE],
         named_twice=stopped[NAMED_TWICE_SIDE],
-        stopped_samples=tuple(_samples(night, run, written)),
-        problems=inventory.facts(StorageInventoryFacts).problems,
-        notes=tuple(notes_on_claims(night, storage_name, claims)),
+        stopped_samples=tuple(_samples(context, run, written)),
+        problems=inventory.summary(StorageInventorySummary).problems,
+        notes=tuple(notes_on_claims(context, storage_name, claims)),
     )
     return publish(
         state,
         run,
         written,
-        night.clock,
+        context.clock,
         inputs=[inventory, bloom, *live, *refs],
         balances=[
             Balance(name="inventory rows probed", expected=inventory.receipt.rows, found=sum(total.rows for total in waterfall.values())),
             Balance(name="candidates judged", expected=waterfall.get(CANDIDATE, Totals()).rows, found=written.rows + sum(stopped.values())),
         ],
-        facts=facts,
-        unsafe=night.unsafe,
+        summary=summary,
+        unsafe=context.unsafe,
     )
 
 
@@ -250,46 +250,46 @@ def _size_of_all(state: State, inventory: Published, live: Sequence[Published]) 
     return sum(part.rows for part in parts) + words.rows, len(parts) + words.pieces
 
 
-def _size(night: Night, candidates: int, live: Sequence[Published]) -> tuple[int, int]:
+def _size(context: RunContext, candidates: int, live: Sequence[Published]) -> tuple[int, int]:
     """Returns how many rows, in how many files, tell the reasons of so many candidates."""
-    released = [released_by_lifecycle(night, lake.name) for lake in night.config.lakes]
+    released = [released_by_lifecycle(context, lake.name) for lake in context.config.lakes]
     parts = [part for table in live for side in (None, *RELEASED_SIDES) for part in table.parts(side)]
     parts += [part for table in released if table is not None for part in table.parts()]
     return candidates + sum(part.rows for part in parts), len(parts)
 
 
-def _sick(night: Night, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Sick, ...]:
+def _unreadable(context: RunContext, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Unreadable, ...]:
     """Returns the tables whose metadata is not there, and since when."""
     if not broken:
         return ()
-    last = night.state.latest(storage_name, ORPHAN_FILES.name, before=night.run_date)
-    before = {(item.lake, item.table_uuid): item for item in last.facts(OrphanFilesFacts).sick} if last is not None else {}
+    last = context.state.latest(storage_name, ORPHAN_FILES.name, before=context.run_date)
+    before = {(item.lake, item.table_uuid): item for item in last.summary(OrphanFilesSummary).unreadable} if last is not None else {}
     frozen = {table.receipt.owner: table for table in refs}
-    found: list[Sick] = []
+    found: list[Unreadable] = []
     for owner, said in sorted(broken.items(), key=lambda item: (item[0].lake, item[0].table_uuid or "")):
         table = frozen[owner.lake]
-        rows = read_rows(night.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist()
-        new = Sick(
+        rows = read_rows(context.state, LAKE_REFS, table, columns=["table_uuid", "table_name"]).to_pylist()
+        new = Unreadable(
             lake=owner.lake,
             table_uuid=owner.table_uuid,
             table_name={row["table_uuid"]: row["table_name"] for row in rows}.get(owner.table_uuid),
             why=f"{said} is missing from the listing",
-            since=table.facts(LakeRefsFacts).frozen_at,
-            good_on=_last_there(night, owner, last),
+            since=table.summary(LakeRefsSummary).frozen_at,
+            good_on=_last_there(context, owner, last),
         )
         earlier = before.get((owner.lake, owner.table_uuid), new)
         found.append(new.model_copy(update={"since": earlier.since, "good_on": earlier.good_on}))
     return tuple(found)
 
 
-def _last_there(night: Night, owner: Owner, last: Published | None) -> date:
+def _last_there(context: RunContext, owner: Owner, last: Published | None) -> date:
     """Returns the last run date whose sweep found all metadata of the table. Where that is none, it
     was read tonight, before it was missed.
     """
-    day = last.receipt.run_date if last is not None else night.run_date
-    refs = night.state.current(owner.lake, LAKE_REFS.name, day)
-    known = read_rows(night.state, LAKE_REFS, refs, columns=["table_uuid"]).column("table_uuid") if refs is not None else ()
-    return day if owner.table_uuid is None or owner.table_uuid in set(map(str, known)) else night.run_date
+    day = last.receipt.run_date if last is not None else context.run_date
+    refs = context.state.current(owner.lake, LAKE_REFS.name, day)
+    known = read_rows(context.state, LAKE_REFS, refs, columns=["table_uuid"]).column("table_uuid") if refs is not None else ()
+    return day if owner.table_uuid is None or owner.table_uuid in set(map(str, known)) else context.run_date
 
 
 def uncollected_metadata() -> str:
@@ -302,7 +302,7 @@ def uncollected_metadata() -> str:
 
 def _orphans(
     spark: SparkSession,
-    night: Night,
+    context: RunContext,
     storage_name: str,
     candidate_paths: list[str],
     live: list[Published],
@@ -312,14 +312,14 @@ def _orphans(
     A candidate that equals a live key is routed to the false negatives. One that differs from a
     live key by its spelling only is routed to the near misses.
     """
-    candidates = read_paths(spark, night.state.files, CANDIDATES, candidate_paths)
+    candidates = read_paths(spark, context.state.files, CANDIDATES, candidate_paths)
     judged = candidates.withColumn("exact", F.lit(None).cast("boolean"))
-    if any_hit(spark, night, storage_name, live, candidate_paths):
-        judged = candidates.join(hits(candidates, live_keys(spark, night, storage_name, live)), "key", "left")
-    joined = judged.join(_witnesses(spark, night, storage_name, live), "key", "left")
-    joined = joined.join(_dangling_commits(spark, night, storage_name), "key", "left")
+    if any_hit(spark, context, storage_name, live, candidate_paths):
+        judged = candidates.join(hits(candidates, live_keys(spark, context, storage_name, live)), "key", "left")
+    joined = judged.join(_witnesses(spark, context, storage_name, live), "key", "left")
+    joined = joined.join(_dangling_commits(spark, context, storage_name), "key", "left")
     named = F.col("w").isNotNull()
-    unnamed = _never_committed(night)
+    unnamed = _never_committed(context)
     lifecycle = F.coalesce(F.col("w.strength") == LIFECYCLE, F.lit(False))
     return joined.select(
         *[name for name in ORPHAN_FILES.schema.names if name in CANDIDATES.names],
@@ -369,12 +369,12 @@ def _once(orphans: DataFrame) -> DataFrame:
     return orphans.join(names, "key").select(*[route.alias(ROUTE) if name == ROUTE else F.col(name) for name in orphans.columns])
 
 
-def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+def _dangling_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
     """Returns for each key that lifecycle rules release how many retained commits will hold a path
     to nothing (columns key, dangling_commits).
     """
-    tables = [released_by_lifecycle(night, lake.name) for lake in night.config.lakes]
-    frames = [read_table(spark, night.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
+    tables = [released_by_lifecycle(context, lake.name) for lake in context.config.lakes]
+    frames = [read_table(spark, context.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
     if not frames:
         return frame_of(spark, DANGLING_COMMITS.empty_table())
     everything = frames[0]
@@ -384,22 +384,22 @@ def _dangling_commits(spark: SparkSession, night: Night, storage_name: str) -> D
     return mine.groupBy("key").agg(F.sum("commits").alias("dangling_commits"))
 
 
-def _never_committed(night: Night) -> Column:
+def _never_committed(context: RunContext) -> Column:
     """The owning lake's word for a file that no commit ever named; null for a lake that has none."""
     word = F.lit(None).cast("string")
-    for lake in night.config.lakes:
-        if (own := night.kind(lake.name).never_committed) is not None:
+    for lake in context.config.lakes:
+        if (own := context.kind(lake.name).never_committed) is not None:
             word = F.when(F.col("lake") == lake.name, own).otherwise(word)
     return word
 
 
-def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[Published]) -> DataFrame:
+def _witnesses(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published]) -> DataFrame:
     """Returns the strongest commit behind each released key (columns key, w)."""
     parts = [(table, side) for table in live for side in RELEASED_SIDES if table.paths(side)]
     frames = [
-        read_paths(spark, night.state.files, LIVE_FILES.schema, table.paths(side))
+        read_paths(spark, context.state.files, LIVE_FILES.schema, table.paths(side))
         .filter(F.col("storage") == storage_name)
-        .withColumn("strength", F.lit(_strength(night, table, side)))
+        .withColumn("strength", F.lit(_strength(context, table, side)))
         .select("key", F.struct("strength", "commit_id", "container", "kind", "lake", "table_uuid").alias("w"))
         for table, side in parts
     ]
@@ -413,17 +413,17 @@ def _witnesses(spark: SparkSession, night: Night, storage_name: str, live: list[
     return everything.groupBy("key").agg(F.min("w").alias("w")) if several else everything
 
 
-def _strength(night: Night, live: Published, side: str) -> int:
+def _strength(context: RunContext, live: Published, side: str) -> int:
     if side != EXPIRED_SIDE:
         return LIFECYCLE if side == LIFECYCLE_SIDE else MENTIONED
-    return HELD if night.kind(live.receipt.owner).edits_history else RELEASED
+    return HELD if context.kind(live.receipt.owner).edits_history else RELEASED
 
 
-def _samples(night: Night, run: Run, written: Written) -> list[str]:
+def _samples(context: RunContext, run: Run, written: Written) -> list[str]:
     samples: list[str] = []
     for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE):
         for part in written.side.get(side, ())[:1]:
-            table = read_parts(night.state.files, [f"{run.path}/{part.name}"], ORPHAN_FILES.schema, ["key"])
+            table = read_parts(context.state.files, [f"{run.path}/{part.name}"], ORPHAN_FILES.schema, ["key"])
             samples += [f"{side.lstrip('_')}: {key}" for key in table.column("key")[:5].to_pylist()]
     return samples
 

@@ -87,7 +87,7 @@ class Probe:
         yield report_parts(
             [*writer.close(), *suspects.close()],
             totals=totals,
-            facts={
+            summary={
                 "metadata_found": found,
                 "optional_found": optional,
                 "side_files": int(side_files),

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     MAX_SAMPLES,
     PARTS_DDL,
@@ -48,7 +48,7 @@ from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, CUTS, DIRECTORIES, PROBLEMS
-from gc_assets.state.summaries import Problem, StorageInventoryFacts, UnfinishedUploads
+from gc_assets.state.summaries import Problem, StorageInventorySummary, UnfinishedUploads
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
@@ -66,20 +66,20 @@ LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
 @logged(STORAGE_INVENTORY)
-def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> Published:
+def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes every object of a storage, and what is no object (links, names that are not UTF-8,
     special files).
 
     Raises `StoreError` naming directories that could not be read: an inventory with a hole is never
     published.
     """
-    state, lister = night.state, night.lister(storage_name)
-    run = begin(night, storage_name, STORAGE_INVENTORY)
-    last = last_inventory(night, storage_name)
-    before = carried_from(night, last)
-    known = _known(night, storage_name, before) if before is not None else []
-    carried, now = lister.unchanged(known), night.clock.now()
-    listing = lister.plan(at_once(spark, parallelism(spark)), now, carried, now - SETTLED_AFTER, _cuts(night, last))
+    state, lister = context.state, context.lister(storage_name)
+    run = begin(context, storage_name, STORAGE_INVENTORY)
+    last = last_inventory(context, storage_name)
+    before = carried_from(context, last)
+    known = _known(context, storage_name, before) if before is not None else []
+    carried, now = lister.unchanged(known), context.clock.now()
+    listing = lister.plan(at_once(spark, parallelism(spark)), now, carried, now - SETTLED_AFTER, _cuts(context, last))
     tasks, report = listing.tasks, listing.report
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
@@ -103,28 +103,28 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     written = merge_written(rows)
     again = put(_directory_rows(kept), run, state.files, DIRECTORIES_SIDE) if kept else []
     written = replace(written, side={**written.side, DIRECTORIES_SIDE: (*written.side.get(DIRECTORIES_SIDE, ()), *again)})
-    problems = {name.removeprefix("problem_"): count for name, count in written.facts.items() if name.startswith("problem_")}
-    samples = written.facts.get("problems", [])
-    if written.facts.get("incomplete", 0):
+    problems = {name.removeprefix("problem_"): count for name, count in written.summary.items() if name.startswith("problem_")}
+    samples = written.summary.get("problems", [])
+    if written.summary.get("incomplete", 0):
         names = ", ".join(f"{item['key'] or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
         raise StoreError(
-            f"storage {storage_name}: {written.facts['incomplete']:,} places could not be listed, so nothing can be planned: {names}. "
+            f"storage {storage_name}: {written.summary['incomplete']:,} places could not be listed, so nothing can be planned: {names}. "
             "Give the collector the right to read them, or mend what is said of them."
         )
     total = written.totals.get(("objects",), Totals())
-    unfinished = night.store(storage_name).unfinished(night.clock.now() - night.storage(storage_name).grace)
-    facts = StorageInventoryFacts(
+    unfinished = context.store(storage_name).unfinished(context.clock.now() - context.storage(storage_name).grace)
+    summary = StorageInventorySummary(
         objects=total.rows,
         bytes=total.size_bytes,
         problems=problems,
         problem_samples=tuple(Problem.model_validate(sample) for sample in samples),
         tasks=planned,
-        listing_seconds=round(written.facts.get("seconds", 0.0), 2),
-        location=night.storage(storage_name).location,
+        listing_seconds=round(written.summary.get("seconds", 0.0), 2),
+        location=context.storage(storage_name).location,
         flow="optimized" if before is not None else "clean",
-        full_listing_on=before.facts(StorageInventoryFacts).full_listing_on if before is not None else night.run_date,
+        full_listing_on=before.summary(StorageInventorySummary).full_listing_on if before is not None else context.run_date,
         carried_directories=len(carried),
-        carried_objects=written.facts.get("carried", 0),
+        carried_objects=written.summary.get("carried", 0),
         unfinished=_uploads(unfinished) if unfinished is not None else None,
         report=report.name if report is not None else None,
         report_as_of=report.as_of if report is not None else None,
@@ -132,12 +132,14 @@ def storage_inventory(spark: SparkSession, night: Night, storage_name: str) -> P
     balances = [
         Balance(name="listing tasks", expected=planned, found=finished),
         Balance(name="objects listed", expected=total.rows, found=written.rows),
-        Balance(name="objects carried over", expected=sum(directory.objects for directory in kept), found=written.facts.get("carried", 0)),
+        Balance(
+            name="objects carried over", expected=sum(directory.objects for directory in kept), found=written.summary.get("carried", 0)
+        ),
     ]
     if report is not None and report.rows is not None:
-        balances.append(Balance(name=f"rows of report {report.name}", expected=report.rows, found=written.facts.get("report_rows", 0)))
+        balances.append(Balance(name=f"rows of report {report.name}", expected=report.rows, found=written.summary.get("report_rows", 0)))
     inputs = [before] if before is not None else []
-    return publish(state, run, written, night.clock, inputs=inputs, balances=balances, facts=facts, unsafe=night.unsafe)
+    return publish(state, run, written, context.clock, inputs=inputs, balances=balances, summary=summary, unsafe=context.unsafe)
 
 
 def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
@@ -147,7 +149,7 @@ def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
 
 def _was_short(last: Published | None) -> bool:
     """Says whether one process could have listed the storage in a moment last night."""
-    seconds = last.facts(StorageInventoryFacts).listing_seconds if last is not None else None
+    seconds = last.summary(StorageInventorySummary).listing_seconds if last is not None else None
     return seconds is not None and seconds <= HERE_SECONDS
 
 
@@ -158,36 +160,36 @@ def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List
     return collect(spread.mapInArrow(Sharing(work, at_once(spark, width)), LISTED_DDL))
 
 
-def last_inventory(night: Night, storage_name: str) -> Published | None:
+def last_inventory(context: RunContext, storage_name: str) -> Published | None:
     """Returns the inventory of the night before, null where there is none of the same place."""
-    last = night.state.latest(storage_name, STORAGE_INVENTORY.name, before=night.run_date)
-    is_of_here = last is not None and last.facts(StorageInventoryFacts).location == night.storage(storage_name).location
+    last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date)
+    is_of_here = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
     return last if is_of_here else None
 
 
-def carried_from(night: Night, last: Published | None) -> Published | None:
+def carried_from(context: RunContext, last: Published | None) -> Published | None:
     """Returns the last inventory where its unchanged directories need not be listed again.
 
     It is null where the whole storage is to be listed.
     """
-    every = [lake.full_listing_every for lake in night.config.lakes if lake.full_listing_every is not None]
+    every = [lake.full_listing_every for lake in context.config.lakes if lake.full_listing_every is not None]
     if not every or last is None:
         return None
-    age = night.run_date - last.facts(StorageInventoryFacts).full_listing_on
+    age = context.run_date - last.summary(StorageInventorySummary).full_listing_on
     return last if age < min(every) else None
 
 
-def _known(night: Night, storage_name: str, before: Published) -> list[Directory]:
+def _known(context: RunContext, storage_name: str, before: Published) -> list[Directory]:
     """Returns the directories of an earlier listing that may be carried over.
 
     They lie below claims of lakes that need not be listed in full every night.
     """
     prefixes: list[str] = []
-    for lake in night.config.lakes:
-        refs = night.state.latest(lake.name, LAKE_REFS.name) if lake.full_listing_every is not None else None
-        claims = side_rows(night, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
+    for lake in context.config.lakes:
+        refs = context.state.latest(lake.name, LAKE_REFS.name) if lake.full_listing_every is not None else None
+        claims = side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
         prefixes += [row["key"] for row in claims if row["storage"] == storage_name]
-    rows = read_parts(night.state.files, before.paths(DIRECTORIES_SIDE), DIRECTORIES)
+    rows = read_parts(context.state.files, before.paths(DIRECTORIES_SIDE), DIRECTORIES)
     listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)
     return [Directory(*row) for row in listed if row[0].startswith(tuple(prefixes))]
 
@@ -196,9 +198,9 @@ def _uploads(found: Unfinished) -> UnfinishedUploads:
     return UnfinishedUploads(uploads=found.uploads, old=found.old, bytes=found.size_bytes, sized=found.sized, unknown=found.unknown)
 
 
-def _cuts(night: Night, last: Published | None) -> list[str] | None:
+def _cuts(context: RunContext, last: Published | None) -> list[str] | None:
     """Returns keys of the last inventory that are spread evenly over it. Null where there is none."""
-    return read_parts(night.state.files, last.paths(CUTS_SIDE), CUTS).column("key").to_pylist() if last is not None else None
+    return read_parts(context.state.files, last.paths(CUTS_SIDE), CUTS).column("key").to_pylist() if last is not None else None
 
 
 def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
@@ -243,13 +245,13 @@ class _List:
         problems = PartWriter(self.files, self.run.path, PROBLEMS, PROBLEMS_SIDE)
         directories = PartWriter(self.files, self.run.path, DIRECTORIES, DIRECTORIES_SIDE)
         cuts = PartWriter(self.files, self.run.path, CUTS, CUTS_SIDE)
-        facts: dict[str, Any] = {"tasks": 0, "incomplete": 0, "problems": [], "report_rows": 0}
+        summary: dict[str, Any] = {"tasks": 0, "incomplete": 0, "problems": [], "report_rows": 0}
         leftover: list[ListingTask] = []
         objects = size_bytes = digest = 0
         began = time.perf_counter()
         for batch in batches:
             for content in batch.column("task").to_pylist():
-                facts["tasks"] += 1
+                summary["tasks"] += 1
                 task: ListingTask = pickle.loads(content)  # noqa: S301  (our own driver's words)
                 if time.perf_counter() - began > self.seconds:
                     leftover.append(task)
@@ -260,21 +262,21 @@ class _List:
                     size_bytes += pc.sum(step.objects.column("size_bytes")).as_py() or 0
                     digest += _digest(step.objects)
                     leftover += step.leftover
-                    facts["report_rows"] += step.report_rows
+                    summary["report_rows"] += step.report_rows
                     directories.write(pa.RecordBatch.from_pylist([asdict(item) for item in step.directories], schema=DIRECTORIES))
                     cuts.write(pa.RecordBatch.from_pydict({"key": step.cuts}, schema=CUTS))
                     problems.write(pa.RecordBatch.from_pylist([asdict(problem) for problem in step.problems], schema=PROBLEMS))
                     for problem in step.problems:
                         name = f"problem_{problem.kind}"
-                        facts[name] = facts.get(name, 0) + 1
-                        facts["incomplete"] += problem.is_incomplete
+                        summary[name] = summary.get(name, 0) + 1
+                        summary["incomplete"] += problem.is_incomplete
                         # What makes the inventory incomplete must be named, so it comes before
                         # harmless problems.
-                        facts["problems"].insert(0 if problem.is_incomplete else len(facts["problems"]), asdict(problem))
-                        del facts["problems"][MAX_SAMPLES:]
-        facts["seconds"] = time.perf_counter() - began
+                        summary["problems"].insert(0 if problem.is_incomplete else len(summary["problems"]), asdict(problem))
+                        del summary["problems"][MAX_SAMPLES:]
+        summary["seconds"] = time.perf_counter() - began
         parts = [part for each in (writer, problems, directories, cuts) for part in each.close()]
-        row = report_parts(parts, digest, {("objects",): Totals(objects, size_bytes)}, facts)
+        row = report_parts(parts, digest, {("objects",): Totals(objects, size_bytes)}, summary)
         yield row.append_column("leftover", pa.array([pickle.dumps(leftover)], pa.binary()))
 
 

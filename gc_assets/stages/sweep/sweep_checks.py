@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.objects import Objects
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import fitting
 from gc_assets.engine.tables import MAX_SAMPLES, answers, collect, frame_of, read_paths, read_table, spark_schema
 from gc_assets.lakes.kinds import KINDS
@@ -32,7 +32,7 @@ from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH
 from gc_assets.state.side_tables import PROBLEMS
-from gc_assets.state.summaries import StorageInventoryFacts
+from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import Lister
 
 # A gate names a few objects and counts the rest, up to this number.
@@ -88,14 +88,14 @@ class _Missing:
             yield said.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False)))
 
 
-def rewritten_metadata(spark: SparkSession, night: Night, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
+def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
     """Returns the live metadata objects of the parts `metadata` that are others than were decoded,
     by what the inventory shows (columns `REREAD`).
 
     Each is read. `same` is true where it holds bytes that were decoded, and where its format rewrites
     it in place and it is as long as before.
     """
-    needed = read_paths(spark, night.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
+    needed = read_paths(spark, context.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
     shown = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
     is_as_long = F.col("listed_bytes") == F.col("container_size_bytes")
     # What releases before 0.4 decoded has a length only, and what was never decoded has neither.
@@ -105,7 +105,7 @@ def rewritten_metadata(spark: SparkSession, night: Night, storage_name: str, met
     others = objects.agg(F.max(is_known).alias("is_known"), F.max(is_as_long).alias("as_long"), digests).filter("not is_known")
     others = others.select("address", "key", "kind", F.col("listed_etag").alias("etag"), "digest", "as_long")
     in_place = frozenset[str]().union(*(kind.rewritten_in_place for kind in KINDS.values()))
-    rows = collect(others.mapInArrow(_Reread(night.objects(), in_place), spark_schema(REREAD)))
+    rows = collect(others.mapInArrow(_Reread(context.objects(), in_place), spark_schema(REREAD)))
     return pa.Table.from_pylist([row.asDict() for row in rows], schema=REREAD)
 
 
@@ -172,7 +172,7 @@ class Strangers:
         return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
 
 
-def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list[str], count: int, cutoff: datetime) -> Strangers:
+def foreign(spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime) -> Strangers:
     """Returns the metadata of tables and repositories that no configured lake knows. There are
     `count` suspects in the parts `suspects`.
 
@@ -181,49 +181,51 @@ def foreign(spark: SparkSession, night: Night, storage_name: str, suspects: list
     if not suspects:
         return Strangers([], {})
     if count <= HERE_SUSPECTS:
-        graphs = [night.table(COMMIT_GRAPH, lake.name) for lake in night.config.lakes]
+        graphs = [context.table(COMMIT_GRAPH, lake.name) for lake in context.config.lakes]
         spark = fitting(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
-    frame = read_paths(spark, night.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
-    frame = frame.join(_named_by_commits(spark, night, storage_name), "key", "left_anti")
-    found = foreign_metadata(frame, storage_name, night.resolver(), night.objects(), known_tables(night), dead_tables(night, storage_name))
+    frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
+    frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
+    found = foreign_metadata(
+        frame, storage_name, context.resolver(), context.objects(), known_tables(context), dead_tables(context, storage_name)
+    )
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["why"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
     return Strangers([f"{row['key']}: {row['why']}" for row in rows if row["key"] not in junk], junk)
 
 
-def _named_by_commits(spark: SparkSession, night: Night, storage_name: str) -> DataFrame:
+def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
     """Returns the keys of the metadata files that commits of configured servers put, whether or not
     the commits are kept.
 
     None of these files is foreign.
     """
     named = frame_of(spark, pa.schema([("key", STRING)]).empty_table())
-    for lake in night.config.lakes:
-        if night.kind(lake.name).shows_contents:
-            graph = night.table(COMMIT_GRAPH, lake.name)
-            roots = read_table(spark, night.state, COMMIT_GRAPH, graph).select(F.explode("content_roots").alias("root"))
+    for lake in context.config.lakes:
+        if context.kind(lake.name).shows_contents:
+            graph = context.table(COMMIT_GRAPH, lake.name)
+            roots = read_table(spark, context.state, COMMIT_GRAPH, graph).select(F.explode("content_roots").alias("root"))
             named = named.unionByName(roots.filter(F.col("root.storage") == storage_name).select("root.key"))
     return named.distinct()
 
 
-def behind_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> list[str]:
+def behind_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: Published) -> list[str]:
     """Returns the live keys at or below a symbolic link of the storage, `MAX_NAMED` at most."""
-    found = at_links(spark, night, keys, inventory)
+    found = at_links(spark, context, keys, inventory)
     return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
 
 
 def has_links(inventory: Published) -> bool:
     """Says whether a listing met a symbolic link."""
-    return bool(inventory.facts(StorageInventoryFacts).problems.get("symlink"))
+    return bool(inventory.summary(StorageInventorySummary).problems.get("symlink"))
 
 
-def at_links(spark: SparkSession, night: Night, keys: DataFrame, inventory: Published) -> DataFrame | None:
+def at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: Published) -> DataFrame | None:
     """Returns those of `keys` at or below a symbolic link that a listing met (column key). Null
     where it met none.
     """
     if not has_links(inventory):
         return None
-    problems = read_paths(spark, night.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
+    problems = read_paths(spark, context.state.files, PROBLEMS, inventory.paths(PROBLEMS_SIDE))
     at = problems.filter("kind = 'symlink'").select(F.col("key").alias("link"))
     below = F.col("key").startswith(F.concat("link", F.lit("/"))) | (F.col("key") == F.col("link"))
     return keys.join(F.broadcast(at), below).select("key")

@@ -75,7 +75,7 @@ class RepositoryBuilder:
         held.staged.clear()
         return held.head
 
-    def record(self, name: str, parents: list[str], tree: dict[str, str], **facts: Any) -> str:
+    def record(self, name: str, parents: list[str], tree: dict[str, str], **summary: Any) -> str:
         """A commit with its metadata, dated now."""
         entries = [
             Entry(path, address, 1, self._written.get(address, self.now), 2 if "://" in address else 1)
@@ -89,7 +89,7 @@ class RepositoryBuilder:
                 range_id = self.repository.write_metadata(range_table(part))
                 ranges.append((range_id, part[0].path.encode(), part[-1].path.encode(), len(part)))
             metarange = self.repository.write_metadata(metarange_table(ranges))
-        self.repository.commits[name] = Commit(name, parents, int(self.now.timestamp()), metarange, **facts)
+        self.repository.commits[name] = Commit(name, parents, int(self.now.timestamp()), metarange, **summary)
         self.repository.trees[name] = {path: self._listed(path, address) for path, address in tree.items()}
         return name
 

@@ -20,8 +20,8 @@ def answers(recording: Recording, subject: str) -> list[Any]:
 
 def recorded_repository(recording: Recording, namespace: Path) -> FakeRepository:
     """The repository at the moment of recording, over a copy of its namespace."""
-    facts = next(body for body in answers(recording, "repository") if "storage_namespace" in body)
-    repository = FakeRepository(facts["id"], namespace, SERVER_ROOT, facts["read_only"], facts["creation_date"])
+    summary = next(body for body in answers(recording, "repository") if "storage_namespace" in body)
+    repository = FakeRepository(summary["id"], namespace, SERVER_ROOT, summary["read_only"], summary["creation_date"])
     repository.rules = answers(recording, "gc_rules")[0]
     repository.dumped = next(body["refs"] for body in answers(recording, "dump") if body.get("done"))
     for body in answers(recording, "commits"):

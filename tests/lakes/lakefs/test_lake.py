@@ -39,7 +39,7 @@ class Builder:
         self.commit("first", [], 100, {})
         self.repository.branches["main"] = Branch("first")
 
-    def commit(self, name: str, parents: list[str], days_ago: float, tree: dict[str, str], **facts: Any) -> str:
+    def commit(self, name: str, parents: list[str], days_ago: float, tree: dict[str, str], **summary: Any) -> str:
         listed = {path: Listed(path, address, 1, 0) for path, address in tree.items()}
         entries = [Entry(path, address, address_type=2 if "://" in address else 1) for path, address in sorted(tree.items())]
         metarange = ""
@@ -48,7 +48,7 @@ class Builder:
             low, high = entries[0].path.encode(), entries[-1].path.encode()
             metarange = self.repository.write_metadata(metarange_table([(range_id, low, high, len(entries))]))
         created = int(NOW.timestamp() - days_ago * DAY)
-        self.repository.commits[name] = Commit(name, parents, created, metarange, **facts)
+        self.repository.commits[name] = Commit(name, parents, created, metarange, **summary)
         self.repository.trees[name] = listed
         return name
 

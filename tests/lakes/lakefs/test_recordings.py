@@ -156,7 +156,7 @@ def test_refs_and_commits_are_the_recorded_ones_hidden_and_dangling_ones_too(bas
     heads = {name: branch["head"] for name, branch in expected["branches"].items()}
     assert {ref.ref_name: ref.head_commit_id for ref in refs.refs if ref.ref_type == "branch"} == heads
     assert commits.keys() == expected["commits"].keys() == set(expected["server"]["dump_commit_ids"])
-    for commit_id, facts in expected["commits"].items():
-        assert list(commits[commit_id].parents) == facts["parents"]
-        assert int(commits[commit_id].committed_at.timestamp()) == facts["creation_date"]
+    for commit_id, summary in expected["commits"].items():
+        assert list(commits[commit_id].parents) == summary["parents"]
+        assert int(commits[commit_id].committed_at.timestamp()) == summary["creation_date"]
     assert [claim.address for claim in refs.claims] == [f"file://{basic.namespace}/data/"]

@@ -15,7 +15,7 @@ import pytest
 from gc_assets.config.models import Config, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.nessie.client import NessieClient
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.nessie.models import LogPage
@@ -289,8 +289,8 @@ def test_doctor_tells_whether_all_of_a_history_is_shown(guarded: NessieBuilder, 
 
     def visible(**settings: str) -> Finding:
         config = Config(state=str(tmp_path / "state"), storages=(storage,), lakes=(guarded.config(**settings),))
-        night = Night.of(config, Clock(), Clock().today())
-        return next(finding for finding in doctor(night) if finding.check == "visible")
+        context = RunContext.of(config, Clock(), Clock().today())
+        return next(finding for finding in doctor(context) if finding.check == "visible")
 
     hidden = visible()
     assert hidden.verdict == FAIL

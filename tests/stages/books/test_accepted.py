@@ -9,7 +9,7 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.plan import LiveCount
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.accepted_runs import Earlier, forget
 from tests.core.test_plan import plan
 from tests.records import LAKE, night_at
@@ -20,7 +20,7 @@ THEN = plan(created_at=MADE, live_files=7, live_by_lake={LAKE: 7}, refs_digests=
 
 def test_a_word_by_the_real_clock_lets_a_lake_go(tmp_path: Path) -> None:
     config = night_at(tmp_path).config
-    tonight = Night.of(config, Clock(), Clock().today())
+    tonight = RunContext.of(config, Clock(), Clock().today())
     assert Earlier.of(tonight, THEN).gone(LiveCount(0)) == ["weather (nothing of it is live here by now, 7 files then)"]
     forget(config, Clock(), LAKE, "ada")
     earlier = Earlier.of(tonight, THEN)
@@ -34,12 +34,12 @@ def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: tim
     config = night_at(tmp_path).config
     rehearsed = Clock(datetime.now(UTC) + ahead)
     forget(config, rehearsed, LAKE, "ada")
-    assert Earlier.of(Night.of(config, rehearsed, rehearsed.today()), THEN).gone(LiveCount(0)) == []
-    assert Earlier.of(Night.of(config, Clock(), Clock().today()), THEN).gone(LiveCount(0)) != []
+    assert Earlier.of(RunContext.of(config, rehearsed, rehearsed.today()), THEN).gone(LiveCount(0)) == []
+    assert Earlier.of(RunContext.of(config, Clock(), Clock().today()), THEN).gone(LiveCount(0)) != []
 
 
 def test_a_word_of_before_the_plan_is_used_up(tmp_path: Path) -> None:
     config = night_at(tmp_path).config
     forget(config, Clock(), LAKE, "ada")
     later = plan(created_at=datetime.now(UTC), live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
-    assert Earlier.of(Night.of(config, Clock(), Clock().today()), later).gone(LiveCount(0)) != []
+    assert Earlier.of(RunContext.of(config, Clock(), Clock().today()), later).gone(LiveCount(0)) != []

@@ -278,8 +278,8 @@ def test_a_receipt_that_was_changed_is_not_the_one_that_was_listed(at: Platform)
 @pytest.mark.parametrize("damage", ["header", "plan_id", "rows_digest"])
 def test_a_plan_without_its_header_or_with_half_of_it_is_damaged(at: Platform, damage: str) -> None:
     def cut(document: dict[str, Any]) -> None:
-        facts = document["facts"]
-        del (facts["header"] if damage == "rows_digest" else facts)[damage]
+        summary = document["facts"]
+        del (summary["header"] if damage == "rows_digest" else summary)[damage]
 
     edit_receipt(at, stored_plan(at), cut)
     with pytest.raises(StateError, match=r"warehouse/deletion_plan/.* is damaged.*run its asset again"):

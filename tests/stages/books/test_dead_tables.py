@@ -9,39 +9,39 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError, StateError, UsageError
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.dead_tables import accept, dead_tables
 from tests.records import night_at
 
 UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"
 
 
-def counting(night: Night, clock: Clock) -> list[tuple[str, str]]:
-    tonight = Night.of(night.config, clock, clock.today())
-    return [(word.prefix, word.by) for word in dead_tables(tonight, night.config.storages[0].name)]
+def counting(context: RunContext, clock: Clock) -> list[tuple[str, str]]:
+    tonight = RunContext.of(context.config, clock, clock.today())
+    return [(word.prefix, word.by) for word in dead_tables(tonight, context.config.storages[0].name)]
 
 
-def place(night: Night, below: str) -> str:
-    return f"{night.config.storages[0].location.rstrip('/')}/{below}"
+def place(context: RunContext, below: str) -> str:
+    return f"{context.config.storages[0].location.rstrip('/')}/{below}"
 
 
 def test_the_last_word_about_a_table_and_a_place_counts_and_all_stay_on_record(tmp_path: Path) -> None:
-    night = night_at(tmp_path)
-    accept(night.config, Clock(), UUID.upper(), place(night, "db/t"), "ada", "dropped in spring")
-    accept(night.config, Clock(), UUID, place(night, "db/u/"), "bob")
-    assert counting(night, Clock()) == [("db/t/", "ada"), ("db/u/", "bob")]
-    storage, record = accept(night.config, Clock(), UUID, place(night, "db/t/"), "bob", withdraw=True)
-    assert counting(night, Clock()) == [("db/u/", "bob")]
-    text = night.state.files.read(f"{storage}/dead_tables.json").decode()
+    context = night_at(tmp_path)
+    accept(context.config, Clock(), UUID.upper(), place(context, "db/t"), "ada", "dropped in spring")
+    accept(context.config, Clock(), UUID, place(context, "db/u/"), "bob")
+    assert counting(context, Clock()) == [("db/t/", "ada"), ("db/u/", "bob")]
+    storage, record = accept(context.config, Clock(), UUID, place(context, "db/t/"), "bob", withdraw=True)
+    assert counting(context, Clock()) == [("db/u/", "bob")]
+    text = context.state.files.read(f"{storage}/dead_tables.json").decode()
     assert (text.count(UUID), "dropped in spring" in text, record.said) == (3, True, "withdrawn")
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
 def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: timedelta) -> None:
-    night, rehearsed = night_at(tmp_path), Clock(datetime.now(UTC) + ahead)
-    accept(night.config, rehearsed, UUID, place(night, "db/t/"), "ada")
-    assert counting(night, rehearsed) == [("db/t/", "ada")]
-    assert counting(night, Clock()) == []
+    context, rehearsed = night_at(tmp_path), Clock(datetime.now(UTC) + ahead)
+    accept(context.config, rehearsed, UUID, place(context, "db/t/"), "ada")
+    assert counting(context, rehearsed) == [("db/t/", "ada")]
+    assert counting(context, Clock()) == []
 
 
 @pytest.mark.parametrize(
@@ -55,17 +55,17 @@ def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: tim
     ],
 )
 def test_a_word_names_one_uuid_one_place_and_who_says_it(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, said: str) -> None:
-    night = night_at(tmp_path)
+    context = night_at(tmp_path)
     with pytest.raises(GcError, match=said):
-        accept(night.config, Clock(), uuid, place(night, below), by, withdraw=withdraw)
+        accept(context.config, Clock(), uuid, place(context, below), by, withdraw=withdraw)
     with pytest.raises(UsageError, match="no directory within"):
-        accept(night.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
-    assert counting(night, Clock()) == []
+        accept(context.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
+    assert counting(context, Clock()) == []
 
 
 def test_a_damaged_record_stops_the_night_by_name(tmp_path: Path) -> None:
-    night = night_at(tmp_path)
-    storage, _ = accept(night.config, Clock(), UUID, place(night, "db/t/"), "ada")
-    night.state.files.replace(f"{storage}/dead_tables.json", b"[{")
+    context = night_at(tmp_path)
+    storage, _ = accept(context.config, Clock(), UUID, place(context, "db/t/"), "ada")
+    context.state.files.replace(f"{storage}/dead_tables.json", b"[{")
     with pytest.raises(StateError, match=r"dead_tables\.json is damaged"):
-        counting(night, Clock())
+        counting(context, Clock())

@@ -11,59 +11,59 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stores.protocol import LEASE_DURATION, Lease
 from tests.records import STORAGE, night_at
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
+def context(tmp_path: Path) -> RunContext:
     (tmp_path / "warehouse").mkdir()
     return night_at(tmp_path)
 
 
-def taken(night: Night) -> Lease:
-    return take_lease(night, STORAGE, night.store(STORAGE), "plan", "ada")
+def taken(context: RunContext) -> Lease:
+    return take_lease(context, STORAGE, context.store(STORAGE), "plan", "ada")
 
 
-def test_a_lease_runs_by_the_real_clock_in_a_rehearsal_too(night: Night) -> None:
-    assert night.clock.is_rehearsal
-    taken(night)
-    holder = night.store(STORAGE).holder()
+def test_a_lease_runs_by_the_real_clock_in_a_rehearsal_too(context: RunContext) -> None:
+    assert context.clock.is_rehearsal
+    taken(context)
+    holder = context.store(STORAGE).holder()
     assert holder is not None
     left = datetime.fromisoformat(holder.expires_at) - datetime.now(UTC)
     assert LEASE_DURATION - timedelta(minutes=1) < left <= LEASE_DURATION
 
 
-def test_a_rehearsal_in_the_future_takes_over_no_live_lease(night: Night, tmp_path: Path) -> None:
-    taken(night)
+def test_a_rehearsal_in_the_future_takes_over_no_live_lease(context: RunContext, tmp_path: Path) -> None:
+    taken(context)
     with pytest.raises(GateRefused, match="is being changed by ada"):
-        taken(night_at(tmp_path, night.clock.now() + timedelta(days=400)))
+        taken(night_at(tmp_path, context.clock.now() + timedelta(days=400)))
 
 
-def test_the_token_grows_though_the_storage_forgot_its_counter(night: Night, tmp_path: Path) -> None:
+def test_the_token_grows_though_the_storage_forgot_its_counter(context: RunContext, tmp_path: Path) -> None:
     """A new disk under the old name: what is done on it comes after all that was ever done."""
     for _ in range(4):
-        taken(night).release()
+        taken(context).release()
     shutil.rmtree(tmp_path / "warehouse" / ".gc-assets")
-    assert taken(night).token == 5
+    assert taken(context).token == 5
 
 
-def test_a_record_of_tokens_that_cannot_be_read_stops(night: Night, tmp_path: Path) -> None:
-    taken(night).release()
+def test_a_record_of_tokens_that_cannot_be_read_stops(context: RunContext, tmp_path: Path) -> None:
+    taken(context).release()
     (path,) = (tmp_path / "state").rglob("_token.json")
     assert json.loads(path.read_text()) == {"token": 1}
     path.write_text("x")
     with pytest.raises(StateError, match=r"_token\.json is damaged.*largest `token`"):
-        taken(night)
-    assert night.store(STORAGE).holder() is None
+        taken(context)
+    assert context.store(STORAGE).holder() is None
 
 
-def test_a_rehearsal_changes_only_a_storage_that_allows_it(night: Night) -> None:
+def test_a_rehearsal_changes_only_a_storage_that_allows_it(context: RunContext) -> None:
     with pytest.raises(GateRefused, match=r"by which no age is true.*rehearsals: allowed"):
-        refuse_rehearsal(night, STORAGE)
-    refuse_rehearsal(Night(night.config, Clock(), night.run_date, night.as_of), STORAGE)
-    storage = night.storage(STORAGE).model_copy(update={"rehearsals": "allowed"})
-    allowed = night.config.model_copy(update={"storages": (storage,)})
-    refuse_rehearsal(Night(allowed, night.clock, night.run_date, night.as_of), STORAGE)
+        refuse_rehearsal(context, STORAGE)
+    refuse_rehearsal(RunContext(context.config, Clock(), context.run_date, context.as_of), STORAGE)
+    storage = context.storage(STORAGE).model_copy(update={"rehearsals": "allowed"})
+    allowed = context.config.model_copy(update={"storages": (storage,)})
+    refuse_rehearsal(RunContext(allowed, context.clock, context.run_date, context.as_of), STORAGE)

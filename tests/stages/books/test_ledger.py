@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from gc_assets.core.phases import PHASES, VERDICTS
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.report.load import load_report
 from gc_assets.stages.records.ledger import (
     HELD,
@@ -36,89 +36,89 @@ from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, p
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
+def context(tmp_path: Path) -> RunContext:
     return night_at(tmp_path)
 
 
-def reported(night: Night) -> list[tuple[str, int, int]]:
+def reported(context: RunContext) -> list[tuple[str, int, int]]:
     """Plan, files and bytes of each row of the report's quarantine."""
-    put_marked(night)
-    put(night, STORAGE, ORPHAN_FILES, **NOTHING_SWEPT)
-    (page,) = load_report(night, lakes=["none"]).storages
+    put_marked(context)
+    put(context, STORAGE, ORPHAN_FILES, **NOTHING_SWEPT)
+    (page,) = load_report(context, lakes=["none"]).storages
     return [(row.plan_id, row.files, row.size_bytes) for row in page.quarantined]
 
 
-def test_the_report_counts_a_key_once_for_each_plan_that_holds_a_copy(night: Night) -> None:
-    put_log(night, word("a", "quarantine", "p1"))
-    put_log(night, word("a", "quarantine", "p2", minutes=5, size_bytes=7))
-    assert reported(night) == [("p2", 1, 7), ("p1", 1, 10)]
+def test_the_report_counts_a_key_once_for_each_plan_that_holds_a_copy(context: RunContext) -> None:
+    put_log(context, word("a", "quarantine", "p1"))
+    put_log(context, word("a", "quarantine", "p2", minutes=5, size_bytes=7))
+    assert reported(context) == [("p2", 1, 7), ("p1", 1, 10)]
 
 
-def test_after_one_copy_was_purged_the_report_shows_the_other(night: Night) -> None:
-    put_log(night, word("a", "quarantine", "p1"))
-    put_log(night, word("a", "quarantine", "p2", minutes=5))
-    put_log(night, word("a", "purge", "p3", minutes=9, source="p2"))
-    assert reported(night) == [("p1", 1, 10)]
+def test_after_one_copy_was_purged_the_report_shows_the_other(context: RunContext) -> None:
+    put_log(context, word("a", "quarantine", "p1"))
+    put_log(context, word("a", "quarantine", "p2", minutes=5))
+    put_log(context, word("a", "purge", "p3", minutes=9, source="p2"))
+    assert reported(context) == [("p1", 1, 10)]
 
 
-def test_words_of_one_moment_are_in_the_order_of_their_runs(night: Night) -> None:
+def test_words_of_one_moment_are_in_the_order_of_their_runs(context: RunContext) -> None:
     """Under a rehearsal's clock nights and restores share one moment."""
-    put_log(night, word("a", "quarantine", "p1"))
-    put_log(night, word("a", "restore", "r1", source="p1"))
-    assert quarantined(night.state, STORAGE).num_rows == 0
-    put_log(night, word("a", "quarantine", "p1", run_id="zz"))
-    assert quarantined(night.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
+    put_log(context, word("a", "quarantine", "p1"))
+    put_log(context, word("a", "restore", "r1", source="p1"))
+    assert quarantined(context.state, STORAGE).num_rows == 0
+    put_log(context, word("a", "quarantine", "p1", run_id="zz"))
+    assert quarantined(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
-def test_a_log_of_an_older_release_is_read_by_its_receipts_run(night: Night) -> None:
+def test_a_log_of_an_older_release_is_read_by_its_receipts_run(context: RunContext) -> None:
     """0.2.0 wrote no column `run_id`."""
-    published = put_log(night, word("a", "quarantine", "p1"))
-    assert published.receipt.run_id < put_log(night, word("a", "restore", "r1", source="p1")).receipt.run_id
-    assert quarantined(night.state, STORAGE).num_rows == 0
+    published = put_log(context, word("a", "quarantine", "p1"))
+    assert published.receipt.run_id < put_log(context, word("a", "restore", "r1", source="p1")).receipt.run_id
+    assert quarantined(context.state, STORAGE).num_rows == 0
 
 
-def test_words_are_in_the_order_of_their_leases_whatever_a_clock_said(night: Night) -> None:
+def test_words_are_in_the_order_of_their_leases_whatever_a_clock_said(context: RunContext) -> None:
     """A restore by a clock that was behind is still the last word, and so is the quarantine after it."""
-    put_log(night, word("a", "quarantine", "p1", minutes=60, token=4))
-    put_log(night, word("a", "restore", "r1", minutes=-60, source="p1", token=5))
-    assert quarantined(night.state, STORAGE).num_rows == 0
-    put_log(night, word("a", "quarantine", "p1", minutes=-90, token=6))
-    assert quarantined(night.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
+    put_log(context, word("a", "quarantine", "p1", minutes=60, token=4))
+    put_log(context, word("a", "restore", "r1", minutes=-60, source="p1", token=5))
+    assert quarantined(context.state, STORAGE).num_rows == 0
+    put_log(context, word("a", "quarantine", "p1", minutes=-90, token=6))
+    assert quarantined(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
-def test_words_of_a_release_without_tokens_come_before_all_others(night: Night) -> None:
-    put_log(night, word("a", "restore", "r1", source="p1", token=1))
-    put_log(night, word("a", "quarantine", "p1", minutes=60))
-    put_log(night, word("b", "quarantine", "p1"))
-    put_log(night, word("b", "restore", "r1", minutes=5, source="p1"))
-    assert quarantined(night.state, STORAGE).num_rows == 0
+def test_words_of_a_release_without_tokens_come_before_all_others(context: RunContext) -> None:
+    put_log(context, word("a", "restore", "r1", source="p1", token=1))
+    put_log(context, word("a", "quarantine", "p1", minutes=60))
+    put_log(context, word("b", "quarantine", "p1"))
+    put_log(context, word("b", "restore", "r1", minutes=5, source="p1"))
+    assert quarantined(context.state, STORAGE).num_rows == 0
 
 
-def of_whom(night: Night, *, rehearsal: bool) -> list[str]:
-    return sorted(quarantined(night.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
+def of_whom(context: RunContext, *, rehearsal: bool) -> list[str]:
+    return sorted(quarantined(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
 
 
-def test_a_rehearsals_copy_is_nothing_to_a_real_night_and_a_real_one_nothing_to_a_rehearsal(night: Night) -> None:
-    put_log(night, word("real", "quarantine", "p1", token=1, rehearsal=False))
-    put_log(night, word("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
-    put_log(night, word("older", "quarantine", "p3"))
-    assert of_whom(night, rehearsal=False) == ["older", "real"]
-    assert of_whom(night, rehearsal=True) == ["older", "rehearsed"]
-    assert quarantined(night.state, STORAGE).num_rows == 3
+def test_a_rehearsals_copy_is_nothing_to_a_real_night_and_a_real_one_nothing_to_a_rehearsal(context: RunContext) -> None:
+    put_log(context, word("real", "quarantine", "p1", token=1, rehearsal=False))
+    put_log(context, word("rehearsed", "quarantine", "p2", token=2, rehearsal=True))
+    put_log(context, word("older", "quarantine", "p3"))
+    assert of_whom(context, rehearsal=False) == ["older", "real"]
+    assert of_whom(context, rehearsal=True) == ["older", "rehearsed"]
+    assert quarantined(context.state, STORAGE).num_rows == 3
 
 
-def test_a_file_that_a_person_put_back_stays_so_when_a_rehearsal_quarantines_it_later(night: Night) -> None:
+def test_a_file_that_a_person_put_back_stays_so_when_a_rehearsal_quarantines_it_later(context: RunContext) -> None:
     """In a deferred quarantine the next real night would purge it at once: its days of waiting were over long ago."""
-    put_log(night, word("a", "quarantine", "p1", token=1, rehearsal=False, quarantine="deferred"))
-    put_log(night, word("a", "restore", "r1", minutes=9, source="p1", token=2, rehearsal=False, quarantine="deferred"))
-    put_log(night, word("a", "quarantine", "p2", minutes=-9000, token=3, rehearsal=True, quarantine="deferred"))
-    assert of_whom(night, rehearsal=False) == []
+    put_log(context, word("a", "quarantine", "p1", token=1, rehearsal=False, quarantine="deferred"))
+    put_log(context, word("a", "restore", "r1", minutes=9, source="p1", token=2, rehearsal=False, quarantine="deferred"))
+    put_log(context, word("a", "quarantine", "p2", minutes=-9000, token=3, rehearsal=True, quarantine="deferred"))
+    assert of_whom(context, rehearsal=False) == []
 
 
-def test_what_a_rehearsal_moved_is_put_back_for_both_by_a_real_restore(night: Night) -> None:
-    put_log(night, word("a", "quarantine", "p2", token=1, rehearsal=True))
-    put_log(night, word("a", "restore", "r1", source="p2", token=2, rehearsal=False))
-    assert of_whom(night, rehearsal=True) == of_whom(night, rehearsal=False) == []
+def test_what_a_rehearsal_moved_is_put_back_for_both_by_a_real_restore(context: RunContext) -> None:
+    put_log(context, word("a", "quarantine", "p2", token=1, rehearsal=True))
+    put_log(context, word("a", "restore", "r1", source="p2", token=2, rehearsal=False))
+    assert of_whom(context, rehearsal=True) == of_whom(context, rehearsal=False) == []
 
 
 def test_a_rehearsed_move_counts_for_an_inventory_of_any_moment() -> None:
@@ -190,10 +190,10 @@ def test_both_readers_say_which_copy_of_a_key_comes_back(spark: SparkSession) ->
 
 
 @pytest.mark.spark
-def test_both_readers_find_the_same(spark: SparkSession, night: Night) -> None:
+def test_both_readers_find_the_same(spark: SparkSession, context: RunContext) -> None:
     words = some_words(random.Random(7), "abcdefghij", 300)
     for start in range(0, 300, 50):
-        put_log(night, *words[start : start + 50])
-    found = quarantine_ledger(spark, night.state, STORAGE).toArrow()
-    assert copies(found) == copies(quarantined(night.state, STORAGE)) == by_hand(words)
+        put_log(context, *words[start : start + 50])
+    found = quarantine_ledger(spark, context.state, STORAGE).toArrow()
+    assert copies(found) == copies(quarantined(context.state, STORAGE)) == by_hand(words)
     assert found.select(HELD.names).num_rows > 5

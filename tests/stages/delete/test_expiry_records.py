@@ -13,7 +13,7 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.engine import run_context as nights
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
@@ -45,15 +45,15 @@ class Scripted(IcebergLake):
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
+def context(tmp_path: Path) -> RunContext:
     (tmp_path / "warehouse").mkdir()
     at = platform(tmp_path, mode="apply")
-    return at.night(NOW.date())
+    return at.context(NOW.date())
 
 
 @pytest.fixture
-def plan(night: Night, tmp_path: Path) -> StoredPlan:
-    return load(night.config, stored_plan(platform(tmp_path, mode="apply")))
+def plan(context: RunContext, tmp_path: Path) -> StoredPlan:
+    return load(context.config, stored_plan(platform(tmp_path, mode="apply")))
 
 
 def leased(plan: StoredPlan, clock: Clock) -> LocalLease:
@@ -70,20 +70,20 @@ def edited(
 
 
 def test_every_run_has_a_record_of_its_own_whose_name_says_the_lease(
-    monkeypatch: pytest.MonkeyPatch, night: Night, plan: StoredPlan
+    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
-    record, first = ExpiryRecord(night, plan.header, "sales"), leased(plan, night.clock)
+    record, first = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
     assert edited(monkeypatch, record, first, Scripted([("failed", "locked")] * 4)) == dict.fromkeys("0123", "failed")
     first.release()
-    second = leased(plan, night.clock)
+    second = leased(plan, context.clock)
     assert edited(monkeypatch, record, second, Scripted([("done",)] * 4)) == dict.fromkeys("0123", "done")
-    names = [item.name for item in night.state.files.list(f"warehouse/apply/{plan.header.plan_id}/expiry/sales")]
+    names = [item.name for item in context.state.files.list(f"warehouse/apply/{plan.header.plan_id}/expiry/sales")]
     assert sorted(names) == ["000001-00000.outcome.json", "000002-00001.outcome.json", "intent.json"]
 
 
-def test_the_lease_is_renewed_while_edits_are_made(monkeypatch: pytest.MonkeyPatch, night: Night, plan: StoredPlan) -> None:
+def test_the_lease_is_renewed_while_edits_are_made(monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan) -> None:
     """Each edit takes longer than half a lease lasts."""
-    times = [night.clock.now()]
+    times = [context.clock.now()]
 
     class Passing(Clock):
         def now(self) -> datetime:
@@ -97,46 +97,48 @@ def test_the_lease_is_renewed_while_edits_are_made(monkeypatch: pytest.MonkeyPat
         with pytest.raises(GateRefused, match="is being changed by"):
             leased(plan, clock)
 
-    record = ExpiryRecord(replace(night, clock=clock), plan.header, "sales")
+    record = ExpiryRecord(replace(context, clock=clock), plan.header, "sales")
     assert edited(monkeypatch, record, lease, Scripted([("done",)] * 4, slowly)) == dict.fromkeys("0123", "done")
 
 
 def test_a_run_that_lost_its_lease_stops_and_the_next_finds_what_it_made(
-    monkeypatch: pytest.MonkeyPatch, night: Night, plan: StoredPlan
+    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
-    record, lease = ExpiryRecord(night, plan.header, "sales"), leased(plan, night.clock)
+    record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
     with pytest.raises(GateRefused, match="lost"):
         edited(monkeypatch, record, lease, Scripted([("done",)] * 4, lambda: lease.release()))
     assert record.outcomes() == {}
     again = Scripted([("absent",), *[("done",)] * 3])
-    assert edited(monkeypatch, record, leased(plan, night.clock), again) == dict.fromkeys("0123", "done")
+    assert edited(monkeypatch, record, leased(plan, context.clock), again) == dict.fromkeys("0123", "done")
 
 
 def test_what_an_edit_spoilt_is_held_up_by_every_later_plan_until_a_person_removes_the_record(
-    monkeypatch: pytest.MonkeyPatch, night: Night, plan: StoredPlan
+    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
 ) -> None:
-    record, lease = ExpiryRecord(night, plan.header, "sales"), leased(plan, night.clock)
+    record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
     lost = ("failed", "the catalog dropped tag audit", True)
-    assert spoilt(night.state, ["sales"]) == []
+    assert spoilt(context.state, ["sales"]) == []
     assert set(edited(monkeypatch, record, lease, Scripted([lost] * 4)).values()) == {"failed"}
     # The second run finds the snapshots gone, which says nothing of the tag.
     assert set(edited(monkeypatch, record, lease, Scripted([("absent",)] * 4)).values()) == {"failed"}
     assert not record.settled()
     assert set(edited(monkeypatch, record, lease, Scripted([]), stale=True).values()) == {"changed"}
     assert "dropped tag audit" in str(record.outcomes()[EDITS[0]].error)
-    (told,) = spoilt(night.state, ["weather", "sales"])
+    (told,) = spoilt(context.state, ["weather", "sales"])
     assert "Lake sales" in told
     assert "the catalog dropped tag audit" in told
     path = Path(told.rpartition("then remove ")[2].rstrip(".").removeprefix("file://"))
     path.write_text("{")
     with pytest.raises(StateError, match="damaged"):
-        spoilt(night.state, ["sales"])
+        spoilt(context.state, ["sales"])
     path.unlink()
-    assert spoilt(night.state, ["sales"]) == []
+    assert spoilt(context.state, ["sales"]) == []
 
 
-def test_an_outdated_plan_ends_its_failed_edits_and_begins_none(monkeypatch: pytest.MonkeyPatch, night: Night, plan: StoredPlan) -> None:
-    record, lease = ExpiryRecord(night, plan.header, "sales"), leased(plan, night.clock)
+def test_an_outdated_plan_ends_its_failed_edits_and_begins_none(
+    monkeypatch: pytest.MonkeyPatch, context: RunContext, plan: StoredPlan
+) -> None:
+    record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
     edited(monkeypatch, record, lease, Scripted([("done",), ("failed", "locked"), ("changed", "kept")]))
     assert edited(monkeypatch, record, lease, Scripted([("done",)] * 4), stale=True) == {
         "0": "done",
@@ -144,23 +146,23 @@ def test_an_outdated_plan_ends_its_failed_edits_and_begins_none(monkeypatch: pyt
         "2": "changed",
         "3": "changed",  # the lake gave no answer, which is a failure
     }
-    assert spoilt(night.state, ["sales"]) == []
+    assert spoilt(context.state, ["sales"]) == []
 
 
-def test_undoing_passes_over_lakes_that_left_the_configuration(night: Night, plan: StoredPlan, tmp_path: Path) -> None:
+def test_undoing_passes_over_lakes_that_left_the_configuration(context: RunContext, plan: StoredPlan, tmp_path: Path) -> None:
     trees = {name: document_tree(tmp_path / "warehouse" / name, START) for name in ("weather", "climate")}
     retention = {"default": {"keep": trees["weather"].cutoff.isoformat()}}
 
-    def with_lakes(*names: str) -> Night:
+    def with_lakes(*names: str) -> RunContext:
         lakes = [
             {"name": name, "kind": "icechunk", "location": f"file://{tmp_path}/warehouse/{name}/", "retention": retention} for name in names
         ]
-        document = {**night.config.model_dump(mode="json"), "lakes": lakes}
-        return replace(night, config=config_of(document), as_of=AS_OF)
+        document = {**context.config.model_dump(mode="json"), "lakes": lakes}
+        return replace(context, config=config_of(document), as_of=AS_OF)
 
     both, header = with_lakes("weather", "climate"), plan.header.model_copy(update={"expiry_actions": {"weather": 3, "climate": 3}})
     before = {name: parents_now(lake_at(tree.builder.path), AS_OF) for name, tree in trees.items()}
-    lease = leased(plan, night.clock)
+    lease = leased(plan, context.clock)
     for name, tree in trees.items():
         make_edits(ExpiryRecord(both, header, name), planned(lake_at(tree.builder.path, retention), AS_OF), lease, only_interrupted=False)
     lease.release()
@@ -171,4 +173,4 @@ def test_undoing_passes_over_lakes_that_left_the_configuration(night: Night, pla
     assert parents_now(lake_at(trees["weather"].builder.path), AS_OF) == before["weather"]
     assert parents_now(lake_at(trees["climate"].builder.path), AS_OF) == after["climate"]
     with pytest.raises(UsageError, match="made no edit of history that can be undone"):
-        undo_expiry(night, replace(plan, header=header.model_copy(update={"expiry_actions": {"gone": 1}})))
+        undo_expiry(context, replace(plan, header=header.model_copy(update={"expiry_actions": {"gone": 1}})))

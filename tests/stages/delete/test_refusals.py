@@ -83,24 +83,24 @@ def test_a_plan_above_a_chosen_share_is_refused_and_the_override_is_on_record(sp
     assert plan.verdict.overrides == ("delete_bytes", "delete_share")
     applied = house.apply(header)
     assert applied.published is not None
-    assert applied.published.receipt.facts["overrides"] == ["delete_bytes", "delete_share"]
+    assert applied.published.receipt.summary["overrides"] == ["delete_bytes", "delete_share"]
 
 
 def test_a_date_that_was_never_frozen_on_its_day_is_an_analysis_and_never_applied(spark: SparkSession, tmp_path: Path) -> None:
     house, _, table = small(spark, tmp_path)
     table.leftovers(days_ago(20), 2)
-    from gc_assets.engine.run_context import Night
+    from gc_assets.engine.run_context import RunContext
     from gc_assets.stages.delete.plan import deletion_plan, header_of
     from gc_assets.stages.mark.mark_lake import mark
     from gc_assets.stages.sweep.live_filter import live_filter
     from gc_assets.stages.sweep.orphan_files import orphan_files
     from gc_assets.stages.sweep.storage_inventory import storage_inventory
 
-    night = Night.of(house.config, house.clock, days_ago(9).date())
-    mark(spark, night, "sales")
+    context = RunContext.of(house.config, house.clock, days_ago(9).date())
+    mark(spark, context, "sales")
     for stage in (live_filter, storage_inventory, orphan_files):
-        stage(spark, night, "warehouse")
-    header = header_of(deletion_plan(spark, night, "warehouse"))
+        stage(spark, context, "warehouse")
+    header = header_of(deletion_plan(spark, context, "warehouse"))
     assert header.historical
     assert header.totals["quarantine"].files > 0
     with pytest.raises(GateRefused, match="never applied"):

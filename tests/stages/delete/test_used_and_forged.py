@@ -16,7 +16,7 @@ from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.summaries import DeletionPlanFacts
+from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.local.objects import etag_of
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.records import put_log, word
@@ -41,7 +41,7 @@ def forged(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanH
         for action, files in Counter([*before.column("action").to_pylist(), *added.column("action").to_pylist()]).items()
     }
     other = sealed(**{**kept, "rows": written.rows, "rows_digest": f"{written.digest:016x}", "totals": totals, "by_kind": {}})
-    publish(state, run, written, house.clock, facts=DeletionPlanFacts(plan_id=other.plan_id, header=other))
+    publish(state, run, written, house.clock, summary=DeletionPlanSummary(plan_id=other.plan_id, header=other))
     return other
 
 

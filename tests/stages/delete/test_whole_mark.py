@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete import apply
 from gc_assets.state.journal import Published
-from gc_assets.state.summaries import LiveFilesFacts
+from gc_assets.state.summaries import LiveFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -28,10 +28,10 @@ def test_the_mark_before_a_purge_takes_no_live_file_over_from_the_nights_before(
     house.lakes = [lake.config("sales")]
     mark, marked = apply.mark, list[tuple[str | None, str | None]]()
 
-    def heard(session: SparkSession, night: Night, lake_name: str) -> Published:
-        live = mark(session, night, lake_name)
-        facts = live.facts(LiveFilesFacts)
-        marked.append((facts.carried_from, facts.full_for))
+    def heard(session: SparkSession, context: RunContext, lake_name: str) -> Published:
+        live = mark(session, context, lake_name)
+        summary = live.summary(LiveFilesSummary)
+        marked.append((summary.carried_from, summary.full_for))
         return live
 
     monkeypatch.setattr(apply, "mark", heard)

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import Config, LakeConfig, StorageConfig
 from gc_assets.core.clock import Clock
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
@@ -92,7 +92,7 @@ EVENTS: Final = {
 }
 
 
-def night_of(root: Path, lake: LakeConfig, now: datetime = NOW, full_every: int = 10, state: str = "state", **more: Any) -> Night:
+def night_of(root: Path, lake: LakeConfig, now: datetime = NOW, full_every: int = 10, state: str = "state", **more: Any) -> RunContext:
     """A night over the lake. No lake is opened and no storage listed, so neither has to exist."""
     storages = more.pop("storages", ("one", "two"))
     config = Config(
@@ -101,7 +101,7 @@ def night_of(root: Path, lake: LakeConfig, now: datetime = NOW, full_every: int 
         lakes=(lake,),
         full_every=full_every,
     )
-    return Night.of(config, Clock(now), more.pop("run_date", now.date()), **more)
+    return RunContext.of(config, Clock(now), more.pop("run_date", now.date()), **more)
 
 
 @dataclass
@@ -250,38 +250,44 @@ class World:
 ROOT: Final = ("address", "kind", "is_container", "size_bytes", "must_exist", "storage", "key")
 
 
-def _published(night: Night, table: Table, rows: list[Row], side: dict[str, pa.Table] | None = None, **facts: Any) -> Published:
-    run = night.state.start(night.group(LAKE), table.name, night.run_date, night.clock)
+def _published(
+    run_context: RunContext, table: Table, rows: list[Row], side: dict[str, pa.Table] | None = None, **summary: Any
+) -> Published:
+    run = run_context.state.start(run_context.group(LAKE), table.name, run_context.run_date, run_context.clock)
     shuffled = list(rows)
     random.Random(run.run_id).shuffle(shuffled)  # no row may depend on the order of others
-    written = write_rows(pa.Table.from_pylist(shuffled, table.schema), table, run, night.state.files, side)
-    return publish(night.state, run, written, night.clock, facts=facts)
+    written = write_rows(pa.Table.from_pylist(shuffled, table.schema), table, run, run_context.state.files, side)
+    return publish(run_context.state, run, written, run_context.clock, summary=summary)
 
 
-def write(world: World, night: Night) -> None:
+def write(world: World, run_context: RunContext) -> None:
     """Publishes what `live_files` of a night is made from. What was decoded since the last night is a segment of its own."""
-    refs = {"kind": night.config.lake(LAKE).kind, "as_of": night.as_of.isoformat(), "frozen_at": night.clock.now().isoformat()}
+    refs = {
+        "kind": run_context.config.lake(LAKE).kind,
+        "as_of": run_context.as_of.isoformat(),
+        "frozen_at": run_context.clock.now().isoformat(),
+    }
     refs |= {"historical": False, "rehearsal": False, "policy_digest": "", "refs_digest": "", "claims": 0, "pinned": 0, "notes": []}
     refs["unread"] = world.unread
     sides = {PINNED_SIDE: pa.Table.from_pylist(world.pinned, PINNED), CLAIMS_SIDE: CLAIMS.empty_table()}
-    _published(night, LAKE_REFS, [], sides, min_age_seconds=0, **refs)
+    _published(run_context, LAKE_REFS, [], sides, min_age_seconds=0, **refs)
     commits = [
         {"table_uuid": commit.table, "commit_id": name, "parents": [], "content_roots": commit.roots, "summary": []}
         for name, commit in world.commits.items()
     ]
-    _published(night, COMMIT_GRAPH, commits, commits=len(commits))
+    _published(run_context, COMMIT_GRAPH, commits, commits=len(commits))
     judged = [
         {"table_uuid": commit.table, "commit_id": name, "state": commit.state, "refs": [], "refs_count": commit.refs, "reason": ""}
         for name, commit in world.commits.items()
     ]
-    _published(night, REACHABLE_SNAPSHOTS, judged, retained=0, expired=0, dangling=0)
+    _published(run_context, REACHABLE_SNAPSHOTS, judged, retained=0, expired=0, dangling=0)
     removed = [
         {"table_uuid": commit.table, "snapshot_id": name, "action": "remove_snapshot", "reason": ""}
         for name, commit in world.commits.items()
         if commit.removed
     ]
-    _published(night, EXPIRY_PLAN, removed, actions=len(removed))
-    if night.kind(LAKE).shows_contents:
+    _published(run_context, EXPIRY_PLAN, removed, actions=len(removed))
+    if run_context.kind(LAKE).shows_contents:
         shown = [
             {
                 "content_id": root["address"],
@@ -295,20 +301,20 @@ def write(world: World, night: Night) -> None:
             if commit.state == RETAINED
             for root in commit.roots
         ]
-        _published(night, LIVE_CONTENTS, shown, contents=len(shown))
-    if night.config.lake(LAKE).has_lifecycle:
+        _published(run_context, LIVE_CONTENTS, shown, contents=len(shown))
+    if run_context.config.lake(LAKE).has_lifecycle:
         _published(
-            night,
+            run_context,
             LIFECYCLE_OBJECTS,
             [
                 {"storage": at, "key": key, "paths": [], "matched_rules": [], "deduplicated": dup}
                 for (at, key), dup in world.released.items()
             ],
         )
-    _segment(world, night)
+    _segment(world, run_context)
 
 
-def _segment(world: World, night: Night) -> None:
+def _segment(world: World, run_context: RunContext) -> None:
     entries: list[Row] = []
     containers: list[Row] = []
     for address, length, children in world.pending:
@@ -325,7 +331,7 @@ def _segment(world: World, night: Night) -> None:
     if world.unreadable:
         rows = [{name: row.get(name) for name in UNREADABLE.names} for row in world.unreadable]
         sides[UNREADABLE_SIDE] = pa.Table.from_pylist(rows, UNREADABLE)
-    facts = {
+    summary = {
         "decoded": len(containers),
         "entries": len(entries),
         "unreadable": len(world.unreadable),
@@ -334,17 +340,23 @@ def _segment(world: World, night: Night) -> None:
         "segments": 1,
     }
     external = sum(row["storage"] is None for row in entries)
-    run = night.state.start(LAKE, MANIFEST_ENTRIES.name, night.run_date, night.clock)
+    run = run_context.state.start(LAKE, MANIFEST_ENTRIES.name, run_context.run_date, run_context.clock)
     named = [{name: row.get(name) for name in MANIFEST_ENTRIES.schema.names} for row in entries]
-    written = write_rows(pa.Table.from_pylist(named, MANIFEST_ENTRIES.schema), MANIFEST_ENTRIES, run, night.state.files, sides)
-    publish(night.state, run, written, night.clock, facts={**facts, "external": external, "decoded_as": decoded_as(night, LAKE)})
+    written = write_rows(pa.Table.from_pylist(named, MANIFEST_ENTRIES.schema), MANIFEST_ENTRIES, run, run_context.state.files, sides)
+    publish(
+        run_context.state,
+        run,
+        written,
+        run_context.clock,
+        summary={**summary, "external": external, "decoded_as": decoded_as(run_context, LAKE)},
+    )
 
 
-def rows_of(night: Night, table: Published) -> dict[str, list[tuple[Any, ...]]]:
+def rows_of(run_context: RunContext, table: Published) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all routes, in order."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for side in (None, *ROUTED_SIDES):
-        rows = read_parts(night.state.files, table.paths(side), LIVE_FILES.schema).to_pylist()
+        rows = read_parts(run_context.state.files, table.paths(side), LIVE_FILES.schema).to_pylist()
         found[side or ""] = sorted((tuple(row.values()) for row in rows), key=repr)
     return found
 
@@ -355,8 +367,8 @@ COUNTS: Final = ("expired_files", "dangling_files", "lifecycle_files", "external
 
 def told(table: Published) -> dict[str, Any]:
     """What the receipt says of the rows."""
-    facts = table.receipt.facts
-    return {"digest": table.receipt.digest, "rows": table.receipt.rows, **{name: facts[name] for name in (*AMOUNTS, *COUNTS)}}
+    summary = table.receipt.summary
+    return {"digest": table.receipt.digest, "rows": table.receipt.rows, **{name: summary[name] for name in (*AMOUNTS, *COUNTS)}}
 
 
 @contextmanager
@@ -406,7 +418,7 @@ def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int
     for number in range(histories):
         for _ in range(2):
             world.commit(f"t{number:03}")
-    was_sick = True
+    was_unreadable = True
     with always_carrying():
         for number in range(nights):
             now = NOW + timedelta(days=number)
@@ -419,12 +431,12 @@ def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int
             story = f"{kind}, seed {seed}, night {number}"
             assert rows_of(carrying, mine) == rows_of(computing, other), story
             assert told(mine) == told(other), story
-            facts = mine.receipt.facts
-            is_sick = bool(facts["sick"])
-            assert (facts["full_for"] is not None) == (was_sick or is_sick), (story, facts["full_for"])
-            was_sick = is_sick
+            summary = mine.receipt.summary
+            is_sick = bool(summary["sick"])
+            assert (summary["full_for"] is not None) == (was_unreadable or is_sick), (story, summary["full_for"])
+            was_unreadable = is_sick
             played.nights.append(told(mine))
-            played.events += Counter(nights=1, carried=facts["carried_files"], rows=mine.rows, sick=is_sick)
+            played.events += Counter(nights=1, carried=summary["carried_files"], rows=mine.rows, unreadable=is_sick)
             # Most days change little, some change nothing, and some change every history.
             played.events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
     return played

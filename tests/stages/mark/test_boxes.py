@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.lakes.kind import KindBox
-from gc_assets.stages.mark.kind_tables import make_box
+from gc_assets.lakes.kind import KindTable
+from gc_assets.stages.mark.kind_tables import make_kind_table
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.state.schemas import CURRENT_RULES
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -25,10 +25,10 @@ def test_a_box_of_a_fresh_mark_is_made_of_the_tables_that_the_mark_shares_and_wr
     night = house.tonight()
     policy_table(night, "sales")
     rules = current_rules(night, "sales")
-    box = KindBox(BRANCHES, (CURRENT_RULES,), lambda tables: BRANCHES.schema.empty_table())
+    kind_table = KindTable(BRANCHES, (CURRENT_RULES,), lambda tables: BRANCHES.schema.empty_table())
     again = replace(night, recheck="mark")
     with caplog.at_level(logging.INFO):
-        published = make_box(None, again, "sales", box)
+        published = make_kind_table(None, again, "sales", kind_table)
     assert list(published.receipt.inputs.values()) == [rules.receipt.reference]
     assert published.path.startswith("_recheck/mark/sales/")
     assert [line for line in caplog.messages if f"/{BRANCHES.name} of" in line and "ended" in line]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from gc_assets.core.hashing import xxhash64
-from gc_assets.core.plan import Sick
-from gc_assets.engine.run_context import Night
+from gc_assets.core.plan import Unreadable
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.lakes.protocol import EXPIRED, RETAINED
@@ -117,15 +117,15 @@ class Scene:
         names = ("address", "kind", "is_container", "size_bytes", "must_exist", "storage", "key")
         self.world.commits[name] = Commit(table, [{column: root[column] for column in names} for root in roots])
 
-    def night(self, state: str = "carrying", **more: Any) -> Night:
+    def run_context(self, state: str = "carrying", **more: Any) -> RunContext:
         return night_of(self.root, LAKES[self.kind], self.now, state=state, **{"full_every": 100, **self.settings, **more})
 
     def live(self, **more: Any) -> Published:
         """The next night's table."""
-        night = self.night(**more)
-        write(self.world, night)
+        run_context = self.run_context(**more)
+        write(self.world, run_context)
         self.world.end()
-        found = live_files(self.spark, night, LAKE)
+        found = live_files(self.spark, run_context, LAKE)
         self.now += timedelta(days=1)
         return found
 
@@ -134,10 +134,10 @@ class Scene:
         everything = World(random.Random(0), self.world.commits, pinned=self.world.pinned, released=self.world.released)
         everything.pending = self.world.history
         shutil.rmtree(self.root / "computing", ignore_errors=True)
-        night = self.night("computing", full_every=0)
-        write(everything, night)
-        computed = live_files(self.spark, night, LAKE)
-        assert rows_of(self.night(), found) == rows_of(night, computed)
+        run_context = self.run_context("computing", full_every=0)
+        write(everything, run_context)
+        computed = live_files(self.spark, run_context, LAKE)
+        assert rows_of(self.run_context(), found) == rows_of(run_context, computed)
         assert told(found) == told(computed)
 
     def part(self, table: Published, side: str | None = None) -> Path:
@@ -151,7 +151,7 @@ def scene(spark: SparkSession, tmp_path: Path) -> Iterator[Scene]:
 
 
 def why(table: Published) -> str | None:
-    return table.receipt.facts["full_for"]
+    return table.receipt.summary["full_for"]
 
 
 def drop(name: str) -> Callable[[World], None]:
@@ -201,7 +201,7 @@ def test_only_rows_that_a_change_touches_are_computed_anew(scene: Scene, change:
     change(scene.world)
     second = scene.live()
     assert why(second) is None
-    assert first.receipt.rows - second.receipt.facts["carried_files"] <= most
+    assert first.receipt.rows - second.receipt.summary["carried_files"] <= most
     scene.equal(second)
 
 
@@ -224,9 +224,9 @@ def test_a_new_table_that_nobody_can_read_takes_no_row_from_the_others(scene: Sc
     first = scene.live()
     scene.world.unread = [{"table_name": "born", "why": "it is torn", "address": None}]
     second = scene.live()
-    assert [item["table_name"] for item in second.receipt.facts["sick"]] == ["born"]
+    assert [item["table_name"] for item in second.receipt.summary["sick"]] == ["born"]
     assert why(second) == "not everything can be read"
-    assert rows_of(scene.night(), second) == rows_of(scene.night(), first)
+    assert rows_of(scene.run_context(), second) == rows_of(scene.run_context(), first)
 
 
 @pytest.mark.spark
@@ -234,12 +234,12 @@ def test_what_a_container_named_is_touched_although_the_container_names_as_many_
     """Its object was replaced in the night in which its commit is kept again."""
     old = scene.world.container("c", Kind.MANIFEST_LIST, [scene.file("old")])
     scene.world.commits["4"] = Commit("c", [{name: old[name] for name in ROOT}], EXPIRED)
-    assert scene.live().receipt.facts["expired_files"] == 2
+    assert scene.live().receipt.summary["expired_files"] == 2
     scene.world.turn(old["address"], scene.world.commits["4"])
     judge("4", RETAINED)(scene.world)
     second = scene.live()
     assert why(second) is None
-    assert second.receipt.facts["expired_files"] == 0
+    assert second.receipt.summary["expired_files"] == 0
     scene.equal(second)
 
 
@@ -261,7 +261,7 @@ def test_another_word_of_the_lifecycle_rules_touches_the_files_that_they_name(sp
         for released in ({("one", "first"): False}, {("one", "first"): False}, {("one", "second"): False, ("one", "both"): True}, {}):
             scene.world.released = released
             found = scene.live()
-            assert found.receipt.facts["lifecycle_files"] == len([kept for kept in released.values() if not kept])
+            assert found.receipt.summary["lifecycle_files"] == len([kept for kept in released.values() if not kept])
             scene.equal(found)
         assert why(found) is None
 
@@ -283,9 +283,9 @@ def test_a_night_without_a_change_copies_the_parts_byte_by_byte_and_starts_no_jo
 @pytest.mark.spark
 def test_a_night_that_cannot_read_a_table_names_all_files_though_nothing_changed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     first = scene.live()
-    unknown = Sick(lake=LAKE, table_name="never read", why="it is torn", since=NOW)
-    with monkeypatch.context() as sick:
-        sick.setattr(stage, "_sick", lambda *_: (unknown,))
+    unknown = Unreadable(lake=LAKE, table_name="never read", why="it is torn", since=NOW)
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(stage, "_sick", lambda *_: (unknown,))
         second = scene.live()
     assert why(second) == "not everything can be read"
     assert (second.receipt.rows, second.receipt.digest) == (first.receipt.rows, first.receipt.digest)
@@ -355,10 +355,10 @@ def test_a_night_that_lacks_a_part_is_no_base(scene: Scene, side: str | None) ->
 @pytest.mark.spark
 def test_a_night_that_knew_a_segment_that_is_gone_is_no_base(scene: Scene) -> None:
     scene.live()
-    night = scene.night()
-    (gone,) = night.state.history(LAKE, "manifest_entries")
+    run_context = scene.run_context()
+    (gone,) = run_context.state.history(LAKE, "manifest_entries")
     shutil.rmtree(scene.root / "carrying" / gone.path)
-    night.state.repair()
+    run_context.state.repair()
     scene.world.pending = scene.world.history
     second = scene.live()
     assert why(second) == "segments of the cache are gone"
@@ -377,14 +377,14 @@ def test_no_real_night_carries_over_what_a_rehearsal_made_and_a_rehearsal_takes_
 def test_a_fresh_mark_carries_over_what_a_night_made_and_no_night_what_a_fresh_mark_made(scene: Scene) -> None:
     first = scene.live()
     drop("1")(scene.world)
-    again = replace(scene.night(), recheck="plan-1")
+    again = replace(scene.run_context(), recheck="plan-1")
     write(scene.world, again)
     scene.world.pending = []
     marked = live_files(scene.spark, again, LAKE)
     assert marked.receipt.group == f"_recheck/plan-1/{LAKE}"
-    assert marked.receipt.facts["carried_from"] == first.receipt.run_id
+    assert marked.receipt.summary["carried_from"] == first.receipt.run_id
     scene.equal(marked)
-    assert scene.live().receipt.facts["carried_from"] == first.receipt.run_id
+    assert scene.live().receipt.summary["carried_from"] == first.receipt.run_id
 
 
 @pytest.mark.spark
@@ -401,7 +401,7 @@ def test_a_night_that_died_before_it_published_is_no_base(scene: Scene, monkeypa
             scene.live()
     scene.now += timedelta(days=1)
     third = scene.live()
-    assert third.receipt.facts["carried_from"] == first.receipt.run_id
+    assert third.receipt.summary["carried_from"] == first.receipt.run_id
     scene.equal(third)
 
 
@@ -410,13 +410,13 @@ def test_a_date_that_is_run_again_and_one_of_the_past_carry_over_what_the_newest
     scene.live()
     scene.now -= timedelta(days=1)
     again = scene.live()
-    assert again.receipt.facts["nights_carried"] == 1
+    assert again.receipt.summary["nights_carried"] == 1
     drop("3")(scene.world)
-    past = scene.night(run_date=(NOW - timedelta(days=30)).date())
+    past = scene.run_context(run_date=(NOW - timedelta(days=30)).date())
     write(scene.world, past)
     scene.world.pending = []
     found = live_files(scene.spark, past, LAKE)
-    assert found.receipt.facts["carried_from"] == again.receipt.run_id
+    assert found.receipt.summary["carried_from"] == again.receipt.run_id
     scene.equal(found)
     scene.equal(scene.live())
 
@@ -438,10 +438,10 @@ def test_two_nights_at_once_carry_over_the_same_rows(scene: Scene, monkeypatch: 
 
     with monkeypatch.context() as both:
         both.setattr(stage._Close, "__call__", meanwhile)
-        night = scene.night()
-        write(scene.world, night)
-        found = live_files(scene.spark, night, LAKE)
-    assert found.receipt.facts["carried_from"] == others[0].receipt.facts["carried_from"]
+        run_context = scene.run_context()
+        write(scene.world, run_context)
+        found = live_files(scene.spark, run_context, LAKE)
+    assert found.receipt.summary["carried_from"] == others[0].receipt.summary["carried_from"]
     scene.equal(found)
     scene.now += timedelta(days=1)
     scene.equal(scene.live())
@@ -458,21 +458,21 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
         assert why(scene.live()) is None
     third = scene.live(full_every=2)
     assert str(why(third)).startswith("every 2 nights")
-    assert third.receipt.facts["differences"]
-    assert "please report it" in third.receipt.facts["notes"][-1]
+    assert third.receipt.summary["differences"]
+    assert "please report it" in third.receipt.summary["notes"][-1]
     scene.equal(third)
     scene.live(full_every=0)
     scene.live(unsafe=("a rehearsal",))
     for full_every in (2, 10, 1):
         found = scene.live(full_every=full_every)
         assert why(found) == f"rows that this release carried over were wrong on {third.receipt.run_date}"
-        assert found.receipt.facts["distrusted_on"] == str(third.receipt.run_date)
+        assert found.receipt.summary["distrusted_on"] == str(third.receipt.run_date)
     monkeypatch.setattr(carried, "FORMAT", 0)
     assert "of another release" in str(why(scene.live(full_every=2)))
     next_one = scene.live(full_every=2)
-    assert (why(next_one), next_one.receipt.facts["nights_carried"]) == (None, 1)
+    assert (why(next_one), next_one.receipt.summary["nights_carried"]) == (None, 1)
     last = scene.live(full_every=1)
-    assert (last.receipt.facts["nights_carried"], last.receipt.facts["differences"]) == (0, [])
+    assert (last.receipt.summary["nights_carried"], last.receipt.summary["differences"]) == (0, [])
 
 
 @pytest.mark.spark
@@ -487,12 +487,12 @@ def test_nights_that_compute_all_for_another_reason_do_not_put_the_comparison_of
 
 @pytest.mark.spark
 def test_nights_that_cannot_read_everything_do_not_put_the_comparison_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = Sick(lake=LAKE, table_name="never read", why="it is torn", since=NOW)
+    unknown = Unreadable(lake=LAKE, table_name="never read", why="it is torn", since=NOW)
     reasons = []
-    for night in range(5):
-        with monkeypatch.context() as sick:
-            if night == 1:
-                sick.setattr(stage, "_sick", lambda *_: (unknown,))
+    for run_context in range(5):
+        with monkeypatch.context() as unreadable:
+            if run_context == 1:
+                unreadable.setattr(stage, "_sick", lambda *_: (unknown,))
             reasons.append(str(why(scene.live(full_every=4)))[:22])
     assert reasons == ["there is no earlier ni", "not everything can be ", "the earlier night coul", "None", "every 4 nights all of "]
 
@@ -502,8 +502,8 @@ def test_a_base_that_is_damaged_when_all_is_to_be_compared_is_not_compared_with(
     flip(scene.part(scene.live()))
     second = scene.live(full_every=1)
     assert str(why(second)).startswith("the earlier night is damaged")
-    assert second.receipt.facts["differences"] == []
-    assert second.receipt.facts["distrusted_on"] is None
+    assert second.receipt.summary["differences"] == []
+    assert second.receipt.summary["distrusted_on"] is None
 
 
 @pytest.mark.spark
@@ -512,7 +512,7 @@ def test_a_night_of_a_clock_that_ran_ahead_is_the_base_of_none(scene: Scene) -> 
     scene.now += timedelta(days=70 * 365)
     scene.live()
     scene.now -= timedelta(days=70 * 365)
-    assert scene.live().receipt.facts["carried_from"] == first.receipt.run_id
+    assert scene.live().receipt.summary["carried_from"] == first.receipt.run_id
 
 
 @pytest.mark.spark
@@ -537,7 +537,7 @@ def test_released_files_of_the_earlier_night_that_are_damaged_are_no_base(spark:
         scene.world.released = {("one", "second"): False}
         for full_every in (100, 1):
             found = scene.live(full_every=full_every)
-            assert found.receipt.facts["lifecycle_files"] == 1
+            assert found.receipt.summary["lifecycle_files"] == 1
             scene.equal(found)
 
 
@@ -548,7 +548,7 @@ def test_a_comparison_finds_nothing_where_nothing_was_missed(scene: Scene) -> No
     for change in (drop("1"), lambda world: world.commits.update(world.gone), judge("3", EXPIRED), move):
         change(scene.world)
         found = scene.live(full_every=1)
-        assert (str(why(found))[:5], found.receipt.facts["differences"]) == ("every", [])
+        assert (str(why(found))[:5], found.receipt.summary["differences"]) == ("every", [])
         scene.equal(found)
 
 
@@ -672,6 +672,6 @@ def test_a_container_touches_no_entry_only_if_it_never_named_a_file(came: list[s
     rows = [{"address": name, "key": name, "storage": "s", "rank": 0, "expands": True, "must_exist": True} for name in ("list", "manifest")]
     needs, edges, files = pa.Table.from_pylist(rows, NEEDS), pa.table({"container": inside}), None
     before, index = Before("", (), frozenset(), False, True), pa.concat_tables([known, again])
-    sides, facts = before.compare(files, needs, index, known.column("container"), edges)
+    sides, summary = before.compare(files, needs, index, known.column("container"), edges)
     assert sides[carried.CHANGED_SIDE].to_pylist() == [{"container": "manifest"}]
-    assert facts == {"entries": 4, "keys": 2, "changed": 1}
+    assert summary == {"entries": 4, "keys": 2, "changed": 1}

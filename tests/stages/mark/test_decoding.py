@@ -65,7 +65,7 @@ def decoded(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, 
         read_parts(files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema),
         read_parts(files, paths_of(run, written, CONTAINERS_SIDE), CONTAINERS),
         read_parts(files, paths_of(run, written, UNREADABLE_SIDE), UNREADABLE),
-        written.facts,
+        written.summary,
     )
 
 
@@ -74,7 +74,7 @@ def test_each_child_stands_under_its_container_however_many_are_kept_at_once(
     manifests: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     monkeypatch.setattr(decoding, "BATCH_ENTRIES", at_once)
-    entries, containers, unreadable, facts = decoded(manifests, tmp_path)
+    entries, containers, unreadable, summary = decoded(manifests, tmp_path)
     expected = {
         (f"file://{path}", path.stat().st_size, record["data_file"]["file_path"])
         for path in manifests
@@ -82,7 +82,7 @@ def test_each_child_stands_under_its_container_however_many_are_kept_at_once(
     }
     found = entries.select(["container", "container_size_bytes", "address"]).to_pylist()
     assert {tuple(row.values()) for row in found} == expected
-    assert len(found) == len(expected) == facts["entries"]
+    assert len(found) == len(expected) == summary["entries"]
     assert {(row["container"], row["entries"]) for row in containers.to_pylist()} == {
         (f"file://{path}", sum(1 for _ in fastavro.reader(path.open("rb")))) for path in manifests
     }
@@ -97,12 +97,12 @@ def test_a_container_with_an_address_that_is_no_place_is_unreadable_and_the_othe
     records[0]["data_file"]["file_path"] = "data/nowhere.parquet"
     with bad.open("wb") as file:
         fastavro.writer(file, schema, records)
-    entries, containers, unreadable, facts = decoded(manifests, tmp_path)
+    entries, containers, unreadable, summary = decoded(manifests, tmp_path)
     whole = {f"file://{path}" for path in manifests if path != bad}
     assert set(entries.column("container").to_pylist()) == set(containers.column("container").to_pylist()) == whole
     assert [row["address"] for row in unreadable.to_pylist()] == [f"file://{bad}"]
     assert "data/nowhere.parquet" in unreadable.column("error")[0].as_py()
-    assert (facts["decoded"], facts["unreadable"]) == (2, 1)
+    assert (summary["decoded"], summary["unreadable"]) == (2, 1)
 
 
 def test_files_and_containers_lie_in_parts_of_their_own(tmp_path: Path) -> None:

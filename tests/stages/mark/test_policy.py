@@ -66,7 +66,7 @@ def test_every_rule_is_recorded_with_its_bound_as_of_the_run_date(at: Platform) 
         "retention.refs[1]": ("dev", at_midnight("2026-03-11"), 3),
     }
     assert {(row["scope"], row["enabled"], row["run_id"]) for row in rows} == {("snapshots", True, published.receipt.run_id)}
-    assert published.receipt.facts["policy_digest"] == at.config.policy_digest()
+    assert published.receipt.summary["policy_digest"] == at.config.policy_digest()
 
 
 def test_the_overrides_of_an_iceberg_lake_are_its_rule_and_no_override_leaves_the_tables_own(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.core.plan import Sick
+from gc_assets.core.plan import Unreadable
 from gc_assets.engine.tables import merge_written, paths_of, put
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.last_known import SICK_SIDE, Memory
+from gc_assets.stages.mark.last_known import UNREADABLE_ROOTS_SIDE, Memory
 from gc_assets.stages.mark.live_files import _Close
 from gc_assets.stages.mark.witnesses import DIRECT, DIRECT_SIDE, WITNESSES, WITNESSES_SIDE
 from gc_assets.state.journal import Run, State
@@ -165,44 +165,45 @@ class Collector:
         expanding = {row["container"] for row in witnesses if row["expands"]} & self.cached
         live = {row["key"] for row in direct} | {file for name in expanding for file in self.world.files_of.get(name, [])}
         shields = {row["key"] for row in read_parts(files, paths_of(run, report, CLAIMS_SIDE), CLAIMS).to_pylist() if not row["collect"]}
-        sick: dict[str, str] = report.facts["sick"]
-        self._plan(live, shields, {f"{table.uuid}/" for table in readable} - shields, sick)
+        unreadable: dict[str, str] = report.summary["sick"]
+        self._plan(live, shields, {f"{table.uuid}/" for table in readable} - shields, unreadable)
         for uuid, table in self.world.tables.items():
-            if uuid not in sick:
+            if uuid not in unreadable:
                 self.last_good[uuid] = self.world.needs(table)
         told = tuple(
-            Sick(lake="sales", table_uuid=uuid, table_name=uuid, why=why, since=now, good_on=run.run_date) for uuid, why in sick.items()
+            Unreadable(lake="sales", table_uuid=uuid, table_name=uuid, why=why, since=now, good_on=run.run_date)
+            for uuid, why in unreadable.items()
         )
         names = {table.uuid for table in readable} | {item.table_uuid for item in told if item.table_uuid}
         self.memory = Memory(
             files,
             run.run_date,
             roots,
-            tuple(paths_of(run, report, SICK_SIDE)),
+            tuple(paths_of(run, report, UNREADABLE_ROOTS_SIDE)),
             (*claims, *paths_of(run, report, CLAIMS_SIDE)),
             {name: {name} for name in names},
             told,
         )
-        self._judge(sick)
+        self._judge(unreadable)
 
     def _sound(self) -> set[str]:
         return ({*self.world.manifests_of, *self.world.files_of}) - self.world.broken
 
-    def _plan(self, live: set[str], shields: set[str], claims: set[str], sick: dict[str, str]) -> None:
+    def _plan(self, live: set[str], shields: set[str], claims: set[str], unreadable: dict[str, str]) -> None:
         self.quarantined -= live
-        if not sick:
+        if not unreadable:
             self.purged |= self.quarantined
             self.quarantined = set()
         claimed = {file for file in self.world.all_files() if any(file.startswith(claim) for claim in claims)}
         self.quarantined |= {file for file in claimed - live - self.purged if not any(file.startswith(shield) for shield in shields)}
-        self.sick_nights += bool(sick)
+        self.sick_nights += bool(unreadable)
 
-    def _judge(self, sick: dict[str, str]) -> None:
+    def _judge(self, unreadable: dict[str, str]) -> None:
         for uuid, table in self.world.tables.items():
             files = {file for file in self.world.needs(table) if "/f" in file}
             assert not files & self.purged, f"purged although table {uuid} needs it"
-            assert uuid in sick or not files & self.quarantined, f"in quarantine although table {uuid} can be read and needs it"
-            if uuid in sick:
+            assert uuid in unreadable or not files & self.quarantined, f"in quarantine although table {uuid} can be read and needs it"
+            if uuid in unreadable:
                 needed = {file for file in self.last_good[uuid] if "/f" in file}
                 assert not needed & self.quarantined, f"in quarantine although sick table {uuid} needed it when it was read last"
                 below = {file for file in self.quarantined - self.quarantined_before if file.startswith(f"{uuid}/")}

@@ -17,7 +17,7 @@ from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.demo.iceberg_builder import LakeBuilder, TableBuilder
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
@@ -45,16 +45,16 @@ class House:
     def config(self, state: str | None = None) -> Config:
         return replace(self._house, state=state).config
 
-    def graph(self, state: str | None = None) -> tuple[Published, Night]:
+    def graph(self, state: str | None = None) -> tuple[Published, RunContext]:
         """The next day's graph."""
         clock = Clock(self.now)
-        night = Night.of(self.config(state), clock, clock.today())
-        lake_refs(night, LAKE)
-        return commit_graph(None, night, LAKE), night  # type: ignore[arg-type]
+        context = RunContext.of(self.config(state), clock, clock.today())
+        lake_refs(context, LAKE)
+        return commit_graph(None, context, LAKE), context  # type: ignore[arg-type]
 
     def rows(self, state: str | None = None) -> list[dict[str, Any]]:
-        published, night = self.graph(state)
-        rows = read_rows(night.state, COMMIT_GRAPH, published).to_pylist(maps_as_pydicts="strict")
+        published, context = self.graph(state)
+        rows = read_rows(context.state, COMMIT_GRAPH, published).to_pylist(maps_as_pydicts="strict")
         return sorted(rows, key=lambda row: (row["table_uuid"], row["commit_id"]))
 
     def table(self, name: str, commits: int = 2) -> TableBuilder:
@@ -91,7 +91,7 @@ def test_only_the_tables_that_were_committed_to_are_read_again(house: House) -> 
     read, graph = read_by(house)
     assert read == ["db.busy"]
     assert graph.receipt.rows == 6
-    assert graph.receipt.facts["known"] == 3
+    assert graph.receipt.summary["known"] == 3
     assert quiet.name in {row["table_name"] for row in house.rows()}
 
 

@@ -125,7 +125,7 @@ def test_a_container_that_was_read_once_and_then_cut_is_noticed(sound: Sound) ->
     whole = victim.read_bytes()
     try:
         truncate(victim)
-        [sick] = house.plan().sick
-        assert (sick.table_name, victim.name in sick.why) == ("db.t0", True)
+        [unreadable] = house.plan().unreadable
+        assert (unreadable.table_name, victim.name in unreadable.why) == ("db.t0", True)
     finally:
         victim.write_bytes(whole)

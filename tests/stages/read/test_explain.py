@@ -6,57 +6,57 @@ from pathlib import Path
 
 import pytest
 
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.explain import Explanation, explain
 from gc_assets.state.schemas import STORAGE_INVENTORY
 from tests.records import NOW, STORAGE, night_at, put, put_log, put_marked, word
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
-    night = night_at(tmp_path)
-    put_marked(night)
-    return night
+def context(tmp_path: Path) -> RunContext:
+    context = night_at(tmp_path)
+    put_marked(context)
+    return context
 
 
-def said(night: Night, key: str = "a") -> Explanation:
-    (found,) = explain(night, key)
+def said(context: RunContext, key: str = "a") -> Explanation:
+    (found,) = explain(context, key)
     return found
 
 
-def test_a_purge_that_failed_leaves_the_file_in_quarantine(night: Night) -> None:
-    put_log(night, word("a", "quarantine", "p1"))
-    put_log(night, word("a", "purge", "p2", outcome="failed", minutes=9, source="p1", error="disk full"))
-    assert said(night).verdict == "quarantined"
-    assert "by plan p1" in said(night).sentence
+def test_a_purge_that_failed_leaves_the_file_in_quarantine(context: RunContext) -> None:
+    put_log(context, word("a", "quarantine", "p1"))
+    put_log(context, word("a", "purge", "p2", outcome="failed", minutes=9, source="p1", error="disk full"))
+    assert said(context).verdict == "quarantined"
+    assert "by plan p1" in said(context).sentence
 
 
-def test_a_purge_that_found_nothing_ends_the_quarantine(night: Night) -> None:
-    put_log(night, word("a", "quarantine", "p1"))
-    put_log(night, word("a", "purge", "p2", outcome="absent", minutes=9, source="p1"))
-    assert said(night).verdict == "purged"
+def test_a_purge_that_found_nothing_ends_the_quarantine(context: RunContext) -> None:
+    put_log(context, word("a", "quarantine", "p1"))
+    put_log(context, word("a", "purge", "p2", outcome="absent", minutes=9, source="p1"))
+    assert said(context).verdict == "purged"
 
 
-def test_a_file_of_which_one_of_two_copies_was_purged_is_in_quarantine_by_the_other_plan(night: Night) -> None:
-    put_log(night, word("a", "quarantine", "p1"))
-    put_log(night, word("a", "quarantine", "p2", minutes=5))
-    put_log(night, word("a", "purge", "p3", minutes=9, source="p1"))
-    assert said(night).verdict == "quarantined"
-    assert "by plan p2" in said(night).sentence
+def test_a_file_of_which_one_of_two_copies_was_purged_is_in_quarantine_by_the_other_plan(context: RunContext) -> None:
+    put_log(context, word("a", "quarantine", "p1"))
+    put_log(context, word("a", "quarantine", "p2", minutes=5))
+    put_log(context, word("a", "purge", "p3", minutes=9, source="p1"))
+    assert said(context).verdict == "quarantined"
+    assert "by plan p2" in said(context).sentence
 
 
-def test_a_file_that_was_put_back_is_restored(night: Night) -> None:
-    put_log(night, word("a", "quarantine", "p1"))
-    put_log(night, word("a", "restore", "r1", minutes=9, source="p1"))
-    assert said(night).verdict == "restored"
+def test_a_file_that_was_put_back_is_restored(context: RunContext) -> None:
+    put_log(context, word("a", "quarantine", "p1"))
+    put_log(context, word("a", "restore", "r1", minutes=9, source="p1"))
+    assert said(context).verdict == "restored"
 
 
 def test_the_state_is_nobodys_garbage_also_below_a_claim(tmp_path: Path) -> None:
-    night = night_at(tmp_path)
-    inside = night.config.model_copy(update={"state": f"{tmp_path}/warehouse/weather/state"})
-    night = Night.of(inside, night.clock, night.run_date)
-    put_marked(night, [{"key": "weather/"}])
+    context = night_at(tmp_path)
+    inside = context.config.model_copy(update={"state": f"{tmp_path}/warehouse/weather/state"})
+    context = RunContext.of(inside, context.clock, context.run_date)
+    put_marked(context, [{"key": "weather/"}])
     for key in ("weather/state/x.parquet", "weather/chunks/X"):
         listed = {"objects": 1, "bytes": 1, "problems": {}, "tasks": 1, "full_listing_on": NOW.date().isoformat()}
-        put(night, STORAGE, STORAGE_INVENTORY, [{"key": key, "size_bytes": 1, "last_modified": NOW}], **listed)
-        assert (said(night, key).verdict == "unowned") == key.startswith("weather/state/")
+        put(context, STORAGE, STORAGE_INVENTORY, [{"key": key, "size_bytes": 1, "last_modified": NOW}], **listed)
+        assert (said(context, key).verdict == "unowned") == key.startswith("weather/state/")

@@ -127,7 +127,7 @@ def put(house: Lakehouse, table: Table, rows: list[dict[str, Any]], group: str =
     state = house.tonight().state
     run = state.start(group, table.name, house.clock.today(), Clock(NOW))
     written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, state.files)
-    publish(state, run, written, Clock(NOW), facts={"listed": len(rows), "expired": 0})
+    publish(state, run, written, Clock(NOW), summary={"listed": len(rows), "expired": 0})
 
 
 def moment(at: datetime) -> datetime:

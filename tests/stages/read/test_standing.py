@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gc_assets.core.clock import Clock
-from gc_assets.core.notifications import FailedApply, StorageFacts
+from gc_assets.core.notifications import FailedApply, StorageSummary
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
 from gc_assets.stages.read.reversibility import undoing
@@ -25,7 +25,7 @@ def at(tmp_path: Path) -> Platform:
     return platform(tmp_path)
 
 
-def found(at: Platform, *failed: FailedApply) -> StorageFacts:
+def found(at: Platform, *failed: FailedApply) -> StorageSummary:
     return standing(at.config, at.clock, at.config.storage("warehouse"), failed)
 
 
@@ -44,7 +44,7 @@ def begun(at: Platform, plan_id: str, token: int = 1) -> None:
 
 
 def test_before_the_first_night_there_is_nothing_to_tell(at: Platform) -> None:
-    assert found(at) == StorageFacts("warehouse", None)
+    assert found(at) == StorageSummary("warehouse", None)
 
 
 def test_the_last_night_is_told_with_its_plan_and_what_that_lacks(at: Platform) -> None:
@@ -109,10 +109,10 @@ def test_a_lease_that_cannot_be_read_hides_nothing_of_its_storage(at: Platform) 
     lease = Path(at.config.storage("warehouse").location.removeprefix("file://")) / ".gc-assets" / "lease.json"
     lease.parent.mkdir()
     lease.write_text("no lease")
-    facts = found(at)
-    assert facts.last is not None
-    assert [item.plan_id for item in facts.failed] == [plan_id]
-    assert "not known" in facts.failed[0].why
+    summary = found(at)
+    assert summary.last is not None
+    assert [item.plan_id for item in summary.failed] == [plan_id]
+    assert "not known" in summary.failed[0].why
 
 
 def test_a_run_that_failed_counts_for_the_plan_whose_first_characters_it_was_given(at: Platform) -> None:

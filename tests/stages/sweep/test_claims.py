@@ -9,7 +9,7 @@ import pytest
 
 from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.kinds import config_models
 from gc_assets.stages.sweep.claims import claims_of
 
@@ -30,7 +30,7 @@ lakes:
 
 
 @pytest.fixture
-def night(tmp_path: Path) -> Night:
+def context(tmp_path: Path) -> RunContext:
     """Everything but the storage seems to lie elsewhere, and lies in it."""
     inside = tmp_path / "warehouse" / "db"
     for name in ("state", "catalogs"):
@@ -40,11 +40,11 @@ def night(tmp_path: Path) -> Night:
         (inside / name).write_text(content)
         (tmp_path / name).symlink_to(inside / name)
     config = load_config(tmp_path / "lakes.yaml", {}, config_models())
-    return Night.of(config, Clock(datetime(2026, 11, 20, tzinfo=UTC)), date(2026, 11, 20))
+    return RunContext.of(config, Clock(datetime(2026, 11, 20, tzinfo=UTC)), date(2026, 11, 20))
 
 
-def test_configuration_catalogs_rules_and_state_are_shielded_wherever_they_lie(night: Night) -> None:
-    claims = claims_of(night, "warehouse", [])
+def test_configuration_catalogs_rules_and_state_are_shielded_wherever_they_lie(context: RunContext) -> None:
+    claims = claims_of(context, "warehouse", [])
     assert claims.owners == {"db/state/": None}
     catalog = {f"db/catalogs/sales.db{suffix}" for suffix in ("", "-journal", "-wal", "-shm")}
     assert claims.shielded == {"db/lakes.yaml", "db/rules.json", *catalog}

@@ -16,7 +16,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep import live_filter as stage
@@ -35,32 +35,32 @@ LAKES = ("sales", "weather")
 NO_COUNTS = dict.fromkeys(("files", "live_bytes", "expired_files", "dangling_files", "external_files"), 0)
 
 
-def night_of(root: Path, day: int = 0) -> Night:
+def night_of(root: Path, day: int = 0) -> RunContext:
     storages = tuple(StorageConfig(name=name, location=f"file://{root}/{name}/") for name in (STORAGE, OTHER))
     lakes = tuple(
         IcechunkLakeConfig.model_validate({"name": name, "kind": "icechunk", "location": f"file://{root}/{STORAGE}/{name}/"})
         for name in LAKES
     )
     now = NOW + timedelta(days=day)
-    return Night.of(Config(state=str(root / "state"), storages=storages, lakes=lakes), Clock(now), now.date())
+    return RunContext.of(Config(state=str(root / "state"), storages=storages, lakes=lakes), Clock(now), now.date())
 
 
-def live(night: Night, lake: str, keys: dict[str, list[str]]) -> Published:
+def live(context: RunContext, lake: str, keys: dict[str, list[str]]) -> Published:
     """Publishes the live files of a lake, by storage."""
     rows: list[dict[str, Any]] = []
     for storage, named in keys.items():
         hashes = xxhash64(pa.array(named, pa.string()))
         rows += [{"storage": storage, "key": key, "key_hash": int(value)} for key, value in zip(named, hashes, strict=True)]
-    run = night.state.start(lake, LIVE_FILES.name, night.run_date, night.clock)
-    written = write_rows(pa.Table.from_pylist(rows, schema=LIVE_FILES.schema), LIVE_FILES, run, night.state.files)
+    run = context.state.start(lake, LIVE_FILES.name, context.run_date, context.clock)
+    written = write_rows(pa.Table.from_pylist(rows, schema=LIVE_FILES.schema), LIVE_FILES, run, context.state.files)
     by_storage = {storage: {"files": len(named), "bytes": 0} for storage, named in keys.items()}
-    facts = {**NO_COUNTS, "by_kind": {}, "metadata_by_storage": {}, "by_storage": by_storage}
-    return publish(night.state, run, written, night.clock, facts=facts)
+    summary = {**NO_COUNTS, "by_kind": {}, "metadata_by_storage": {}, "by_storage": by_storage}
+    return publish(context.state, run, written, context.clock, summary=summary)
 
 
-def held(night: Night, table: Published, keys: list[str]) -> list[str]:
+def held(context: RunContext, table: Published, keys: list[str]) -> list[str]:
     """The keys that the filter takes for live."""
-    found = ProbeFilter(night.state.files, tuple(table.paths())).contains(xxhash64(pa.array(keys, pa.string())))
+    found = ProbeFilter(context.state.files, tuple(table.paths())).contains(xxhash64(pa.array(keys, pa.string())))
     return [key for key, is_in in zip(keys, found.tolist(), strict=True) if is_in]
 
 
@@ -69,17 +69,17 @@ def test_executors_make_the_filter_that_this_process_makes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_keys: int
 ) -> None:
     monkeypatch.setattr(stage, "SLICE_KEYS", slice_keys)
-    night = night_of(tmp_path)
+    context = night_of(tmp_path)
     mine, elsewhere = [f"a/{number}" for number in range(1000)], [f"b/{number}" for number in range(1000)]
-    live(night, "sales", {STORAGE: mine[:700], OTHER: elsewhere})
-    live(night, "weather", {STORAGE: mine[500:]})
-    here = live_filter(spark, night, STORAGE)
+    live(context, "sales", {STORAGE: mine[:700], OTHER: elsewhere})
+    live(context, "weather", {STORAGE: mine[500:]})
+    here = live_filter(spark, context, STORAGE)
     monkeypatch.setattr(engine, "PASSED_ROWS", -1)
-    there = live_filter(spark, night, STORAGE)
+    there = live_filter(spark, context, STORAGE)
     assert (there.receipt.digest, there.rows, there.receipt.balances) == (here.receipt.digest, here.rows, here.receipt.balances)
     assert there.rows == -(-1200 // slice_keys)
-    assert held(night, there, mine) == mine
-    assert held(night, there, elsewhere) == []
+    assert held(context, there, mine) == mine
+    assert held(context, there, elsewhere) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -92,14 +92,14 @@ def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
     for day in range(4):
         monkeypatch.setattr(engine, "PASSED_ROWS", chance.choice([-1, 100_000]))
         monkeypatch.setattr(stage, "SLICE_KEYS", chance.choice([100, 10_000]))
-        night = night_of(tmp_path, day)
+        context = night_of(tmp_path, day)
         needed: set[str] = set()
         for lake in LAKES:
             keys = chance.sample(every, chance.choice([0, 1, 50, 200]))
             needed |= set(keys)
-            live(night, lake, {STORAGE: keys, OTHER: chance.sample(every, 20)})
-        found = live_filter(spark, night, STORAGE)
-        assert set(held(night, found, every)) == needed
+            live(context, lake, {STORAGE: keys, OTHER: chance.sample(every, 20)})
+        found = live_filter(spark, context, STORAGE)
+        assert set(held(context, found, every)) == needed
         assert (found.rows == 0) == (not needed)
 
 
@@ -108,9 +108,9 @@ def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
 def test_no_filter_is_made_from_a_part_that_is_gone_or_torn(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, damage: str
 ) -> None:
-    night = night_of(tmp_path)
-    live(night, "sales", {STORAGE: ["a", "b"]})
-    table = live(night, "weather", {STORAGE: ["c"]})
+    context = night_of(tmp_path)
+    live(context, "sales", {STORAGE: ["a", "b"]})
+    table = live(context, "weather", {STORAGE: ["c"]})
     part = tmp_path / "state" / table.paths()[0]
     if damage == "gone":
         part.unlink()
@@ -119,8 +119,8 @@ def test_no_filter_is_made_from_a_part_that_is_gone_or_torn(
     if not here:
         monkeypatch.setattr(engine, "PASSED_ROWS", -1)
     with pytest.raises(StateError, match="part-"):
-        live_filter(spark, night, STORAGE)
-    assert night.state.history(STORAGE, "live_filter") == ()
+        live_filter(spark, context, STORAGE)
+    assert context.state.history(STORAGE, "live_filter") == ()
 
 
 @pytest.mark.parametrize("here", [True, False])
@@ -129,11 +129,11 @@ def test_a_candidate_that_is_a_live_key_is_found_but_for_its_spelling_and_only_i
 ) -> None:
     if not here:
         monkeypatch.setattr(engine, "PASSED_ROWS", -1)
-    night = night_of(tmp_path)
-    live(night, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
-    live(night, "weather", {STORAGE: []})
+    context = night_of(tmp_path)
+    live(context, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
+    live(context, "weather", {STORAGE: []})
     for key, is_hit in (("a", True), ("x=1/2", True), ("b", False), ("elsewhere", False)):
-        writer = PartWriter(night.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
+        writer = PartWriter(context.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
         paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
-        assert any_hit(spark, night, STORAGE, live_tables(night), paths) == is_hit
+        assert any_hit(spark, context, STORAGE, live_tables(context), paths) == is_hit

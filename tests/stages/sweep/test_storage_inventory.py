@@ -49,10 +49,10 @@ def test_a_storage_that_took_a_moment_last_night_is_listed_here_without_a_spark_
     house: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert listed_here(house, monkeypatch) == 0
-    assert 0 < house.facts("storage_inventory")["listing_seconds"] < storage_inventory.HERE_SECONDS
+    assert 0 < house.summary("storage_inventory")["listing_seconds"] < storage_inventory.HERE_SECONDS
     house.now += timedelta(days=1)
     before = jobs_of(house.spark)
-    assert listed_here(house, monkeypatch) == house.facts("storage_inventory")["tasks"] > 1
+    assert listed_here(house, monkeypatch) == house.summary("storage_inventory")["tasks"] > 1
     assert jobs_of(house.spark) == before
 
 
@@ -70,4 +70,4 @@ def test_what_is_slower_than_last_night_is_handed_on_and_listed_once(house: Lake
     with monkeypatch.context() as slow:
         slow.setattr(storage_inventory, "time", SimpleNamespace(perf_counter=lambda: float(next(tick) // 20 * 20)))
         assert listed_here(house, monkeypatch) == 1
-    assert house.facts("storage_inventory")["tasks"] > 2
+    assert house.summary("storage_inventory")["tasks"] > 2

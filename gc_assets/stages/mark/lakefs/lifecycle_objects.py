@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.plan import Amount
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import fitting
 from gc_assets.engine.tables import passed, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
@@ -32,7 +32,7 @@ from gc_assets.state.arrow_types import STRINGS
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CLAIMS, PINNED
-from gc_assets.state.summaries import LifecycleObjectsFacts
+from gc_assets.state.summaries import LifecycleObjectsSummary
 
 MAX_PATHS: Final = 100
 # A character that no branch's name holds (git's rules for refs, which lakeFS follows).
@@ -52,43 +52,43 @@ JUDGED: Final = pa.schema(
 
 
 @logged(LIFECYCLE_OBJECTS)
-def lifecycle_objects(spark: SparkSession, night: Night, lake_name: str) -> Published:
+def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes `lifecycle_objects` of a run date: every object that the rules release tonight
     under some path.
 
     An object is `deduplicated`, and kept, where another path or branch of it is not released, where
-    a tag's commit holds it, or where it is staged. With `recheck_deduplicated: false` it is also
+    a tag's commit holds it, or where it is staged. With `verify_deduplicated: false` it is also
     kept where it once was.
     """
-    state, group = night.state, night.group(lake_name)
-    potential = night.table(POTENTIAL_COMMITS, lake_name)
-    refs = night.table(LAKE_REFS, lake_name)
-    entries = night.table(MANIFEST_ENTRIES, lake_name)
-    run = begin(night, group, LIFECYCLE_OBJECTS)
+    state, group = context.state, context.group(lake_name)
+    potential = context.table(POTENTIAL_COMMITS, lake_name)
+    refs = context.table(LAKE_REFS, lake_name)
+    entries = context.table(MANIFEST_ENTRIES, lake_name)
+    run = begin(context, group, LIFECYCLE_OBJECTS)
     doing(f"judging what {potential.rows:,} potential commits name")
-    cache, before = segments(night, lake_name), _once_kept(night, lake_name)
+    cache, before = segments(context, lake_name), _once_kept(context, lake_name)
     parts = [*potential.parts(RANGES_SIDE), *refs.parts(PINNED_SIDE), *(before.parts() if before is not None else ())]
     paths = state.paths(cache)
     spark = fitting(spark, sum(part.rows for part in parts) + sum(segment.rows for segment in cache), len(parts) + len(paths))
     ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, paths)
-    judged = passed(_references(rows, ranges, _claimed(night, refs)), _Judge(tuple(lifecycle_rules(night, lake_name))), JUDGED)
+    judged = passed(_references(rows, ranges, _claimed(context, refs)), _Judge(tuple(lifecycle_rules(context, lake_name))), JUDGED)
     pinned = read_paths(spark, state.files, PINNED, refs.paths(PINNED_SIDE)).select("storage", "key").distinct()
     if before is not None:
         once = read_table(spark, state, LIFECYCLE_OBJECTS, before).filter("deduplicated").select("storage", "key")
         pinned = pinned.unionByName(once).distinct()
     written = write_frame(_objects(judged, pinned), LIFECYCLE_OBJECTS, run, state, ["deduplicated"])
     amounts = {deduplicated: total.amount for (deduplicated,), total in written.totals.items()}
-    facts = LifecycleObjectsFacts(released=amounts.get("false", Amount()), deduplicated=amounts.get("true", Amount()))
-    return publish(state, run, written, night.clock, inputs=[potential, refs, entries], facts=facts, unsafe=night.unsafe)
+    summary = LifecycleObjectsSummary(released=amounts.get("false", Amount()), deduplicated=amounts.get("true", Amount()))
+    return publish(state, run, written, context.clock, inputs=[potential, refs, entries], summary=summary, unsafe=context.unsafe)
 
 
-def _claimed(night: Night, refs: Published) -> list[tuple[str, str]]:
+def _claimed(context: RunContext, refs: Published) -> list[tuple[str, str]]:
     """Returns storage and prefix of what the repository claims.
 
     Its rules say nothing of other places.
     """
-    return [(row["storage"], row["key"]) for row in side_rows(night, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
+    return [(row["storage"], row["key"]) for row in side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
 
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
@@ -149,13 +149,13 @@ def _objects(judged: DataFrame, kept: DataFrame) -> DataFrame:
     return flagged.withColumn("deduplicated", ~F.col("all_released") | F.coalesce("is_kept", F.lit(False)))
 
 
-def _once_kept(night: Night, lake_name: str) -> Published | None:
+def _once_kept(context: RunContext, lake_name: str) -> Published | None:
     """Returns the table of an earlier run date whose deduplicated objects are kept.
 
     Null where the configuration does not ask for this behaviour of the proposal.
     """
-    lake = night.config.lake(lake_name)
-    before = night.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=night.run_date)
-    if not isinstance(lake, LakeFsLakeConfig) or lake.recheck_deduplicated or before is None:
+    lake = context.config.lake(lake_name)
+    before = context.state.latest(lake_name, LIFECYCLE_OBJECTS.name, before=context.run_date)
+    if not isinstance(lake, LakeFsLakeConfig) or lake.verify_deduplicated or before is None:
         return None
     return before

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.graph import CommitGraph
 from gc_assets.engine.progress import begin, doing, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import merge_written, publish, put, report_parts, write_rows
 from gc_assets.engine.tasks import once
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
@@ -38,7 +38,7 @@ from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import EDGES
-from gc_assets.state.summaries import PotentialCommitsFacts
+from gc_assets.state.summaries import PotentialCommitsSummary
 
 RANGES_SIDE: Final = "_ranges"
 _FIRST: Final = "\0"
@@ -57,38 +57,38 @@ RANGES: Final = pa.schema(
 
 
 @logged(POTENTIAL_COMMITS)
-def potential_commits(spark: SparkSession, night: Night, lake_name: str) -> Published:
+def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes `potential_commits` of a run date.
 
     A commit that the newest finished run has not seen is potential whatever its date says, where a
     rule speaks of it: users set dates.
     """
-    state = night.state
-    refs = night.table(LAKE_REFS, lake_name)
-    graph = night.table(COMMIT_GRAPH, lake_name)
-    reachable = night.table(REACHABLE_SNAPSHOTS, lake_name)
-    entries = night.table(MANIFEST_ENTRIES, lake_name)
-    day = newest_finished(night)
+    state = context.state
+    refs = context.table(LAKE_REFS, lake_name)
+    graph = context.table(COMMIT_GRAPH, lake_name)
+    reachable = context.table(REACHABLE_SNAPSHOTS, lake_name)
+    entries = context.table(MANIFEST_ENTRIES, lake_name)
+    day = newest_finished(context)
     seen = state.current(lake_name, COMMIT_GRAPH.name, day) if day is not None else None
-    run = begin(night, night.group(lake_name), POTENTIAL_COMMITS)
+    run = begin(context, context.group(lake_name), POTENTIAL_COMMITS)
     doing(f"what the rules say of {graph.rows:,} commits")
-    lake = night.config.lake(lake_name)
+    lake = context.config.lake(lake_name)
     tags_ignored = isinstance(lake, LakeFsLakeConfig) and lake.retention.tags == "ignore"
     task = _Classify(
-        tuple(lifecycle_rules(night, lake_name)),
-        frozen_refs(night, lake_name, refs).refs,
+        tuple(lifecycle_rules(context, lake_name)),
+        frozen_refs(context, lake_name, refs).refs,
         not tags_ignored,
         state.files,
         tuple(graph.paths()),
         tuple(reachable.paths()),
-        tuple(night.state.paths(segments(night, lake_name), EDGES_SIDE)),
+        tuple(context.state.paths(segments(context, lake_name), EDGES_SIDE)),
         tuple(seen.paths()) if seen is not None else (),
         run,
     )
-    written = merge_written(once(spark, task, graph.rows + segment_rows(segments(night, lake_name), EDGES_SIDE), len(task.edges)))
+    written = merge_written(once(spark, task, graph.rows + segment_rows(segments(context, lake_name), EDGES_SIDE), len(task.edges)))
     inputs = [refs, graph, reachable, entries]
-    facts = PotentialCommitsFacts(**written.facts, notes=tuple(_notes(lake_name, task)))
-    return publish(state, run, written, night.clock, inputs=inputs, facts=facts, unsafe=night.unsafe)
+    summary = PotentialCommitsSummary(**written.summary, notes=tuple(_notes(lake_name, task)))
+    return publish(state, run, written, context.clock, inputs=inputs, summary=summary, unsafe=context.unsafe)
 
 
 def _notes(lake_name: str, task: _Classify) -> Iterator[str]:
@@ -129,7 +129,7 @@ class _Classify:
             ranges = self._ranges(commits, classes, reach, retained, potential)
             written = write_rows(rows, POTENTIAL_COMMITS, self.run, self.files)
             parts = [*written.parts, *put(ranges, self.run, self.files, RANGES_SIDE)]
-            yield report_parts(parts, written.digest, facts={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
+            yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:
         """Returns the classes, and for each commit (row) which of them reach it.
@@ -184,7 +184,7 @@ class _Classify:
         owner = pc.list_parent_indices(lists).to_numpy()
         # What nothing reaches and nothing retains is garbage already. It holds nothing back.
         owner_counts = np.asarray(reach.any(axis=1))[owner]
-        facts = {
+        summary = {
             **{f"class {number}": reach[owner, number].astype(np.uint8) for number in range(len(classes))},
             "first_commit_at": commits.column("committed_at").cast(pa.int64()).to_numpy()[owner],
             "commits": retained[owner].astype(np.int64),
@@ -193,7 +193,7 @@ class _Classify:
             ),
             "potential": potential[owner],
         }
-        roots = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), **{n: pa.array(v) for n, v in facts.items()}})
+        roots = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), **{n: pa.array(v) for n, v in summary.items()}})
         metaranges = _united(roots.filter(pa.array(owner_counts)), classes)
         edges = read_parts(self.files, list(self.edges), EDGES, ["container", "address"])
         at = pc.index_in(edges.column("container"), metaranges.column("address"))

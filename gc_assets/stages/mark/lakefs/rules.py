@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule
@@ -13,20 +13,20 @@ from gc_assets.lakes.lakefs.lifecycle_rules import read_rules, rule_rows
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 
 
-def lifecycle_rules(night: Night, lake_name: str) -> list[Rule]:
+def lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
     """Returns the rules about objects that hold for the run date, enabled or not, with
     `last_deleted`.
 
     Raises `GateRefused` where an apply marks afresh and the rules file says something else by now.
     """
-    lake = night.config.lake(lake_name)
-    policy = read_rows(night.state, POLICY_TABLE, night.table(POLICY_TABLE, lake_name))
-    current = read_rows(night.state, CURRENT_RULES, night.table(CURRENT_RULES, lake_name))
+    lake = context.config.lake(lake_name)
+    policy = read_rows(context.state, POLICY_TABLE, context.table(POLICY_TABLE, lake_name))
+    current = read_rows(context.state, CURRENT_RULES, context.table(CURRENT_RULES, lake_name))
     bounds = {(row["rule_id"], row["prefix"], row["branch"]): row["last_deleted"] for row in current.to_pylist()}
-    rows = [row for row in policy.to_pylist() if row["scope"] == "objects" and row["run_date"] == night.run_date]
+    rows = [row for row in policy.to_pylist() if row["scope"] == "objects" and row["run_date"] == context.run_date]
     rules = [Rule.of({**row, "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"]))}) for row in rows]
-    if night.recheck is not None and isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
-        now = [Rule.of(row) for row in rule_rows(read_rules(lake.rules), night.as_of)]
+    if context.recheck is not None and isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
+        now = [Rule.of(row) for row in rule_rows(read_rules(lake.rules), context.as_of)]
         if now != [replace(rule, last_deleted=None) for rule in rules]:
             raise GateRefused(f"lake {lake_name}: the lifecycle rules in {lake.rules} are no longer those of the plan; make a new plan")
     return rules

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow.compute as pc
 
 from gc_assets.engine.progress import begin, logged
-from gc_assets.engine.run_context import Night
+from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.lakefs.tables import UNCOMMITTED_OBJECTS
 from gc_assets.stages.mark.lake_refs import UNCOMMITTED_SIDE
@@ -13,19 +13,19 @@ from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.side_tables import UNCOMMITTED
-from gc_assets.state.summaries import UncommittedObjectsFacts
+from gc_assets.state.summaries import UncommittedObjectsSummary
 
 
 @logged(UNCOMMITTED_OBJECTS)
-def uncommitted_objects(night: Night, lake_name: str) -> Published:
+def uncommitted_objects(context: RunContext, lake_name: str) -> Published:
     """Publishes `uncommitted_objects` of a run date. All of them are live."""
-    state = night.state
-    refs = night.table(LAKE_REFS, lake_name)
-    run = begin(night, night.group(lake_name), UNCOMMITTED_OBJECTS)
+    state = context.state
+    refs = context.table(LAKE_REFS, lake_name)
+    run = begin(context, context.group(lake_name), UNCOMMITTED_OBJECTS)
     rows = read_parts(state.files, refs.paths(UNCOMMITTED_SIDE), UNCOMMITTED)
     key = pc.coalesce(rows.column("key"), rows.column("address"))
     rows = rows.set_column(rows.schema.get_field_index("key"), UNCOMMITTED.field("key"), key)
     written = write_rows(rows, UNCOMMITTED_OBJECTS, run, state.files)
     branches = rows.column("branch").drop_null().unique()
-    facts = UncommittedObjectsFacts(objects=rows.num_rows, branches=len(branches))
-    return publish(state, run, written, night.clock, inputs=[refs], facts=facts, unsafe=night.unsafe)
+    summary = UncommittedObjectsSummary(objects=rows.num_rows, branches=len(branches))
+    return publish(state, run, written, context.clock, inputs=[refs], summary=summary, unsafe=context.unsafe)
