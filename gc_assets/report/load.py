@@ -23,15 +23,15 @@ from gc_assets.report.lakes import lake_page
 from gc_assets.report.run_report import Asked, Change, PastPlan, PlannedFile, PlannedUpload, Quarantined, RunReport, StoragePage, Stored
 from gc_assets.report.shares import steps_of
 from gc_assets.report.trend import Point
-from gc_assets.stages.delete.plan import WAITING_SIDE
 from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.read.browse import batches
-from gc_assets.stages.read.reversibility import apply_command, in_one_sentence, undoing
+from gc_assets.stages.read.reversibility import apply_command, summarize_reversibility, undoing
 from gc_assets.stages.read.usage import by_table
 from gc_assets.stages.records.ledger import quarantined
 from gc_assets.stages.records.plans import StoredPlan, load, plans
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import WAITING_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary, StorageInventorySummary, Sweep, sent_for
 
 LARGEST_FILES: Final = 20
@@ -127,7 +127,7 @@ def _headline(context: RunContext, plan: StoredPlan | None) -> str:
         return "This night has no plan yet, so nothing becomes free."
     if not plan.header.has_work:
         return "There is nothing to do: nothing becomes free, nothing is final, and there is nothing to undo."
-    sentence = in_one_sentence(plan.header, context.config, restored=plan.restored_at is not None)
+    sentence = summarize_reversibility(plan.header, context.config, restored=plan.restored_at is not None)
     return f"Plan {plan.header.plan_id[:12]} is {plan.status_at(context.clock.now())}: {sentence}."
 
 

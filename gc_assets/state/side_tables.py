@@ -1,5 +1,8 @@
-"""The side tables, as schemas of Arrow's. They lie beside a published table, in a directory whose
-leading underscore hides it from plain readers.
+"""Directories and schemas of the side tables, grouped by the table whose receipt lists them.
+
+A side table is published under the receipt of a table, in a directory of its run. The leading
+underscore hides the directory from readers that read every Parquet file of a table. Scratch side
+tables exist only while a run computes its table.
 """
 
 from __future__ import annotations
@@ -8,123 +11,306 @@ from typing import Final
 
 import pyarrow as pa
 
-from gc_assets.state.arrow_types import schema_of
+from gc_assets.state.arrow_types import CONTENT_ROOT, STRINGS, schema_of
+from gc_assets.state.arrow_types import TIMESTAMP as ARROW_TIMESTAMP
 from gc_assets.state.columns import BOOL, INT, LONG, PROPERTIES, STRING, TIMESTAMP, column
-from gc_assets.state.schemas import EXPIRY_PLAN, TABLE_NAME, TABLE_UUID
+from gc_assets.state.schemas import EXPIRY_PLAN, MANIFEST_ENTRIES, ORPHAN_FILES, STORAGE_INVENTORY, TABLE_NAME, TABLE_UUID
 
-# The edits of history that one approval would execute. They stand beside `deletion_plan` and belong
-# to the lakes that claim a part of the storage.
-EXPIRY_ACTIONS: Final = schema_of(column("lake", STRING, "Lake whose history is edited."), *EXPIRY_PLAN.columns)
+# --- lake_refs ---
 
-# The uploads in parts that one approval would abort. They too stand beside `deletion_plan`.
-UPLOADS: Final = schema_of(
-    column("key", STRING, "Canonical key of the object that the upload would have made."),
-    column("upload_id", STRING, "The server's name of the upload."),
-    column("initiated", TIMESTAMP, "When it was begun, by the server's clock."),
-    column("size_bytes", LONG, "Size of its parts."),
-    column("etag", STRING, "Identity of the upload: one that a part was added to since is left alone."),
-    column("lake", STRING, "Lake that claims the key."),
-)
-
+SOURCES_SIDE: Final = "_sources"
 SOURCES: Final = schema_of(
-    column("address", STRING, "Where a part of the commit graph is read."),
+    column("address", STRING, "Address that a part of the commit graph is read from."),
     TABLE_UUID,
     TABLE_NAME,
-    column("shard", INT, "This share of the source."),
+    column("shard", INT, "Number of this share of the source."),
     column("shards", INT, "Number of shares of the source."),
-    column("properties", PROPERTIES, "Frozen facts that retention needs."),
-    column("digest", STRING, "SHA-256 of the object that all commits of a table are read from; null elsewhere.", since="0.4"),
+    column("properties", PROPERTIES, "Frozen properties that retention needs."),
+    column("digest", STRING, "SHA-256 of the object that all commits of a table are read from; null for other sources.", since="0.4"),
 )
 
+CLAIMS_SIDE: Final = "_claims"  # also published with live_files
 CLAIMS: Final = schema_of(
     column("address", STRING, "Prefix as the lake spells it, ending in `/`."),
-    column("storage", STRING, "Storage the prefix lies in; null for an external prefix."),
+    column("storage", STRING, "Storage of the prefix; null for an external prefix."),
     column("key", STRING, "Canonical prefix in that storage, ending in `/`, or empty for the whole storage."),
     TABLE_UUID,
     TABLE_NAME,
-    column("collect", BOOL, "False: nothing below is ever a candidate, also inside another claim."),
-    column(
-        "location_of",
-        STRING,
-        "Table whose location it is, where `table_uuid` does not say it.",
-        since="0.4",
-    ),
+    column("collect", BOOL, "False: no file under the prefix is ever a candidate, even inside another claim."),
+    column("location_of", STRING, "Table whose location the prefix is, if `table_uuid` is null.", since="0.4"),
 )
 
+PINNED_SIDE: Final = "_pinned"
 PINNED: Final = schema_of(
     column("address", STRING, "Address as the lake spells it."),
     column("kind", STRING, "File kind."),
     column("is_container", BOOL, "True if the object names further objects."),
-    column("size_bytes", LONG, "Size where the lake records it."),
-    column("must_exist", BOOL, "False for files a format allows to be absent."),
-    column("storage", STRING, "Storage the file lies in; null for an external address."),
+    column("size_bytes", LONG, "Size, if the lake records it."),
+    column("must_exist", BOOL, "False for files that the format allows to be absent."),
+    column("storage", STRING, "Storage of the file; null for an external address."),
     column("key", STRING, "Canonical key."),
 )
 
-CONTAINERS: Final = schema_of(
-    column("container", STRING, "Address of a container that was decoded, once per length."),
-    column("kind", STRING, "File kind of the container."),
-    column("container_size_bytes", LONG, "Its length."),
-    column("entries", LONG, "Number of rows it gave."),
-    column("etag", STRING, "Identity of the object that was decoded.", since="0.4"),
-    column("digest", STRING, "XXH64 of its bytes in hexadecimal.", since="0.4"),
-)
-
-REWRITTEN: Final = schema_of(
-    column("address", STRING, "Address of a container whose object is another one than was decoded."),
-    column("etag", STRING, "Identity of the object that the inventory shows."),
-)
-
-EDGES: Final = schema_of(
-    column("container", STRING, "Address of the parent container."),
-    column("container_size_bytes", LONG, "Length of the parent."),
-    column("address", STRING, "Address of a child that is itself a container."),
-    column("kind", STRING, "File kind of the child."),
-    column("storage", STRING, "Storage of the child; null for an external address."),
-    column("key", STRING, "Canonical key of the child."),
-    column("size_bytes", LONG, "Length of the child where the parent records it."),
-    column("expected_entries", LONG, "Number of entries the parent promises."),
-    column("snapshot_id", STRING, "Snapshot id that the child's entries inherit."),
-    column("must_exist", BOOL, "False for objects a format allows to be absent."),
-)
-
-PLACES: Final = schema_of(
-    column("container", STRING, "Address of the container that says it."),
-    column("address", STRING, "A prefix ending in `/`, or the `urn:uuid:` of a table or view."),
-    column("kind", STRING, "`table_location` or `table_uuid`."),
-    column("storage", STRING, "Storage of the prefix; null for an external one."),
-    column("key", STRING, "Canonical prefix in that storage."),
-)
-
-UNREADABLE: Final = pa.schema(
-    [
-        *EDGES,
-        *schema_of(
-            column("error", STRING, "Why the container could not be decoded."),
-            column("absent", BOOL, "True where there is no such object at all."),
-        ),
-    ]
-)
-
-PROBLEMS: Final = schema_of(
-    column("key", STRING, "Where it is; undecodable bytes as `\\xNN`."),
-    column("kind", STRING, "`symlink`, `not_utf8`, `special`, `time` or `unreadable`."),
-    column("detail", STRING, "What was found."),
-)
-
+UNCOMMITTED_SIDE: Final = "_uncommitted"
 UNCOMMITTED: Final = schema_of(
     column("address", STRING, "Address of a staged object, as the lake spells it."),
     column("branch", STRING, "As in `uncommitted_objects`."),
     column("path", STRING, "As in `uncommitted_objects`."),
     column("created_at", TIMESTAMP, "As in `uncommitted_objects`."),
-    column("storage", STRING, "Storage the file lies in; null for an external address."),
+    column("storage", STRING, "Storage of the file; null for an external address."),
     column("key", STRING, "Canonical key."),
 )
 
-DIRECTORIES: Final = schema_of(
-    column("key", STRING, "A directory that holds objects and no directories, ending in `/`."),
-    column("modified_ns", LONG, "Its own time of modification before it was read, in nanoseconds."),
-    column("objects", LONG, "Objects in it."),
+# --- commit_graph ---
+
+# What a graph was read from, if its sources have digests. Schema: `SOURCES`.
+READ_FROM_SIDE: Final = "_read_from"
+# Scratch: commits that the driver read for the executors. Schema: `COMMIT_GRAPH`.
+DRIVER_COMMITS_SIDE: Final = "_passed_on"
+
+# --- manifest_entries ---
+
+CONTAINERS_SIDE: Final = "_containers"
+CONTAINERS: Final = schema_of(
+    column("container", STRING, "Address of a decoded container; one row per length."),
+    column("kind", STRING, "File kind of the container."),
+    column("container_size_bytes", LONG, "Its length."),
+    column("entries", LONG, "Number of its entries."),
+    column("etag", STRING, "ETag of the object that was decoded.", since="0.4"),
+    column("digest", STRING, "XXH64 of its bytes in hexadecimal.", since="0.4"),
 )
 
+EDGES_SIDE: Final = "_edges"
+EDGES: Final = schema_of(
+    column("container", STRING, "Address of the parent container."),
+    column("container_size_bytes", LONG, "Length of the parent."),
+    column("address", STRING, "Address of a child that is a container itself."),
+    column("kind", STRING, "File kind of the child."),
+    column("storage", STRING, "Storage of the child; null for an external address."),
+    column("key", STRING, "Canonical key of the child."),
+    column("size_bytes", LONG, "Length of the child, if the parent records it."),
+    column("expected_entries", LONG, "Number of entries that the parent records for the child."),
+    column("snapshot_id", STRING, "Snapshot id that the entries of the child inherit."),
+    column("must_exist", BOOL, "False for objects that the format allows to be absent."),
+)
+
+LOCATIONS_SIDE: Final = "_places"
+LOCATIONS: Final = schema_of(
+    column("container", STRING, "Address of the container that records the location or uuid."),
+    column("address", STRING, "A prefix ending in `/`, or the `urn:uuid:` of a table or view."),
+    column("kind", STRING, "`table_location` or `table_uuid`."),
+    column("storage", STRING, "Storage of the prefix; null for an external prefix."),
+    column("key", STRING, "Canonical prefix in that storage."),
+)
+
+UNREADABLE_CONTAINERS_SIDE: Final = "_unreadable"
+UNREADABLE_CONTAINERS: Final = pa.schema(
+    [
+        *EDGES,
+        *schema_of(
+            column("error", STRING, "Why the container could not be decoded."),
+            column("absent", BOOL, "True if the object does not exist."),
+        ),
+    ]
+)
+
+# Scratch: the containers of one level that have to be decoded, one part per task.
+TASKS_SIDE: Final = "_tasks"
+TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
+
+# --- potential_commits (lakeFS) ---
+
+# What the commits that contain each range determine. `classes` are the branches that a lifecycle
+# rule names, and one class for all other branches.
+RANGES_SIDE: Final = "_ranges"
+RANGES: Final = pa.schema(
+    [
+        ("container", pa.string()),
+        ("classes", STRINGS),
+        ("first_commit_at", ARROW_TIMESTAMP),
+        ("commits", pa.int64()),
+        ("tagged", pa.bool_()),
+        ("potential", pa.bool_()),
+    ]
+)
+
+# --- live_files ---
+
+# Files that are named but not live or that are in no storage. Schema: `LIVE_FILES`. Lifecycle rules
+# of lakeFS release the files of `LIFECYCLE_SIDE`, although retained commits name them.
+EXPIRED_SIDE: Final = "_expired"
+DANGLING_SIDE: Final = "_dangling"
+LIFECYCLE_SIDE: Final = "_lifecycle"
+EXTERNAL_SIDE: Final = "_external"
+ROUTED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE, EXTERNAL_SIDE)
+# Files that are not live, but that some commit names.
+RELEASED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE)
+
+# Live metadata objects that must be in the inventory, with the decoded length. `etag` and `digest`
+# are those of the decoded objects, several joined by U+001F.
+METADATA_SIDE: Final = "_metadata"
+METADATA: Final = pa.schema(
+    [
+        ("storage", pa.string()),
+        ("key", pa.string()),
+        ("kind", pa.string()),
+        ("container_size_bytes", pa.int64()),
+        ("address", pa.string()),
+        ("etag", pa.string()),
+        ("digest", pa.string()),
+    ]
+)
+# Live files that reading starts from and that may be absent, such as a version hint. Schema:
+# `METADATA`.
+OPTIONAL_SIDE: Final = "_optional"
+# Live metadata objects that are missing and were never decoded, so the files that they named are
+# unknown. Schema: `METADATA`.
+UNKNOWN_SIDE: Final = "_unknown"
+
+# Content roots with their rank, the commit that needs them, and the container that names them.
+ROOTS: Final = pa.schema(
+    [
+        *CONTENT_ROOT,
+        pa.field("rank", pa.int8()),
+        pa.field("commit_id", pa.string()),
+        pa.field("table_uuid", pa.string()),
+        pa.field("parent", pa.string()),
+    ]
+)
+# Content roots of unreadable tables. `in_full` is true if everything under the root was known when
+# the row was recorded.
+UNREADABLE_ROOTS_SIDE: Final = "_sick"
+UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
+
+# Columns of a file that a commit or a container names.
+FILE_COLUMNS: Final = (
+    ("storage", pa.string()),
+    ("key", pa.string()),
+    ("address", pa.string()),
+    ("kind", pa.string()),
+    ("size_bytes", pa.int64()),
+    ("must_exist", pa.bool_()),
+    ("container_size_bytes", pa.int64()),
+)
+# Containers, and files that commits and containers name directly, each with what needs it.
+NEEDS_SIDE: Final = "_needs"
+NEEDS: Final = pa.schema(
+    [
+        *FILE_COLUMNS,
+        ("rank", pa.int8()),
+        ("commit_id", pa.string()),
+        ("table_uuid", pa.string()),
+        ("container", pa.string()),
+        ("expands", pa.bool_()),
+    ]
+)
+# The side tables that the walk writes and that are published with `live_files`.
+PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, UNREADABLE_ROOTS_SIDE, NEEDS_SIDE)
+
+# Scratch: why files are live. The smallest number is the strongest witness. If `expands` is true,
+# the entries of `container` are needed too, and must exist only if the container must. The numbers
+# follow an order by content, so equal needs give equal rows.
+WITNESSES_SIDE: Final = "_witnesses"
+WITNESSES: Final = pa.schema(
+    [
+        ("witness", pa.int64()),
+        ("rank", pa.int8()),
+        ("commit_id", pa.string()),
+        ("table_uuid", pa.string()),
+        ("container", pa.string()),
+        ("expands", pa.bool_()),
+        ("container_must_exist", pa.bool_()),
+    ]
+)
+# Scratch: files that commits and containers name directly.
+DIRECT_FILES_SIDE: Final = "_direct"
+DIRECT_FILES: Final = pa.schema([("witness", pa.int64()), *FILE_COLUMNS])
+# Scratch: containers whose cached entries are dirty, keys whose needs changed, and all dirty keys.
+CHANGED_CONTAINERS_SIDE: Final = "_changed"
+CHANGED_CONTAINERS: Final = pa.schema([("container", pa.string())])
+CHANGED_KEYS_SIDE: Final = "_keys"
+CHANGED_KEYS: Final = pa.schema([("key", pa.string())])
+DIRTY_KEYS_SIDE: Final = "_touched"
+DIRTY_KEYS: Final = pa.schema([("key", pa.string()), ("key_hash", pa.int64())])
+# Scratch: cached entries of changed containers, and cached entries that name dirty keys.
+ENTRIES_BY_CONTAINER_SIDE: Final = "_within"
+ENTRIES_BY_KEY_SIDE: Final = "_naming"
+SELECTED_ENTRIES: Final = pa.schema(
+    [
+        MANIFEST_ENTRIES.schema.field(name)
+        for name in ("container", "address", "key", "storage", "kind", "is_container", "size_bytes", "entry_status", "must_exist")
+    ]
+)
+
+# --- what-if ---
+
+# Scratch: containers, and files that commits and containers name directly. Bit n of `live` is set
+# if the row is live in scenario n, bit 0 if it is live in the run itself.
+SCENARIO_CONTAINERS_SIDE: Final = "_below"
+SCENARIO_CONTAINERS: Final = pa.schema([("container", pa.string()), ("live", pa.int64())])
+SCENARIO_FILES_SIDE: Final = "_named"
+SCENARIO_FILES: Final = pa.schema([("storage", pa.string()), ("key", pa.string()), ("live", pa.int64())])
+
+# --- storage_inventory ---
+
+PROBLEMS_SIDE: Final = "_problems"
+PROBLEMS: Final = schema_of(
+    column("key", STRING, "Key of the file; undecodable bytes as `\\xNN`."),
+    column("kind", STRING, "`symlink`, `not_utf8`, `special`, `time` or `unreadable`."),
+    column("detail", STRING, "What was found."),
+)
+
+DIRECTORIES_SIDE: Final = "_leaf_directories"
+DIRECTORIES: Final = schema_of(
+    column("key", STRING, "A directory that contains objects and no directories, ending in `/`."),
+    column("modified_ns", LONG, "Its modification time before it was listed, in nanoseconds."),
+    column("objects", LONG, "Number of objects in it."),
+)
+
+CUTS_SIDE: Final = "_cuts"
 CUTS: Final = schema_of(column("key", STRING, "A key at which the next listing of the storage may be cut into ranges."))
+
+# --- orphan_files ---
+
+# Candidates that stop a plan. Schema: `ORPHAN_FILES`. A listing or report names those of
+# `NAMED_TWICE_SIDE` more than once, so the row of the object is unknown. Those of `DEFERRED_SIDE`
+# are under the claims of tables whose metadata is missing, or next to damaged metadata.
+FALSE_NEGATIVES_SIDE: Final = "_false_negatives"
+NEAR_MISSES_SIDE: Final = "_near_misses"
+NAMED_TWICE_SIDE: Final = "_named_twice"
+DEFERRED_SIDE: Final = "_withheld"
+STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, DEFERRED_SIDE)
+
+REWRITTEN_SIDE: Final = "_rewritten"
+REWRITTEN: Final = schema_of(
+    column("address", STRING, "Address of a container whose object differs from the one that was decoded."),
+    column("etag", STRING, "ETag of the object in the inventory."),
+)
+
+# Scratch: candidates, and files that may be metadata of a lake that is not configured. Schema:
+# `CANDIDATES`.
+CANDIDATES_SIDE: Final = "_candidates"
+SUSPECTS_SIDE: Final = "_suspects"
+CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
+
+# --- deletion_plan ---
+
+# Rows that this plan does not execute: files in quarantine that wait for a later run, and files of
+# histories that this plan does not edit. Schema: `DELETION_PLAN`.
+WAITING_SIDE: Final = "_waiting"
+HELD_SIDE: Final = "_held"
+
+# The edits of history that one approval executes, for the lakes that claim a part of the storage.
+EXPIRY_SIDE: Final = "_expiry"
+EXPIRY_ACTIONS: Final = schema_of(column("lake", STRING, "Lake whose history is edited."), *EXPIRY_PLAN.columns)
+
+# The unfinished multipart uploads that one approval aborts.
+UPLOADS_SIDE: Final = "_uploads"
+UPLOADS: Final = schema_of(
+    column("key", STRING, "Canonical key of the object that the upload was to create."),
+    column("upload_id", STRING, "Upload id of the server."),
+    column("initiated", TIMESTAMP, "Start of the upload, by the clock of the server."),
+    column("size_bytes", LONG, "Size of its parts."),
+    column("etag", STRING, "Digest of the upload; an upload that has a new part since is not aborted."),
+    column("lake", STRING, "Lake that claims the key."),
+)

@@ -11,14 +11,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.plan import PlanHeader
-from gc_assets.engine.tables import put
+from gc_assets.engine.tables import write_parts
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.delete.plan import deletion_plan, header_of
-from gc_assets.stages.mark.live_files import METADATA
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
 from gc_assets.stages.sweep.sweep_checks import rewritten_metadata
+from gc_assets.state.side_tables import METADATA
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes import toy
 from tests.stages.lakehouse import Lakehouse, counts, days_ago
@@ -123,7 +123,7 @@ def test_what_an_earlier_release_decoded_is_another_at_another_length(house: Rew
     decoded = [{"key": "same", "container_size_bytes": 10}, {"key": "longer", "container_size_bytes": 10}, {"key": "never decoded"}]
     rows = [{"storage": house.storage, "kind": "manifest", "address": f"{house.lake}/{row['key']}", **row} for row in decoded]
     run = night.state.start("toys", "live_files", night.run_date, night.clock)
-    [part] = put(pa.Table.from_pylist(rows, METADATA), run, night.state.files, "_metadata")
+    [part] = write_parts(pa.Table.from_pylist(rows, METADATA), run, night.state.files, "_metadata")
     listed = spark.createDataFrame(shown, "key string, etag string, size_bytes long")
     found = rewritten_metadata(spark, night, house.storage, [f"{run.path}/{part.name}"], listed)
     assert [(row["key"], row["same"]) for row in found.to_pylist()] == [("longer", False)]

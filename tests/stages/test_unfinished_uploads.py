@@ -23,15 +23,15 @@ from gc_assets.core.plan import PlanHeader, Unreadable, sealed
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.report.load import load_report
 from gc_assets.report.page import render
-from gc_assets.stages.delete.revalidate import Judge
-from gc_assets.stages.delete.uploads import UPLOADS_SIDE, abort_uploads, old_uploads, planned_uploads, summary
+from gc_assets.stages.delete.revalidate import Revalidation
+from gc_assets.stages.delete.uploads import abort_uploads, old_uploads, planned_uploads, summary
 from gc_assets.stages.read.explain import explain
 from gc_assets.stages.read.reversibility import undoing
 from gc_assets.stages.records.ledger import quarantined
 from gc_assets.stages.records.plans import find_plan, plans
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES
-from gc_assets.state.side_tables import UPLOADS
+from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary
 from gc_assets.stores.execution import releasing
 from gc_assets.stores.store import open_store
@@ -153,7 +153,7 @@ def test_in_mode_plan_nothing_is_aborted(story: UploadStory) -> None:
 def test_none_is_aborted_while_a_table_cannot_be_read_or_by_a_plan_that_is_out_of_date(story: UploadStory, tmp_path: Path) -> None:
     night, plan = story.house.tonight(), find_plan(story.house.config, story.header.plan_id)
     refs, live = [night.table(LAKE_REFS, "sales")], [night.table(LIVE_FILES, "sales")]
-    judge = Judge.of(night, story.header, refs, live)
+    judge = Revalidation.of(night, story.header, refs, live)
     cases: list[tuple[list[Unreadable], bool, str, str]] = [
         ([SICK], False, "changed", "cannot be read"),
         ([], True, "denied", "out of date"),

@@ -21,7 +21,7 @@ from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
-from gc_assets.state.side_tables import PLACES
+from gc_assets.state.side_tables import LOCATIONS
 from tests.state.publisher import DAY, NOW
 from tests.state.s3_place import place
 from tests.stores.builders import in_memory
@@ -41,7 +41,7 @@ def add(state: State, run_context: int, table: Table = DELETION_LOG, rows: int =
     run = state.start(OWNER, table.name, DAY + timedelta(days=run_context), clock)
     first = table.schema.names[0]
     main = pa.Table.from_pylist([{first: f"{run_context}-{number}"} for number in range(rows)], schema=table.schema)
-    places = pa.Table.from_pylist([{"container": f"{run_context}-{number}"} for number in range(rows)], schema=PLACES)
+    places = pa.Table.from_pylist([{"container": f"{run_context}-{number}"} for number in range(rows)], schema=LOCATIONS)
     publish(state, run, write_rows(main, table, run, state.files, {"_places": places}), clock, summary=summary)
 
 
@@ -76,7 +76,7 @@ def test_the_rows_of_many_runs_lie_in_few_files_in_the_order_of_the_runs(state: 
     runs = runs_of(state)
     assert len(state.paths(runs)) == 1
     assert rows_of(state, runs) == rows_by_themselves(state, runs)
-    places = read_parts(state.files, state.paths(runs, "_places"), PLACES).column("container").to_pylist()
+    places = read_parts(state.files, state.paths(runs, "_places"), LOCATIONS).column("container").to_pylist()
     assert places == rows_of(state, runs)
 
 

@@ -27,17 +27,17 @@ from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, QUARANTI
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Unreadable
 from gc_assets.core.units import format_bytes
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.progress import begin, counting, doing, each, logged
+from gc_assets.engine.progress import start_run, count_progress, track, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import fitting, is_of_few
+from gc_assets.engine.sessions import choose_session, is_small
 from gc_assets.engine.tables import (
     Totals,
     Written,
     collect,
     collect_arrow,
-    frame_of,
+    frame_from_arrow,
+    map_arrow,
     parallelism,
-    passed,
     publish,
     read_rows,
     read_table,
@@ -46,16 +46,15 @@ from gc_assets.engine.tables import (
     write_frame,
     write_rows,
 )
-from gc_assets.engine.tasks import Sharing, at_once
+from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
 from gc_assets.lakes.file_kinds import RANKS
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
-from gc_assets.stages.delete.deferred import unreadable_of, with_withheld
+from gc_assets.stages.delete.execute_rows import EXECUTION_ROWS, OUTCOME_ROWS, Act, execute_in_process, order_in_one_task
+from gc_assets.stages.delete.deferred_rows import unreadable_of, add_deferred_rows
 from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
-from gc_assets.stages.delete.revalidate import REFUSED, Judge
+from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
 from gc_assets.stages.mark.mark_lake import mark
-from gc_assets.stages.mark.side_names import EXPIRED_SIDE
 from gc_assets.stages.mark.snapshot_history import snapshot_history
 from gc_assets.stages.records.accepted_runs import Earlier
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
@@ -74,10 +73,11 @@ from gc_assets.stages.records.plans import (
 )
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
-from gc_assets.state.backend import RECHECK
+from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.journal import Published, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
+from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import DeletionLogSummary, LakeRefsSummary
 from gc_assets.stores.execution import balance, releasing, user_name
 from gc_assets.stores.protocol import Lease
@@ -106,7 +106,7 @@ class Applied:
         return any(phase == EXPIRE for phase, _ in self.books)
 
 
-@logged(DELETION_LOG, attrgetter("header.storage"))
+@log_progress(DELETION_LOG, attrgetter("header.storage"))
 def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> Applied:
     """Executes the plan's rows of the given phases, or resumes where an earlier run of it stopped.
 
@@ -128,20 +128,20 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     stale = stale or context.storage(header.storage).quarantine != header.quarantine
     owner = plan.verdict.approved_by or user_name()
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, owner)
-    recheck = f"{header.plan_id}-{lease.token}"
+    verification_id = f"{header.plan_id}-{lease.token}"
     with releasing(lease), ExitStack() as afterwards:
         _forget_dead(context, header.storage, lease.token)
-        afterwards.callback(_forget, state, recheck)
+        afterwards.callback(_forget, state, verification_id)
         resumed = has_begun(state, header)
-        fresh = _marked(spark, context, plan, recheck, only_ending=stale, resumed=resumed)
+        fresh = _marked(spark, context, plan, verification_id, only_ending=stale, resumed=resumed)
         lease.renew()  # the mark may have taken longer than a lease lasts
         log = open_log(state.files, log_directory(header, phases), header.plan_id, header.rows + header.uploads.count)
         execution = _Execution(spark, context, plan, log, lease, only_interrupted=stale and tuple(phases) != (RESTORE,))
         for phase in chosen:
             if phase == EXPIRE:
-                if execution.expire(recheck):
-                    fresh = _marked(spark, context, plan, recheck, only_ending=stale, resumed=resumed)
-                execution.remember(recheck)
+                if execution.expire(verification_id):
+                    fresh = _marked(spark, context, plan, verification_id, only_ending=stale, resumed=resumed)
+                execution.remember(verification_id)
                 lease.renew()
                 continue
             if phase == ABORT:
@@ -149,7 +149,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
                 continue
             execution.act(phase, fresh)
             if phase == RESTORE and len(chosen) > 1:  # what came back may name files that nobody knew to be needed
-                fresh = _marked(spark, context, plan, recheck, only_ending=stale, resumed=resumed)
+                fresh = _marked(spark, context, plan, verification_id, only_ending=stale, resumed=resumed)
                 lease.renew()
         return execution.publish(chosen)
 
@@ -217,14 +217,14 @@ def phases_of(header: PlanHeader, phases: Sequence[str]) -> list[str]:
     return [phase for phase in PHASES if phase in phases and asked[phase]]
 
 
-def _again(context: RunContext, plan: StoredPlan, recheck: str) -> RunContext:
+def _again(context: RunContext, plan: StoredPlan, verification_id: str) -> RunContext:
     """Returns the night of the fresh mark.
 
     Nothing undoes a purge. So the mark before it computes every row of `live_files`, and takes none
     over from the nights that had the same files quarantined and planned.
     """
     config = context.config.model_copy(update={"full_every": 0}) if PURGE in plan.header.totals else context.config
-    return replace(context, config=config, recheck=recheck, run_date=plan.header.run_date, as_of=plan.header.as_of)
+    return replace(context, config=config, verification_id=verification_id, run_date=plan.header.run_date, as_of=plan.header.as_of)
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class _Rows:
     @classmethod
     def proven(cls, spark: SparkSession, state: State, plan: StoredPlan) -> Self:
         """Raises `StateError` unless the rows are those whose digest went into the plan's id."""
-        here = read_rows(state, DELETION_PLAN, plan.published) if is_of_few(spark) else None
+        here = read_rows(state, DELETION_PLAN, plan.published) if is_small(spark) else None
         rows = cls(spark, state, plan, here)
         if here is not None:
             total = digest(here)
@@ -259,16 +259,16 @@ class _Rows:
     @property
     def frame(self) -> DataFrame:
         if self.here is not None:
-            return frame_of(self.spark, self.here)
+            return frame_from_arrow(self.spark, self.here)
         return read_table(self.spark, self.state, DELETION_PLAN, self.plan.published)
 
-    def judged(self, phase: str, judge: Judge) -> DataFrame:
+    def judged(self, phase: str, judge: Revalidation) -> DataFrame:
         """Returns the rows of a phase as the judge takes them, with `refused`."""
         schema = DELETION_PLAN.schema.append(pa.field(REFUSED, pa.string()))
         if self.here is None:
-            return passed(self.frame.filter(F.col("action") == phase), judge, schema)
+            return map_arrow(self.frame.filter(F.col("action") == phase), judge, schema)
         mine = self.here.filter(pc.equal(self.here.column("action"), phase))
-        return frame_of(self.spark, pa.Table.from_batches(judge(iter(mine.to_batches())), schema))
+        return frame_from_arrow(self.spark, pa.Table.from_batches(judge(iter(mine.to_batches())), schema))
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class _Fresh:
     live: Sequence[Published]
     refs: Sequence[Published]
     rows: _Rows
-    judge: Judge
+    judge: Revalidation
     frozen_at: datetime
     unreadable: tuple[Unreadable, ...]
 
@@ -303,7 +303,7 @@ class _Fresh:
         once = both.groupBy("key").agg(F.max("is_live").alias("is_live"), F.max_by("lake", "is_live").alias("lake"))
         live_again, in_history = "concat('live again: lake ', lake, ' needs it')", "concat('the history of lake ', lake, ' reaches it')"
         keys = once.selectExpr("key", f"if(is_live, {live_again}, {in_history}) as needed", "is_live")
-        return with_withheld(keys, lambda: self.rows.frame, self.again, self.storage, self.live, self.refs)
+        return add_deferred_rows(keys, lambda: self.rows.frame, self.again, self.storage, self.live, self.refs)
 
 
 def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable]) -> None:
@@ -318,16 +318,16 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
         )
 
 
-def _marked(spark: SparkSession, context: RunContext, plan: StoredPlan, recheck: str, *, only_ending: bool, resumed: bool) -> _Fresh:
+def _marked(spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, only_ending: bool, resumed: bool) -> _Fresh:
     """Marks the lakes afresh. The refs are read under the lease.
 
     Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
     where one fails. A plan that is only brought to its end passes them.
     """
     header = plan.header
-    again = _again(context, plan, recheck)
-    doing(f"marking {len(context.config.lakes):,} lakes afresh")
-    tables = [mark(spark, again, lake.name) for lake in each(context.config.lakes, "lakes", len(context.config.lakes))]
+    again = _again(context, plan, verification_id)
+    log_activity(f"marking {len(context.config.lakes):,} lakes afresh")
+    tables = [mark(spark, again, lake.name) for lake in track(context.config.lakes, "lakes", len(context.config.lakes))]
     if resumed and not only_ending:
         _refuse_newly_unreadable(header, unreadable_of(tables))
     count, earlier = live_count(tables, header.storage), Earlier.of(context, header)
@@ -348,11 +348,11 @@ def _marked(spark: SparkSession, context: RunContext, plan: StoredPlan, recheck:
     if failed and not only_ending:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in failed)
         raise GateRefused(f"plan {header.plan_id} no longer fits the lakes; make a new one:\n{lines}")
-    session = fitting(spark, *_size(context.state, plan, tables))
+    session = choose_session(spark, *_size(context.state, plan, tables))
     rows = _Rows.proven(session, context.state, plan)
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
-    judge = Judge.of(again, header, refs, tables)
+    judge = Revalidation.of(again, header, refs, tables)
     return _Fresh(session, again, header.storage, tables, refs, rows, judge, frozen_at, unreadable_of(tables))
 
 
@@ -384,7 +384,7 @@ class _Execution:
 
     def __post_init__(self) -> None:
         header = self.plan.header
-        self.run = begin(self.context, header.storage, DELETION_LOG, header.run_date)
+        self.run = start_run(self.context, header.storage, DELETION_LOG, header.run_date)
 
     def act(self, phase: str, fresh: _Fresh) -> None:
         """Executes the plan's rows of a phase: few in this process, many in executors."""
@@ -392,11 +392,11 @@ class _Execution:
         # A file may be purged so many days after its quarantine: no executor's clock makes it older.
         clock = self.context.clock.onwards()
         task = Act(self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
-        doing(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
+        log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)
-        few = self.log.shares == 1 and header.totals[phase].files <= engine.HERE_ACTS
-        with counting("files on record", self.log.rows_on_record, self.asked):
+        few = self.log.shares == 1 and header.totals[phase].files <= engine.MAX_IN_PROCESS_ACTIONS
+        with count_progress("files on record", self.log.rows_on_record, self.asked):
             for part in self._act_here(task, judged) if few else self._act_in_executors(task, judged, phase):
                 for (_, outcome), total in part.totals.items():
                     self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
@@ -404,7 +404,7 @@ class _Execution:
         balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
     def _act_here(self, task: Act, judged: DataFrame) -> Iterator[Written]:
-        yield act_here(task, collect_arrow(judged, ACT), self.run, self.context.state.files, TOTALS_BY)
+        yield execute_in_process(task, collect_arrow(judged, EXECUTION_ROWS), self.run, self.context.state.files, TOTALS_BY)
 
     def _act_in_executors(self, task: Act, judged: DataFrame, phase: str) -> Iterator[Written]:
         """Metadata is one task, in the order of reference; of a hundred files one or two are
@@ -418,18 +418,18 @@ class _Execution:
         try:
             for metadata in sorted(there, reverse=phase != RESTORE):
                 if metadata:
-                    rows, sharers = in_one_task(judged.filter(names_others), phase, share), 1
+                    rows, sharers = order_in_one_task(judged.filter(names_others), phase, share), 1
                 else:
                     rows = judged.filter(~names_others).repartition(tasks, share).sortWithinPartitions(share, "key")
-                    sharers = at_once(self.spark, tasks)
-                acted = rows.mapInArrow(Sharing(task, sharers), ACTED)
+                    sharers = max_parallel_tasks(self.spark, tasks)
+                acted = rows.mapInArrow(BudgetedTask(task, sharers), OUTCOME_ROWS)
                 yield write_frame(acted, DELETION_LOG, self.run, self.context.state, TOTALS_BY, counted=True)
         finally:
             judged.unpersist()
 
     def _judged(self, phase: str, fresh: _Fresh) -> DataFrame:
         """Returns the plan's rows of a phase, each with who needs it by now and whether it may go
-        (columns `ACT`).
+        (columns `EXECUTION_ROWS`).
 
         A copy is in quarantine if the ledger holds the very object that the plan names.
         """
@@ -459,25 +459,25 @@ class _Execution:
             .join(fresh.needed, "key", "left")
             .join(waiting, ["key", "source_plan_id"], "left")
             .withColumns(told)
-            .select(*ACT.names)
+            .select(*EXECUTION_ROWS.names)
         )
 
-    def expire(self, recheck: str) -> bool:
+    def expire(self, verification_id: str) -> bool:
         """Makes the plan's edits of history.
 
         Returns true where any was left to be settled: what was marked before is then out of date.
         """
-        again = _again(self.context, self.plan, recheck)
+        again = _again(self.context, self.plan, verification_id)
         expired = expire_lakes(self.spark, self.context, again, self.plan, self.lease, only_interrupted=self.only_interrupted)
         self.books |= {(EXPIRE, verdict): Totals(count) for verdict, count in expired.counts.items()}
         self.failed, self.not_made = expired.failed, expired.not_made
         return expired.edited
 
-    def remember(self, recheck: str) -> None:
+    def remember(self, verification_id: str) -> None:
         """Publishes the snapshot histories of the edited lakes anew, from the fresh mark."""
         for lake in self.context.config.lakes:
             if self.context.kind(lake.name).has(SNAPSHOT_HISTORY) and lake.name in self.plan.header.expiry_actions:
-                snapshot_history(self.spark, _again(self.context, self.plan, recheck), lake.name)
+                snapshot_history(self.spark, _again(self.context, self.plan, verification_id), lake.name)
 
     def abort(self, fresh: _Fresh) -> None:
         """Aborts the plan's uploads in parts. They are few, and this process asks for them."""
@@ -559,7 +559,7 @@ def _forget_dead(context: RunContext, storage_name: str, token: int) -> None:
     """Removes the marks of applies of the storage that were killed. A lease with an older token is
     over, so nobody reads or writes them any more.
     """
-    left = [name.rpartition("-") for name in context.state.files.directories(RECHECK)]
+    left = [name.rpartition("-") for name in context.state.files.directories(VERIFICATION_MARKS)]
     dead = [(plan_id, number) for plan_id, _, number in left if number.isdecimal() and int(number) < token]
     ours = {plan.header.plan_id for plan in plans(context.config, storage_name, empty=True)} if dead else set[str]()
     for plan_id, number in dead:
@@ -567,6 +567,6 @@ def _forget_dead(context: RunContext, storage_name: str, token: int) -> None:
             _forget(context.state, f"{plan_id}-{number}")
 
 
-def _forget(state: State, recheck: str) -> None:
-    if recheck in state.files.directories(RECHECK):
-        state.files.delete_directory(f"{RECHECK}/{recheck}")
+def _forget(state: State, verification_id: str) -> None:
+    if verification_id in state.files.directories(VERIFICATION_MARKS):
+        state.files.delete_directory(f"{VERIFICATION_MARKS}/{verification_id}")

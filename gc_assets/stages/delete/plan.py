@@ -21,35 +21,32 @@ from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Unreadable, Uploads, repeated, sealed
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import fitting, is_of_few
+from gc_assets.engine.sessions import choose_session, is_small
 from gc_assets.engine.tables import (
     ROUTE,
     Totals,
     Written,
     collect,
+    map_arrow,
     merge_written,
-    passed,
-    paths_of,
     publish,
-    put,
     read_paths,
     read_table,
     report_parts,
+    side_paths,
     write_frame,
+    write_parts,
 )
-from gc_assets.engine.tasks import once
-from gc_assets.stages.delete.deferred import unreadable_of
-from gc_assets.stages.delete.uploads import UPLOADS_SIDE, old_uploads, upload_totals
+from gc_assets.engine.tasks import run_single_task
+from gc_assets.stages.delete.deferred_rows import unreadable_of
+from gc_assets.stages.delete.uploads import old_uploads, upload_totals
 from gc_assets.stages.mark.content_roots import names_files
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.live_files import METADATA, UNKNOWN_SIDE
-from gc_assets.stages.mark.side_names import EXPIRED_SIDE
-from gc_assets.stages.records.accepted_runs import Earlier, last_accepted
+from gc_assets.stages.records.accepted_runs import Earlier, last_accepted_plan
 from gc_assets.stages.records.dead_tables import dead_tables
-from gc_assets.stages.records.ledger import HELD, Reading, copies_in, first_of_each_key, left_since, newest_first, quarantine_ledger
-from gc_assets.stages.records.plans import spoilt, unfinished, used_up
+from gc_assets.stages.records.ledger import HELD, Reading, read_copies, first_of_each_key, removed_since, newest_first, quarantine_ledger
+from gc_assets.stages.records.plans import spoilt, unfinished, used_plan_ids
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys, live_tables
@@ -58,15 +55,25 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.side_tables import CLAIMS, EXPIRY_ACTIONS
+from gc_assets.state.side_tables import (
+    CLAIMS,
+    CLAIMS_SIDE,
+    EXPIRED_SIDE,
+    EXPIRY_ACTIONS,
+    EXPIRY_SIDE,
+    HELD_SIDE,
+    METADATA,
+    UNKNOWN_SIDE,
+    UPLOADS_SIDE,
+    WAITING_SIDE,
+)
 from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary, OrphanFilesSummary, Planned, StorageInventorySummary
 
 HEADER: Final = "_header.json"
-WAITING_SIDE, HELD_SIDE, EXPIRY_SIDE = "_waiting", "_held", "_expiry"
 OWNED: Final = pa.schema([*(field for field in HELD if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
 
 
-@logged(DELETION_PLAN)
+@log_progress(DELETION_PLAN)
 def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes `deletion_plan` of a run date.
 
@@ -80,12 +87,12 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     orphans = context.table(ORPHAN_FILES, storage_name)
     inventory = context.table(STORAGE_INVENTORY, storage_name)
     live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
-    run = begin(context, storage_name, DELETION_PLAN)
-    doing(f"{orphans.receipt.rows:,} orphan files")
+    run = start_run(context, storage_name, DELETION_PLAN)
+    log_activity(f"{orphans.receipt.rows:,} orphan files")
     unreadable = (*unreadable_of(live), *orphans.summary(OrphanFilesSummary).unreadable)
     expiry = _plan_expiry(spark, context, storage_name, refs, unreadable, run)
     words = Reading.of(state, storage_name)
-    session = fitting(spark, *_size(words, orphans, live, inventory, expiry))
+    session = choose_session(spark, *_size(words, orphans, live, inventory, expiry))
     rows, withheld = _rows(session, context, storage_name, orphans, live, inventory, refs, expiry, unreadable, run, words)
     totals_by = ["action", "reason", "after_expiry", "kind"]
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
@@ -96,7 +103,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     header = _header(
         context, storage_name, orphans, inventory, live, refs, written, expiry, unreadable, aliases, told, _amount_of(withheld)
     )
-    aborted = {UPLOADS_SIDE: tuple(put(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
+    aborted = {UPLOADS_SIDE: tuple(write_parts(uploads, run, state.files, UPLOADS_SIDE))} if uploads.num_rows else {}
     written = replace(written, side={**written.side, **expiry.side, **aborted})
     header = _earlier_or(context, storage_name, header)
     state.files.replace(f"{run.path}/{HEADER}", header.model_dump_json(indent=1).encode())
@@ -119,7 +126,9 @@ def _plan_expiry(
         run,
         unreadable,
     )
-    return merge_written(once(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources)))
+    return merge_written(
+        run_single_task(spark, copy, sum(plan.rows for _, plan, _ in sources), sum(len(plan.paths()) + 1 for _, plan, _ in sources))
+    )
 
 
 def planned_actions(state: State, plan: Published) -> pa.Table:
@@ -145,7 +154,9 @@ class _CopyExpiry:
             tables = [self._actions(*source) for source in self.sources]
             rows = pa.concat_tables([EXPIRY_ACTIONS.empty_table(), *tables])
             counts = {table.column("lake")[0].as_py(): table.num_rows for table in tables if table.num_rows}
-            yield report_parts(put(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), summary=counts)
+            yield report_parts(
+                write_parts(rows, self.run, self.files, EXPIRY_SIDE) if rows.num_rows else [], digest_rows(rows), summary=counts
+            )
 
     def _actions(self, lake: str, plan: tuple[str, ...], claims: tuple[str, ...]) -> pa.Table:
         rows = read_parts(self.files, list(plan), EXPIRY_PLAN.schema)
@@ -195,10 +206,10 @@ def _rows(
     another plan's edits, and those whose name was taken meanwhile.
     """
     state, storage = context.state, context.storage(storage_name)
-    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, paths_of(run, expiry, EXPIRY_SIDE)).select(
+    histories = read_paths(spark, state.files, EXPIRY_ACTIONS, side_paths(run, expiry, EXPIRY_SIDE)).select(
         F.concat_ws("/", "lake", "table_uuid").alias("history"), F.lit(True).alias("edited")
     )
-    edited = histories.distinct() if is_of_few(spark) else F.broadcast(histories.distinct())
+    edited = histories.distinct() if is_small(spark) else F.broadcast(histories.distinct())
     found = (
         read_table(spark, state, ORPHAN_FILES, orphans)
         .withColumn("history", F.concat_ws("/", "held_by", "held_by_table"))
@@ -224,14 +235,14 @@ def _rows(
     )
     if not words.parts:
         return fresh, None
-    ledger = copies_in(spark, words, rehearsal=context.clock.is_rehearsal).drop("rehearsal")
+    ledger = read_copies(spark, words, rehearsal=context.clock.is_rehearsal).drop("rehearsal")
     # Deferred quarantine moves nothing, so the sweep sees what waits there again each night.
     # Another object of the same name is new garbage.
     deferred = F.col("quarantine") == "deferred"
     fresh = fresh.join(ledger.filter(deferred).select("key", "etag"), ["key", "etag"], "left_anti").select(*fresh.columns)
     # A report is older than the night: what was quarantined or purged since is still in it.
     as_of = inventory.summary(StorageInventorySummary).report_as_of
-    left = left_since(spark, words, as_of) if as_of is not None else None
+    left = removed_since(spark, words, as_of) if as_of is not None else None
     if left is not None:
         fresh = fresh.join(left, ["key", "etag"], "left_anti").select(*fresh.columns)
     size = F.coalesce("size_bytes", "container_size_bytes").alias("needed_bytes")
@@ -245,7 +256,7 @@ def _rows(
     waited = F.when(is_needed, newest_first()).otherwise(-newest_first())
     copies = ledger.join(needs, "key", "left").withColumn("fits", fits)
     one = first_of_each_key(copies, ~F.col("fits"), waited).drop("sizes")
-    owned = passed(one, _Owned(claims_of(context, storage_name, [*refs, *live])), OWNED)
+    owned = map_arrow(one, _Owned(claims_of(context, storage_name, [*refs, *live])), OWNED)
     listed = read_table(spark, state, STORAGE_INVENTORY, inventory, columns=["key", "etag"])
     listed = listed.join(owned.select("key"), "key", "left_semi")
     if left is not None:
@@ -400,7 +411,7 @@ def _gates(
     withheld: Amount,
 ) -> list[GateResult]:
     found, limits = orphans.summary(OrphanFilesSummary), context.storage(storage_name).gates
-    accepted = last_accepted(context, storage_name)
+    accepted = last_accepted_plan(context, storage_name)
     earlier = Earlier.of(context, accepted) if accepted is not None else None
     samples = found.stopped_samples
     dead = [str(word) for word in dead_tables(context, storage_name)]
@@ -434,7 +445,7 @@ def _earlier_or(context: RunContext, storage_name: str, header: PlanHeader) -> P
     """
     made = {run.headline(Planned).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in made:
-        used = used_up(context.config, storage_name)
+        used = used_plan_ids(context.config, storage_name)
         while header.plan_id in used:
             header = repeated(header, context.config.plan_secret())
     return header_of(context.state.open(made[header.plan_id])) if header.plan_id in made else header

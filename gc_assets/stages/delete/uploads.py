@@ -21,24 +21,23 @@ from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, CHANGED, DENIED
 from gc_assets.core.plan import Unreadable, Uploads
-from gc_assets.engine.progress import doing, each
+from gc_assets.engine.progress import track, log_activity
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete.act import OnlyInterrupted
-from gc_assets.stages.delete.revalidate import REFUSED, Judge
+from gc_assets.stages.delete.execute_rows import OnlyInterrupted
+from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.state.journal import Published, State
 from gc_assets.state.parts import read_parts
-from gc_assets.state.side_tables import UPLOADS
+from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
 from gc_assets.stores.execution import execute, outcome_rows
 from gc_assets.stores.protocol import Aborting, Lease, Planned, Result
 from gc_assets.stores.write_ahead import Act, WriteAheadLog, share_of
 
-UPLOADS_SIDE: Final = "_uploads"
 # Uploads that one plan aborts at most, the oldest. Each costs four requests, and a plan lists them
 # for a person to read.
-MOST_PLANNED: Final = 1_000
+MAX_PLANNED: Final = 1_000
 _log: Final = logging.getLogger(__name__)
 
 
@@ -54,10 +53,10 @@ def old_uploads(
     store = context.store(storage_name)
     claims = functools.cache(lambda: claims_of(context, storage_name, [*refs, *live]))
     try:
-        found = store.old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MOST_PLANNED)
+        found = store.old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MAX_PLANNED)
         if not found.uploads:
             return nothing
-        judge = _by_the_stores_clock(Judge(claims(), Ages.of(context, cutoff, refs), store), context, storage_name)
+        judge = _by_the_stores_clock(Revalidation(claims(), Ages.of(context, cutoff, refs), store), context, storage_name)
     except (OSError, StoreError) as error:
         _log.warning("%s: no unfinished upload is planned: %s", storage_name, getattr(error, "strerror", None) or error)
         return nothing
@@ -91,7 +90,7 @@ def approved_uploads(state: State, plan: StoredPlan) -> pa.Table:
 def abort_uploads(
     context: RunContext,
     plan: StoredPlan,
-    judge: Judge,
+    judge: Revalidation,
     unreadable: Sequence[Unreadable],
     log: WriteAheadLog,
     lease: Lease,
@@ -105,7 +104,7 @@ def abort_uploads(
     where the lease is lost.
     """
     header, rows = plan.header, approved_uploads(context.state, plan)
-    doing(f"abort: {header.uploads}")
+    log_activity(f"abort: {header.uploads}")
     refused = _refused(_by_the_stores_clock(judge, context, header.storage), rows).to_pylist()
     planned = [Planned(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
     spared = {row.act: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
@@ -115,18 +114,18 @@ def abort_uploads(
     actor = _Spared(context.store(header.storage).aborting(), spared)
     planned.sort(key=lambda row: share_of(row.key, log.shares))
     outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, context.clock)
-    counted = each(outcomes, "uploads", len(planned))
+    counted = track(outcomes, "uploads", len(planned))
     return outcome_rows(counted, header.plan_id, None, run_id, rehearsal=context.clock.is_rehearsal)
 
 
-def _by_the_stores_clock(judge: Judge, context: RunContext, storage_name: str) -> Judge:
+def _by_the_stores_clock(judge: Revalidation, context: RunContext, storage_name: str) -> Revalidation:
     """Returns a judge whose cut-off is not later than that of the store's own clock."""
     now = context.clock.now() if context.clock.is_rehearsal else judge.store.now()
     cutoff = min(judge.ages.cutoff, now - context.storage(storage_name).grace)
     return replace(judge, ages=replace(judge.ages, cutoff=cutoff))
 
 
-def _refused(judge: Judge, rows: pa.Table) -> pa.Array:
+def _refused(judge: Revalidation, rows: pa.Table) -> pa.Array:
     """Returns why each upload must not be aborted, null where it may be."""
     batches = rows.select(["key", "etag", "lake"]).append_column("action", pa.repeat(ABORT, rows.num_rows)).to_batches()
     return pa.chunked_array([batch.column(REFUSED) for batch in judge(iter(batches))], pa.string())

@@ -21,36 +21,32 @@ from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     Written,
-    frame_of,
+    frame_from_arrow,
     parallelism,
     publish,
-    put,
     read_paths,
     read_rows,
     read_table,
     spark_schema,
     write_frame,
+    write_parts,
     write_rows,
 )
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
-from gc_assets.stages.mark.lake_refs import SOURCES_SIDE
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
-from gc_assets.state.side_tables import SOURCES
+from gc_assets.state.side_tables import DRIVER_COMMITS_SIDE, READ_FROM_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import CommitGraphSummary
 
 # Up to so many sources are read one after the other in this process.
 HERE_SOURCES: Final = 64
-_PASSED_ON: Final = "_passed_on"
-# Published beside a graph whose sources have digests: what it was read from.
-READ_FROM_SIDE: Final = "_read_from"
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
@@ -58,7 +54,7 @@ BATCH_COMMITS = 5_000
 SHARE_COMMITS = 100_000
 
 
-@logged(COMMIT_GRAPH)
+@log_progress(COMMIT_GRAPH)
 def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes every commit behind the frozen refs' sources, dangling ones too, with topological
     levels.
@@ -73,7 +69,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
     """
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
-    run = begin(context, context.group(lake_name), COMMIT_GRAPH)
+    run = start_run(context, context.group(lake_name), COMMIT_GRAPH)
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
     lake, meaning = context.lake(lake_name), read_as(context, lake_name)
     is_growing, before = growing(lake) is not None, _last(context, lake_name)
@@ -90,8 +86,8 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
         tuple(earlier.paths()) if earlier is not None and is_growing else (),
         tuple(last.paths()) if last is not None and earlier is None and is_growing else (),
     )
-    doing(f"{len(read.wanted):,} of {sources.num_rows:,} histories to read, {known.rows:,} commits known")
-    bearable = engine.BEGUN_ROWS if earlier is None else engine.HERE_ROWS
+    log_activity(f"{len(read.wanted):,} of {sources.num_rows:,} histories to read, {known.rows:,} commits known")
+    bearable = engine.MAX_TRIAL_ROWS if earlier is None else engine.MAX_IN_PROCESS_ROWS
     is_small, unread = len(read.wanted) <= HERE_SOURCES and (before is None or before.rows <= bearable), None
     try:
         written = _written_here(read, known, run, state) if is_small else None
@@ -102,7 +98,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
             raise
         written, unread = write_rows(COMMIT_GRAPH.schema.empty_table(), COMMIT_GRAPH, run, state.files), str(error)
     if has_digests:
-        written = replace(written, side={READ_FROM_SIDE: tuple(put(sources, run, state.files, READ_FROM_SIDE))})
+        written = replace(written, side={READ_FROM_SIDE: tuple(write_parts(sources, run, state.files, READ_FROM_SIDE))})
     summary = CommitGraphSummary(commits=written.rows, known=known.rows, read_as=meaning, unread=unread)
     return publish(state, run, written, context.clock, inputs=[refs], summary=summary, unsafe=context.unsafe)
 
@@ -149,7 +145,7 @@ class _Known:
         rows = read_table(spark, state, COMMIT_GRAPH, self.graph)
         if self.tables is None:
             return rows
-        chosen = frame_of(spark, pa.table({"table_uuid": self.tables}))
+        chosen = frame_from_arrow(spark, pa.table({"table_uuid": self.tables}))
         return rows.join(F.broadcast(chosen), "table_uuid", "left_semi").select(*rows.columns)
 
 
@@ -185,7 +181,7 @@ def _by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]
 
 def _written_here(read: _ReadCommits, known: _Known, run: Run, state: State) -> Written | None:
     """Writes the graph in this process. Returns null where it turns out to be too large for that."""
-    commits = engine.begun(read, len(read.wanted))
+    commits = engine.try_in_process(read, len(read.wanted))
     if commits is None:
         return None
     leveled = with_generations(iter([*commits, *known.taken_over(state).to_batches()]))
@@ -211,7 +207,7 @@ def _passed_on(read: _ReadCommits, run: Run, files: Files) -> list[str]:
     """Reads the commits in this process, which alone can log in at their server, and leaves them in
     the state for executors.
     """
-    writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, _PASSED_ON)
+    writer = PartWriter(files, run.path, COMMIT_GRAPH.schema, DRIVER_COMMITS_SIDE)
     for batch in read(iter([pa.RecordBatch.from_pydict({"id": pa.array(range(len(read.wanted)), pa.int64())})])):
         writer.write(batch)
     return [f"{run.path}/{part.name}" for part in writer.close()]

@@ -18,13 +18,12 @@ from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.edges import Inside
-from gc_assets.stages.mark.lake_refs import PINNED_SIDE
 from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import PINNED
+from gc_assets.state.side_tables import PINNED, PINNED_SIDE, ROOTS
 
 # Where several commits need one object, the lowest rank wins. REACHED: a ref reaches a retained
 # commit. SPARED: no ref reaches the retained commit, which is young or staged. HELD: history must
@@ -34,15 +33,6 @@ from gc_assets.state.side_tables import PINNED
 REACHED, SPARED, HELD, RELEASED, DEAD = 0, 1, 2, 3, 4
 
 ROOT_COLUMNS: Final = tuple(field.name for field in CONTENT_ROOT)
-ROOTS: Final = pa.schema(
-    [
-        *CONTENT_ROOT,
-        pa.field("rank", pa.int8()),
-        pa.field("commit_id", pa.string()),
-        pa.field("table_uuid", pa.string()),
-        pa.field("parent", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)

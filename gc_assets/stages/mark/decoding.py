@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,18 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
-from gc_assets.state.side_tables import CONTAINERS, EDGES, PLACES, UNREADABLE
+from gc_assets.state.side_tables import (
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    EDGES,
+    EDGES_SIDE,
+    LOCATIONS,
+    LOCATIONS_SIDE,
+    TASKS,
+    UNREADABLE_CONTAINERS,
+    UNREADABLE_CONTAINERS_SIDE,
+)
 
-CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE = "_containers", "_edges", "_places", "_unreadable"
-# What one level has to decode, one part per decoding task. Deleted afterwards.
-TASKS_SIDE = "_tasks"
 # This many objects of one task are read at the same time: enough to hide a store's latency, few
 # enough to bound memory. Fewer containers than that are one task's work, because starting another
 # costs more.
@@ -37,7 +44,6 @@ CONCURRENT_READS = 16
 BATCH_ENTRIES = 65_536
 # Small containers are decoded together, as many as hold this. A larger one is decoded by itself.
 CHUNK_BYTES = 4 * 2**20
-TASKS: Final = pa.schema([field for field in EDGES if field.name not in {"container", "container_size_bytes"}])
 
 
 # The bytes of an object and its identity, or why there are none; and the container that was asked for.
@@ -160,8 +166,8 @@ class _Segment:
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)
         self._edges = PartWriter(files, run.path, EDGES, EDGES_SIDE)
-        self._places = PartWriter(files, run.path, PLACES, PLACES_SIDE)
-        self._unreadable = PartWriter(files, run.path, UNREADABLE, UNREADABLE_SIDE)
+        self._places = PartWriter(files, run.path, LOCATIONS, LOCATIONS_SIDE)
+        self._unreadable = PartWriter(files, run.path, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE)
         self._digest = 0
         self._facts = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0}
 
@@ -198,7 +204,7 @@ class _Segment:
 
     def failed(self, task: dict[str, Any], error: FormatError, *, absent: bool) -> None:
         row = {**task, "container": None, "container_size_bytes": None, "error": str(error), "absent": absent}
-        self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE))
+        self._unreadable.write(pa.RecordBatch.from_pylist([row], schema=UNREADABLE_CONTAINERS))
         self._facts["unreadable"] += 1
 
     def close(self) -> pa.RecordBatch:

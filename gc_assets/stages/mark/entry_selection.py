@@ -16,22 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from gc_assets.engine.state_scan import grouped, may_hold, readable
+from gc_assets.engine.state_scan import group_by_size, may_contain, read_errors
 from gc_assets.engine.tables import merge_written, report_parts
-from gc_assets.engine.tasks import spread
+from gc_assets.engine.tasks import run_tasks
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, missing_columns, read_parts, with_added
 from gc_assets.state.receipts import PartFile
-from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import SELECTED_ENTRIES
 
-# What the queries ask of an entry.
-PICKED: Final = pa.schema(
-    [
-        MANIFEST_ENTRIES.schema.field(name)
-        for name in ("container", "address", "key", "storage", "kind", "is_container", "size_bytes", "entry_status", "must_exist")
-    ]
-)
 # Every task holds all that is looked for. Where it is more than this, Spark looks for it.
 MOST_VALUES: Final = 500_000
 
@@ -40,17 +33,17 @@ def pick(
     spark: SparkSession, files: Files, run: Run, paths: Sequence[str], by: Literal["container", "key"], values: Sequence[str], prefix: str
 ) -> tuple[PartFile, ...]:
     """Writes the files (not the containers) among the entries of `paths` that have one of some
-    values, as parts of the run below `prefix` (columns `PICKED`).
+    values, as parts of the run below `prefix` (columns `SELECTED_ENTRIES`).
 
     `values` are parts whose column `by` holds them. The key of a file that lies in no storage is its
     address. Raises `StateError` for a part that is missing, cannot be read or is damaged.
     """
     if not paths:
         return ()
-    with readable(files.root):
+    with read_errors(files.root):
         sizes = files.sizes(paths)
-    bundles = grouped(paths, sizes)
-    written = merge_written(spread(spark, _Pick(files, run.path, bundles, by, tuple(values), prefix), len(bundles), sum(sizes)))
+    bundles = group_by_size(paths, sizes)
+    written = merge_written(run_tasks(spark, _Pick(files, run.path, bundles, by, tuple(values), prefix), len(bundles), sum(sizes)))
     return written.side.get(prefix, ())
 
 
@@ -67,13 +60,13 @@ class _Pick:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         wanted = read_parts(self.files, list(self.values), pa.schema([(self.by, pa.string())])).column(self.by).combine_chunks()
-        writer = PartWriter(self.files, self.directory, PICKED, self.prefix)
+        writer = PartWriter(self.files, self.directory, SELECTED_ENTRIES, self.prefix)
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 paths = self.bundles[number]
                 contents = self.files.contents(paths)
                 for path in paths:
-                    with readable(f"{self.files.root}/{path}"):
+                    with read_errors(f"{self.files.root}/{path}"):
                         for rows in _picked(next(contents), self.by, wanted):
                             writer.write(rows)
         yield report_parts(writer.close())
@@ -82,15 +75,15 @@ class _Pick:
 def _picked(content: bytes, by: str, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a part. Its other columns are decoded only where a row group has some."""
     source = pq.ParquetFile(pa.BufferReader(content))
-    missing = missing_columns(source.schema_arrow, PICKED)
-    names = [name for name in PICKED.names if name not in missing]
+    missing = missing_columns(source.schema_arrow, SELECTED_ENTRIES)
+    names = [name for name in SELECTED_ENTRIES.names if name not in missing]
     for group in range(source.num_row_groups):
-        if not may_hold(source.metadata.row_group(group), "is_container", False):
+        if not may_contain(source.metadata.row_group(group), "is_container", False):
             continue
         values = source.read_row_group(group, [by]).column(by)
         if by == "key" and values.null_count:
             values = pc.coalesce(values, source.read_row_group(group, ["address"]).column("address"))
         hits = pc.is_in(values, wanted)
         if pc.any(hits).as_py():
-            rows = with_added(source.read_row_group(group, names), PICKED)
+            rows = with_added(source.read_row_group(group, names), SELECTED_ENTRIES)
             yield from rows.filter(pc.and_(hits, pc.invert(rows.column("is_container")))).to_batches()

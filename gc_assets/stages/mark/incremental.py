@@ -35,71 +35,54 @@ from gc_assets.core.errors import StateError
 from gc_assets.core.hashing import digest
 from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import FEW_ROWS
+from gc_assets.engine.sessions import MAX_SMALL_ROWS
 from gc_assets.engine.tables import (
     PARTS_DDL,
     ROUTE,
     Totals,
     Written,
     add_totals,
-    answers,
     collect,
     merge_written,
-    paths_of,
     read_paths,
     report_parts,
     row_hash,
+    run_over_frame,
+    side_paths,
     spark_schema,
 )
-from gc_assets.engine.tasks import spread
+from gc_assets.engine.tasks import run_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.mark.manifest_entries import decoded_as, file_rows
-from gc_assets.stages.mark.side_names import ROUTED_SIDES
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
+from gc_assets.state.side_tables import (
+    CHANGED_CONTAINERS,
+    CHANGED_CONTAINERS_SIDE,
+    CHANGED_KEYS,
+    CHANGED_KEYS_SIDE,
+    DIRTY_KEYS,
+    DIRTY_KEYS_SIDE,
+    NEEDS,
+    NEEDS_SIDE,
+    ROUTED_SIDES,
+)
 from gc_assets.state.summaries import Compared, LiveFilesSummary
 
-# Published beside the table: the containers and other files that commits and containers name
-# themselves, each with who needs it.
-NEEDS_SIDE: Final = "_needs"
-NAMED: Final = (
-    ("storage", pa.string()),
-    ("key", pa.string()),
-    ("address", pa.string()),
-    ("kind", pa.string()),
-    ("size_bytes", pa.int64()),
-    ("must_exist", pa.bool_()),
-    ("container_size_bytes", pa.int64()),
-)
-NEEDS: Final = pa.schema(
-    [
-        *NAMED,
-        ("rank", pa.int8()),
-        ("commit_id", pa.string()),
-        ("table_uuid", pa.string()),
-        ("container", pa.string()),
-        ("expands", pa.bool_()),
-    ]
-)
 # By what of a row with `expands` the entries of its container are judged.
 _JUDGED_BY: Final = ["address", "rank", "commit_id", "table_uuid", "must_exist"]
-# Scratch: containers whose cached entries are touched, keys that `NEEDS` touches, all touched keys.
-CHANGED_SIDE, KEYS_SIDE, TOUCHED_SIDE = "_changed", "_keys", "_touched"
-CHANGED: Final = pa.schema([("container", pa.string())])
-KEYS: Final = pa.schema([("key", pa.string())])
-TOUCHED: Final = pa.schema([("key", pa.string()), ("key_hash", pa.int64())])
 # Whoever changes what a row says changes this number.
 FORMAT: Final = 1
 # Where more than this share of the rows is touched, computing all of them costs less.
 MOST_TOUCHED: Final = 0.25
 # So few rows are all computed by one job without a shuffle, which costs less than finding what is
 # touched.
-WORTH_ROWS: Final = FEW_ROWS
+WORTH_ROWS: Final = MAX_SMALL_ROWS
 # Runs of other conditions that are looked at in search of a base.
 MOST_OPENED: Final = 3
 # A part below this is written again together with others, so that parts do not become ever more.
@@ -326,7 +309,7 @@ class Before:
     def compare(
         self, files: Files, needs: pa.Table, index: pa.Table, known: pa.ChunkedArray, edges: pa.Table
     ) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        """Returns the scratch sides `CHANGED_SIDE` and `KEYS_SIDE`, and facts.
+        """Returns the scratch sides `CHANGED_CONTAINERS_SIDE` and `CHANGED_KEYS_SIDE`, and facts.
 
         `index` are all decoded containers (columns container, entries), `known` those of segments
         that the base knew: only these have entries that are not new anyway. Those that never named
@@ -345,7 +328,10 @@ class Before:
         files_of = pc.subtract(total.column("entries_sum"), pc.fill_null(pa.chunked_array([inner.field("counts")]).take(at), 0))
         changed = total.filter(pc.not_equal(files_of, 0))
         entries = pc.sum(pc.max_element_wise(files_of, 0)).as_py() or 0
-        sides = {CHANGED_SIDE: changed.select(["container"]).cast(CHANGED), KEYS_SIDE: pa.table({"key": keys}).cast(KEYS)}
+        sides = {
+            CHANGED_CONTAINERS_SIDE: changed.select(["container"]).cast(CHANGED_CONTAINERS),
+            CHANGED_KEYS_SIDE: pa.table({"key": keys}).cast(CHANGED_KEYS),
+        }
         return sides if self.tells else {}, {"entries": entries, "keys": len(keys), "changed": changed.num_rows}
 
 
@@ -371,10 +357,10 @@ def key_of(frame: DataFrame) -> Column:
 
 
 def touched_by(frames: Sequence[DataFrame], files: Files, run: Run) -> Written:
-    """Writes the keys of these frames, each once, with their hashes (`TOUCHED_SIDE`)."""
+    """Writes the keys of these frames, each once, with their hashes (`DIRTY_KEYS_SIDE`)."""
     keys = [frame.select(key_of(frame).alias("key")) for frame in frames]
     distinct = reduce(DataFrame.unionByName, keys).distinct().withColumn("key_hash", F.xxhash64("key"))
-    return merge_written(answers(distinct, _Put(files, run.path, TOUCHED, TOUCHED_SIDE), PARTS_DDL))
+    return merge_written(run_over_frame(distinct, _Put(files, run.path, DIRTY_KEYS, DIRTY_KEYS_SIDE), PARTS_DDL))
 
 
 @dataclass(frozen=True)
@@ -424,7 +410,7 @@ def carry_over(spark: SparkSession, base: Base, run: Run, files: Files, touched:
     bundles = _bundles(base.parts)
     carry = _Carry(files, run, base.published.path, tuple(bundles), tuple(touched))
     size_bytes = sum(part.size_bytes for part in base.parts)
-    written = merge_written(spread(spark, carry, len(bundles), size_bytes))
+    written = merge_written(run_tasks(spark, carry, len(bundles), size_bytes))
     if damaged := written.summary["damaged"]:
         raise Doubt(f"{DAMAGED}: {damaged[0]}")
     kept = sum(part.rows for part in (*written.parts, *(part for parts in written.side.values() for part in parts)))
@@ -460,7 +446,7 @@ class _Carry:
     touched: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        touched = np.sort(read_parts(self.files, list(self.touched), TOUCHED, ["key_hash"]).column("key_hash").to_numpy())
+        touched = np.sort(read_parts(self.files, list(self.touched), DIRTY_KEYS, ["key_hash"]).column("key_hash").to_numpy())
         parts: list[PartFile] = []
         totals: dict[tuple[str, ...], Totals] = {}
         gone, dropped = 0, 0
@@ -572,4 +558,4 @@ def routes_of(table: Published) -> dict[str, list[str]]:
 
 def written_routes(run: Run, written: Written) -> dict[str, list[str]]:
     """Returns the same of a table that is not published yet."""
-    return {"": [f"{run.path}/{part.name}" for part in written.parts]} | {side: paths_of(run, written, side) for side in ROUTED_SIDES}
+    return {"": [f"{run.path}/{part.name}" for part in written.parts]} | {side: side_paths(run, written, side) for side in ROUTED_SIDES}

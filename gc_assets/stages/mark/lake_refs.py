@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, Unread
@@ -21,19 +21,17 @@ from gc_assets.stages.mark.previous_refs import freeze_of, refuse_hidden
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
-from gc_assets.state.side_tables import CLAIMS, PINNED, SOURCES, UNCOMMITTED
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE, UNCOMMITTED, UNCOMMITTED_SIDE
 from gc_assets.state.summaries import LakeRefsSummary, UnreadTable, Verdicts
 
-SOURCES_SIDE, CLAIMS_SIDE, PINNED_SIDE, UNCOMMITTED_SIDE = "_sources", "_claims", "_pinned", "_uncommitted"
 
-
-@logged(LAKE_REFS)
+@log_progress(LAKE_REFS)
 def lake_refs(context: RunContext, lake_name: str) -> Published:
     """Publishes the frozen refs of a run date, or returns what was frozen before: that is never
     overwritten (design 3.6).
 
     Three runs freeze anew beside it. A rehearsal ignores what other runs froze, and they ignore
-    what it froze. A fresh mark (`recheck`) always reads. Today's run reads again once a plan has
+    what it froze. A fresh mark (`verification_id`) always reads. Today's run reads again once a plan has
     edited the lake's history: what was frozen before names commits that are gone.
 
     The clock is read before the first ref. A date frozen on another day than its own is
@@ -44,8 +42,8 @@ def lake_refs(context: RunContext, lake_name: str) -> Published:
     frozen = context.find(LAKE_REFS, lake_name)
     if frozen is not None and _still_counts(context, lake_name, frozen):
         return frozen
-    run = begin(context, context.group(lake_name), LAKE_REFS)
-    doing("reading refs")
+    run = start_run(context, context.group(lake_name), LAKE_REFS)
+    log_activity("reading refs")
     frozen_at = context.clock.now()
     lake = context.lake(lake_name)
     refs = _frozen(context, lake_name, lake)
@@ -93,7 +91,7 @@ def _frozen(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
 
 
 def _still_counts(context: RunContext, lake_name: str, frozen: Published) -> bool:
-    if context.recheck is not None or frozen.summary(LakeRefsSummary).rehearsal != context.clock.is_rehearsal:
+    if context.verification_id is not None or frozen.summary(LakeRefsSummary).rehearsal != context.clock.is_rehearsal:
         return False
     if context.run_date != context.clock.today():
         return True

@@ -20,20 +20,15 @@ import pyarrow.compute as pc
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.stages.mark.content_roots import HELD, REACHED, ROOTS, RootTables, content_roots, root_tables
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
+from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, content_roots, root_tables
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import CLAIMS
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
 from gc_assets.state.summaries import Freeze, LiveFilesSummary
 
-# Published beside `live_files`: the content roots of what is sick.
-UNREADABLE_ROOTS_SIDE: Final = "_sick"
-# `in_full` is true where all below the root was known when it was noted.
-UNREADABLE_ROOTS: Final = ROOTS.append(pa.field("in_full", pa.bool_()))
 # Stands for the uuid of a table where the whole lake is sick.
 WHOLE: Final = ""
 

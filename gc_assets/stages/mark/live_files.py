@@ -17,77 +17,68 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     merge_written,
     publish,
-    put,
     read_rows,
     report_parts,
+    write_parts,
 )
-from gc_assets.engine.tasks import once
+from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.content_roots import HELD, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
-from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, PLACES_SIDE, UNREADABLE_SIDE
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
 from gc_assets.stages.mark.edges import read_edges
-from gc_assets.stages.mark.incremental import (
-    NEEDS_SIDE,
-    Base,
-    Before,
-    Doubt,
-    Full,
-    base_of,
-    made_as,
-    needs_of,
-    segments_digest,
-    why_full,
-    with_rows,
-)
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.last_known import UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE, WHOLE, Memory, as_unreadable, kept, memory_of
+from gc_assets.stages.mark.incremental import Base, Before, Doubt, Full, base_of, made_as, needs_of, segments_digest, why_full, with_rows
+from gc_assets.stages.mark.last_known import WHOLE, Memory, as_unreadable, kept, memory_of
 from gc_assets.stages.mark.live_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
 from gc_assets.stages.mark.manifest_entries import file_rows, named_length, segment_rows, segments
-from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
-from gc_assets.stages.mark.witnesses import DIRECT, DIRECT_SIDE, NOTHING_TO_NAME, WITNESSES, WITNESSES_SIDE, Source
+from gc_assets.stages.mark.witnesses import NOTHING_TO_NAME, Source
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import CLAIMS, CONTAINERS, PLACES, UNREADABLE
+from gc_assets.state.side_tables import (
+    CLAIMS,
+    CLAIMS_SIDE,
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    DANGLING_SIDE,
+    DIRECT_FILES,
+    DIRECT_FILES_SIDE,
+    EDGES_SIDE,
+    EXPIRED_SIDE,
+    EXTERNAL_SIDE,
+    LIFECYCLE_SIDE,
+    LOCATIONS,
+    LOCATIONS_SIDE,
+    METADATA,
+    METADATA_SIDE,
+    NEEDS_SIDE,
+    OPTIONAL_SIDE,
+    PUBLISHED_SIDES,
+    ROOTS,
+    ROUTED_SIDES,
+    UNKNOWN_SIDE,
+    UNREADABLE_CONTAINERS,
+    UNREADABLE_CONTAINERS_SIDE,
+    UNREADABLE_ROOTS,
+    UNREADABLE_ROOTS_SIDE,
+    WITNESSES,
+    WITNESSES_SIDE,
+)
 from gc_assets.state.summaries import CommitGraphSummary, LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary, UnreadTable
 
-# Published beside the table: live metadata objects that must be in the inventory, with the length
-# that was decoded.
-METADATA_SIDE = "_metadata"
-# Published beside the table: live files that reading starts from and that may be absent, such as a
-# version hint.
-OPTIONAL_SIDE = "_optional"
-# Published beside the table: live metadata objects that are gone and were never decoded. What they
-# named is not known.
-UNKNOWN_SIDE = "_unknown"
-PUBLISHED_SIDES: Final = (METADATA_SIDE, OPTIONAL_SIDE, CLAIMS_SIDE, UNKNOWN_SIDE, UNREADABLE_ROOTS_SIDE, NEEDS_SIDE)
 # No two witnesses that differ are equal in these. Where one names a file as several kinds, each kind
 # has a number of its own.
 _ORDER: Final = ("rank", "commit_id", "table_uuid", "container", "expands", "must_exist", "kind")
-# For what was decoded `etag` and `digest` are those of the objects, of several joined by `SEVERAL`.
-METADATA: Final = pa.schema(
-    [
-        ("storage", pa.string()),
-        ("key", pa.string()),
-        ("kind", pa.string()),
-        ("container_size_bytes", pa.int64()),
-        ("address", pa.string()),
-        ("etag", pa.string()),
-        ("digest", pa.string()),
-    ]
-)
 SEVERAL: Final = "\x1f"
 
 
-@logged(LIVE_FILES)
+@log_progress(LIVE_FILES)
 def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes `live_files` of a run date.
 
@@ -124,7 +115,7 @@ def _published(
     memory = memory_of(context, lake_name, frozen.frozen_at) if has_unread else None
     entries = context.table(MANIFEST_ENTRIES, lake_name)
     there = state.pieces(cache)
-    run = begin(context, context.group(lake_name), LIVE_FILES)
+    run = start_run(context, context.group(lake_name), LIVE_FILES)
     cached = file_rows(cache)
     before = None
     if isinstance(base, Base) and not has_unread:
@@ -134,8 +125,8 @@ def _published(
         root_tables(context, lake_name, inputs),
         tuple(there.paths(EDGES_SIDE)),
         tuple(there.paths(CONTAINERS_SIDE)),
-        tuple(entries.paths(UNREADABLE_SIDE)),
-        tuple(there.paths(PLACES_SIDE)),
+        tuple(entries.paths(UNREADABLE_CONTAINERS_SIDE)),
+        tuple(there.paths(LOCATIONS_SIDE)),
         _logs(context),
         run,
         tuple(inputs[LAKE_REFS.name].paths(CLAIMS_SIDE)),
@@ -143,18 +134,18 @@ def _published(
         _unread(lake_name, inputs, memory),
         before,
     )
-    doing(f"following what the commits need through {len(cache):,} segments of decoded containers")
-    sides = (EDGES_SIDE, CONTAINERS_SIDE, PLACES_SIDE)
+    log_activity(f"following what the commits need through {len(cache):,} segments of decoded containers")
+    sides = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
     read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
     paths = len(close.edges) + len(close.containers) + len(close.places)
     try:
-        closed = merge_written(once(spark, close, read, paths))
+        closed = merge_written(run_single_task(spark, close, read, paths))
     except LakeUnreadable:
         # Where all is well nobody needs to know what the last night knew.
         memory = memory_of(context, lake_name, frozen.frozen_at) if not has_unread else None
         if memory is None:
             raise
-        closed = merge_written(once(spark, replace(close, memory=memory), read, paths))
+        closed = merge_written(run_single_task(spark, replace(close, memory=memory), read, paths))
     kept_sides = {side: closed.side.pop(side) for side in PUBLISHED_SIDES if side in closed.side}
     unreadable = _unreadable(context, lake_name, inputs[LAKE_REFS.name], memory, closed.summary["sick"])
     known = cached + sum(part.rows for parts in closed.side.values() for part in parts)
@@ -305,13 +296,13 @@ class _Close:
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct, needs = _witnessed(found, lengths, leaves)
             metadata = _identified(_metadata(found, lengths, leaves), index)
-            claims = claims_made(read_parts(files, list(self.places), PLACES), every_root.filter(unlisted))
+            claims = claims_made(read_parts(files, list(self.places), LOCATIONS), every_root.filter(unlisted))
             if self.memory is not None and unreadable:
                 shields = self.memory.shields(unreadable, [read_parts(files, list(self.claims), CLAIMS), claims])
                 claims = pa.concat_tables([claims, shields])
             sides = {
                 WITNESSES_SIDE: witnesses,
-                DIRECT_SIDE: direct,
+                DIRECT_FILES_SIDE: direct,
                 METADATA_SIDE: metadata,
                 OPTIONAL_SIDE: _optional(leaves),
                 CLAIMS_SIDE: claims,
@@ -322,9 +313,9 @@ class _Close:
             changed, told = ({}, {}) if self.before is None or unreadable else self.before.compare(files, needs, index, known, edges)
             sides |= changed
             if told and self.before is not None and self.before.is_all(told):
-                del sides[WITNESSES_SIDE], sides[DIRECT_SIDE]
+                del sides[WITNESSES_SIDE], sides[DIRECT_FILES_SIDE]
                 told[NOTHING_TO_NAME] = True
-            parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
+            parts = [part for side, rows in sides.items() for part in write_parts(rows, self.run, files, side)]
             notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
             yield report_parts(parts, summary={**counts, **told, "notes": notes, "sick": unreadable})
@@ -428,7 +419,7 @@ class _Close:
         return need_not_exist(found, gone.combine_chunks())
 
     def _failed(self) -> pa.Table:
-        return read_parts(self.roots.files, list(self.unreadable), UNREADABLE, ["address", "error", "absent"])
+        return read_parts(self.roots.files, list(self.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])
 
 
 def _is_of(roots: pa.Table, unreadable: Collection[str]) -> pa.ChunkedArray:
@@ -462,7 +453,7 @@ def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> t
     witnesses = everyone.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
     decoded = pa.chunked_array([*lengths.chunks, pa.nulls(leaves.num_rows, pa.int64())], pa.int64())
     files = direct.append_column("witness", pa.array(numbers[: direct.num_rows])).append_column("container_size_bytes", decoded)
-    return witnesses, files.select(DIRECT.names).cast(DIRECT), needs_of(direct, np.arange(direct.num_rows) < count, decoded)
+    return witnesses, files.select(DIRECT_FILES.names).cast(DIRECT_FILES), needs_of(direct, np.arange(direct.num_rows) < count, decoded)
 
 
 def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:

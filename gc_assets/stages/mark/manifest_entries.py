@@ -29,26 +29,35 @@ from pyspark.sql import SparkSession
 from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.objects import Objects
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local
-from gc_assets.engine.tables import Written, merge_written, parallelism, paths_of, publish, put, report_parts
-from gc_assets.engine.tasks import once, spread
+from gc_assets.engine.tables import Written, merge_written, parallelism, publish, report_parts, side_paths, write_parts
+from gc_assets.engine.tasks import run_single_task, run_tasks
 from gc_assets.stages.mark.content_roots import RELEASED, RootTables, content_roots, inputs_of, root_tables
-from gc_assets.stages.mark.decoding import CONCURRENT_READS, CONTAINERS_SIDE, EDGES_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
+from gc_assets.stages.mark.decoding import CONCURRENT_READS, Decode
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES, ORPHAN_FILES
-from gc_assets.state.side_tables import CONTAINERS, EDGES, REWRITTEN, UNREADABLE
+from gc_assets.state.side_tables import (
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    EDGES,
+    EDGES_SIDE,
+    REWRITTEN,
+    REWRITTEN_SIDE,
+    TASKS,
+    TASKS_SIDE,
+    UNREADABLE_CONTAINERS,
+    UNREADABLE_CONTAINERS_SIDE,
+)
 from gc_assets.state.summaries import ManifestEntriesSummary, Segment, Sweep
 
 # A listing of 1,000 keys costs as much CPU as asking for 8 objects, and by AWS's prices as 12.
 LISTED_TOGETHER: Final = 8
 KEYS_PER_LOOK: Final = 125
-# Published beside `orphan_files`: containers to decode again.
-REWRITTEN_SIDE: Final = "_rewritten"
 ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
@@ -80,7 +89,7 @@ def file_rows(runs: Sequence[PastRun]) -> int:
     return sum(segment.rows for segment in runs) - segment_rows(list(runs), EDGES_SIDE)
 
 
-@logged(MANIFEST_ENTRIES)
+@log_progress(MANIFEST_ENTRIES)
 def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes the segment of this run: the children of every container below the lake's commits
     that the cache did not hold.
@@ -88,30 +97,32 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     state = context.state
     inputs = inputs_of(context, lake_name)
     cache = segments(context, lake_name)
-    run = begin(context, lake_name, MANIFEST_ENTRIES)
+    run = start_run(context, lake_name, MANIFEST_ENTRIES)
     there = state.pieces(cache)
-    known, parents = there.paths(CONTAINERS_SIDE), there.paths(UNREADABLE_SIDE)
+    known, parents = there.paths(CONTAINERS_SIDE), there.paths(UNREADABLE_CONTAINERS_SIDE)
     roots: RootTables | None = root_tables(context, lake_name, inputs)
     metadata = sum(table.rows for table in inputs.values()) + segment_rows(cache, CONTAINERS_SIDE)
     levels: list[Written] = []
     while roots is not None or parents:
         edges, rewritten = tuple(there.paths(EDGES_SIDE)), tuple(_rewritten(context))
         pending = _Pending(state.files, context.objects(), tuple(known), tuple(parents), edges, rewritten, roots, run, parallelism(spark))
-        asked = merge_written(once(spark, pending, metadata, len(known) + len(parents)))
-        tasks = paths_of(run, asked, TASKS_SIDE)
+        asked = merge_written(run_single_task(spark, pending, metadata, len(known) + len(parents)))
+        tasks = side_paths(run, asked, TASKS_SIDE)
         if not tasks:
             break
         containers = sum(part.rows for part in asked.side[TASKS_SIDE])
-        doing(f"level {len(levels) + 1}: {containers:,} containers to decode in {len(tasks):,} tasks")
+        log_activity(f"level {len(levels) + 1}: {containers:,} containers to decode in {len(tasks):,} tasks")
         decode = Decode(context.lake(lake_name), context.resolver(), context.objects(), state.files, run, tuple(tasks))
-        level = merge_written(spread(spark, decode, len(tasks), asked.summary["size_bytes"]))
+        level = merge_written(run_tasks(spark, decode, len(tasks), asked.summary["size_bytes"]))
         if not is_local(spark):
-            failed = read_parts(state.files, paths_of(run, level, UNREADABLE_SIDE), UNREADABLE, ["address", "absent"])
+            failed = read_parts(
+                state.files, side_paths(run, level, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS, ["address", "absent"]
+            )
             refuse_blind(context.objects(), lake_name, failed)
         levels.append(level)
         for side in (CONTAINERS_SIDE, EDGES_SIDE):
             metadata += sum(part.rows for part in level.side.get(side) or ())
-        known, parents, roots = known + paths_of(run, level, CONTAINERS_SIDE), paths_of(run, level, EDGES_SIDE), None
+        known, parents, roots = known + side_paths(run, level, CONTAINERS_SIDE), side_paths(run, level, EDGES_SIDE), None
         state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     written = _together(levels)
     counted = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.summary}
@@ -212,7 +223,7 @@ class _Pending:
             width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
             dealt = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
             size_bytes = pc.sum(pc.max_element_wise(tasks.column("size_bytes"), 0)).as_py() or 0
-            parts = [part for share in dealt for part in put(share, self.run, self.files, TASKS_SIDE)]
+            parts = [part for share in dealt for part in write_parts(share, self.run, self.files, TASKS_SIDE)]
             yield report_parts(parts, summary={"size_bytes": size_bytes})
 
     def _stale(self, known: pa.Table) -> pa.Array:
@@ -233,7 +244,7 @@ class _Pending:
         """
         if self.roots is None or self.roots.contents is None:
             return pa.chunked_array([pa.array([False] * roots.num_rows, pa.bool_())])
-        failed = read_parts(self.files, list(self.parents), UNREADABLE, ["address", "absent"])
+        failed = read_parts(self.files, list(self.parents), UNREADABLE_CONTAINERS, ["address", "absent"])
         gone = pc.is_in(roots.column("address"), failed.column("address").filter(failed.column("absent")))
         decoded = pc.is_in(roots.column("address"), known.column("container"))
         return pc.and_(pc.greater_equal(roots.column("rank"), RELEASED), pc.or_(gone, decoded))

@@ -16,23 +16,16 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError
 from gc_assets.core.plan import Amount
-from gc_assets.engine.progress import doing
+from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import fitting
-from gc_assets.engine.tables import ROUTE, Totals, Written, paths_of, read_paths, read_table, write_frame
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import ROUTE, Totals, Written, read_paths, read_table, side_paths, write_frame
 from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
-from gc_assets.stages.mark.entry_selection import MOST_VALUES, PICKED, pick
+from gc_assets.stages.mark.entry_selection import MOST_VALUES, pick
 from gc_assets.stages.mark.incremental import (
-    CHANGED,
-    CHANGED_SIDE,
     DAMAGED,
-    KEYS,
-    KEYS_SIDE,
-    NAMED,
-    TOUCHED,
-    TOUCHED_SIDE,
     Base,
     Carried,
     Doubt,
@@ -50,33 +43,35 @@ from gc_assets.stages.mark.incremental import (
     written_routes,
 )
 from gc_assets.stages.mark.manifest_entries import file_rows, segments
-from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE, EXTERNAL_SIDE, LIFECYCLE_SIDE, ROUTED_SIDES
 from gc_assets.state.compaction import Pieces
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
+from gc_assets.state.side_tables import (
+    CHANGED_CONTAINERS,
+    CHANGED_CONTAINERS_SIDE,
+    CHANGED_KEYS,
+    CHANGED_KEYS_SIDE,
+    DANGLING_SIDE,
+    DIRECT_FILES,
+    DIRECT_FILES_SIDE,
+    DIRTY_KEYS,
+    DIRTY_KEYS_SIDE,
+    ENTRIES_BY_CONTAINER_SIDE,
+    ENTRIES_BY_KEY_SIDE,
+    EXPIRED_SIDE,
+    EXTERNAL_SIDE,
+    LIFECYCLE_SIDE,
+    ROUTED_SIDES,
+    SELECTED_ENTRIES,
+    WITNESSES,
+    WITNESSES_SIDE,
+)
 from gc_assets.state.summaries import Segment
 
-WITNESSES_SIDE, DIRECT_SIDE = "_witnesses", "_direct"
-# Scratch: cached entries of containers that changed, and those that name touched keys.
-WITHIN_SIDE, NAMING_SIDE = "_within", "_naming"
 # The fact of a walk that wrote neither, because all rows of the base stand.
 NOTHING_TO_NAME: Final = "nothing_to_name"
-# Who needs a file. The smallest number is the strongest witness. Where `expands` is true, the
-# entries of `container` are needed too, and must exist only where the container must. The numbers
-# are an order by content, so equal needs give equal rows, whatever the order of parts.
-WITNESSES: Final = pa.schema(
-    [
-        ("witness", pa.int64()),
-        ("rank", pa.int8()),
-        ("commit_id", pa.string()),
-        ("table_uuid", pa.string()),
-        ("container", pa.string()),
-        ("expands", pa.bool_()),
-        ("container_must_exist", pa.bool_()),
-    ]
-)
 # Expressions are text here: each function of a column object is some calls to the JVM.
 _KINDS: Final = len(FILE_KINDS)
 _KIND_NAMES: Final = f"array({', '.join(repr(str(kind)) for kind in FILE_KINDS)})"
@@ -85,8 +80,6 @@ _KIND_NAMES: Final = f"array({', '.join(repr(str(kind)) for kind in FILE_KINDS)}
 _UNKNOWN_KIND: Final = "raise_error(concat('live_files: unknown file kind ', coalesce(kind, 'null')))"
 _KIND_PLACE: Final = f"array_position({_KIND_NAMES}, kind)"
 _KIND_NUMBER: Final = f"case when {_KIND_PLACE} > 0 then {_KIND_PLACE} - 1 else cast({_UNKNOWN_KIND} as bigint) end"
-# Files that commits or containers name themselves, in the shape in which entries are counted.
-DIRECT: Final = pa.schema([("witness", pa.int64()), *NAMED])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +126,7 @@ class Source:
         return self._carried(base) if full is None else self._computed(base, full)
 
     def _computed(self, base: Base | None, full: Full) -> Made:
-        doing(f"naming all files, because {full.in_short}")
+        log_activity(f"naming all files, because {full.in_short}")
         compared = base if full.compare else None
         if compared is not None:
             self._verify(compared)
@@ -167,12 +160,12 @@ class Source:
     def _carried(self, base: Base) -> Made:
         touched, written = (), Written((), 0)
         if self._touches(base):
-            doing("finding the files that changes touch")
+            log_activity("finding the files that changes touch")
             touched = self._touched(base)
-        doing(f"carrying over {base.rows:,} rows without those of {_rows(touched):,} keys")
+        log_activity(f"carrying over {base.rows:,} rows without those of {_rows(touched):,} keys")
         carried = carry_over(self.spark, base, self.run, self._state.files, self._paths(touched))
         if touched:
-            doing("naming the touched files")
+            log_activity("naming the touched files")
             entries = self._naming(touched)
             session = self._session(entries.rows + _rows(touched) + self._beside, len(entries.paths) + len(touched))
             files = self._files(session, touched, entries)
@@ -204,19 +197,19 @@ class Source:
 
     def _touched(self, base: Base) -> tuple[PartFile, ...]:
         """Writes the keys whose rows may differ from the base's, and returns the parts."""
-        state, changed = self._state, self.closed.side.get(CHANGED_SIDE, ())
+        state, changed = self._state, self.closed.side.get(CHANGED_CONTAINERS_SIDE, ())
         new = {run.run_id for run in base.came}
         known = Cached.of(state.pieces([run for run in self.there.runs if run.run_id not in new]))
-        came, earlier = Cached.of(state.pieces(list(base.came))), self._some(known, "container", changed, WITHIN_SIDE)
+        came, earlier = Cached.of(state.pieces(list(base.came))), self._some(known, "container", changed, ENTRIES_BY_CONTAINER_SIDE)
         session = self._session(base.new_rows + earlier.rows + self._beside, len(came.paths) + len(earlier.paths))
-        frames = [read_paths(session, state.files, KEYS, self._scratch(KEYS_SIDE))]
+        frames = [read_paths(session, state.files, CHANGED_KEYS, self._scratch(CHANGED_KEYS_SIDE))]
         if came.paths:
             frames.append(came.frame(session, state.files))
         if earlier.paths:
-            containers = read_paths(session, state.files, CHANGED, self._paths(changed))
+            containers = read_paths(session, state.files, CHANGED_CONTAINERS, self._paths(changed))
             frames.append(earlier.frame(session, state.files).join(F.broadcast(containers), "container", "left_semi"))
         frames += [read_table(session, state, LIFECYCLE_OBJECTS, table, columns=["key"]) for table in base.released]
-        touched = touched_by(frames, state.files, self.run).side.get(TOUCHED_SIDE, ())
+        touched = touched_by(frames, state.files, self.run).side.get(DIRTY_KEYS_SIDE, ())
         self._let_go(earlier.picked)
         return touched
 
@@ -227,7 +220,7 @@ class Source:
         if _rows(values) > MOST_VALUES:
             return entries
         picked = () if not values else pick(self.spark, self._state.files, self.run, entries.paths, by, self._paths(values), prefix)
-        return Cached(tuple(self._paths(picked)), _rows(picked), entries.has_external, PICKED, picked)
+        return Cached(tuple(self._paths(picked)), _rows(picked), entries.has_external, SELECTED_ENTRIES, picked)
 
     def _let_go(self, *scratch: Sequence[PartFile]) -> None:
         for side in {part.name.rpartition("/")[0] for parts in scratch for part in parts}:
@@ -235,13 +228,13 @@ class Source:
 
     def _naming(self, touched: Sequence[PartFile]) -> Cached:
         """Returns at least the entries that name touched keys."""
-        return self._some(self._all, "key", touched, NAMING_SIDE)
+        return self._some(self._all, "key", touched, ENTRIES_BY_KEY_SIDE)
 
     def _files(self, session: SparkSession, touched: Sequence[PartFile] | None, cached: Cached) -> DataFrame:
         """Returns the rows with their routes: all, or those of touched keys, which `cached` names."""
         state = self._state
         witnesses = read_paths(session, state.files, WITNESSES, self._scratch(WITNESSES_SIDE))
-        direct = read_paths(session, state.files, DIRECT, self._scratch(DIRECT_SIDE))
+        direct = read_paths(session, state.files, DIRECT_FILES, self._scratch(DIRECT_FILES_SIDE))
         entries = cached.frame(session, state.files)
         if touched is not None:
             hashes, count = self._hashes(session, touched), _rows(touched)
@@ -255,7 +248,7 @@ class Source:
         """Returns in words where rows that would have been carried over are not those that were
         written.
         """
-        doing("comparing with what would have been carried over")
+        log_activity("comparing with what would have been carried over")
         session, state = self._session(self.known + base.rows, len(self._all.paths)), self._state
         rows = routed(session, state.files, routes_of(base.published))
         if self._touches(base):
@@ -265,17 +258,17 @@ class Source:
         return differences(sums(rows), sums(routed(session, state.files, written_routes(self.run, written))))
 
     def _hashes(self, session: SparkSession, touched: Sequence[PartFile]) -> DataFrame:
-        return read_paths(session, self._state.files, TOUCHED, self._paths(touched), ["key_hash"])
+        return read_paths(session, self._state.files, DIRTY_KEYS, self._paths(touched), ["key_hash"])
 
     def _scratch(self, side: str) -> list[str]:
-        return paths_of(self.run, self.closed, side)
+        return side_paths(self.run, self.closed, side)
 
     def _paths(self, parts: Sequence[PartFile]) -> list[str]:
         return [f"{self.run.path}/{part.name}" for part in parts]
 
     def _session(self, rows: int, paths: int) -> SparkSession:
         """Returns the session for so many rows in so many files, and what the walk wrote."""
-        return fitting(self.spark, rows, paths + sum(map(len, self.closed.side.values())))
+        return choose_session(self.spark, rows, paths + sum(map(len, self.closed.side.values())))
 
     @property
     def _all(self) -> Cached:

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE
-from gc_assets.stages.read.browse import rows_where
+from gc_assets.stages.read.browse import read_matching_rows
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
+from gc_assets.state.side_tables import DANGLING_SIDE, EXPIRED_SIDE
 
 # No format nests deeper. A longer walk would be a circle.
 MAX_CONTAINERS: Final = 8
@@ -69,17 +69,17 @@ def _container(context: RunContext, lake: str, address: str, side: str | None) -
 
 def _commit_links(context: RunContext, lake: str, commit: str, table: str | None) -> Iterator[Link]:
     reachable = context.table(REACHABLE_SNAPSHOTS, lake)
-    said = _one_of(rows_about(context, REACHABLE_SNAPSHOTS.schema, reachable, "commit_id", commit), table)
+    said = _one_of(read_key_rows(context, REACHABLE_SNAPSHOTS.schema, reachable, "commit_id", commit), table)
     refs = context.table(LAKE_REFS, lake)
     if said is not None and said["refs"]:
         name = said["refs"][0]
-        ref = _one_of(rows_about(context, LAKE_REFS.schema, refs, "ref_name", name), table)
+        ref = _one_of(read_key_rows(context, LAKE_REFS.schema, refs, "ref_name", name), table)
         more = f", one of {said['refs_count']:,} refs that reach it" if said["refs_count"] > 1 else ""
         steps = _steps_back(context, lake, ref["head_commit_id"], commit, table) if ref is not None else None
         back = "" if steps is None else ", its head" if steps == 0 else f", {steps:,} commits before its head"
         where = f" of {ref['table_name']}" if ref is not None and ref["table_name"] else ""
         yield Link(ref["ref_type"] if ref is not None else "ref", name, f"in lake {lake}{where}{back}{more}")
-    graph = _one_of(rows_about(context, COMMIT_GRAPH.schema, context.table(COMMIT_GRAPH, lake), "commit_id", commit), table)
+    graph = _one_of(read_key_rows(context, COMMIT_GRAPH.schema, context.table(COMMIT_GRAPH, lake), "commit_id", commit), table)
     at = f"{graph['committed_at'].isoformat()}" if graph is not None and graph["committed_at"] is not None else ""
     why = said["reason"] if said is not None else ""
     until = f"; kept until {said['keep_until'].isoformat()}" if said is not None and said["keep_until"] is not None else ""
@@ -121,11 +121,11 @@ def last_chain(context: RunContext, storage: str, key: str) -> tuple[Link, ...]:
 
 def lake_rows(context: RunContext, lake: str, column: str, value: str, side: str | None = None) -> list[dict[str, Any]]:
     live = context.find(LIVE_FILES, lake)
-    return [] if live is None else rows_where(context.state, LIVE_FILES.schema, live.paths(side), column, [value]).to_pylist()
+    return [] if live is None else read_matching_rows(context.state, LIVE_FILES.schema, live.paths(side), column, [value]).to_pylist()
 
 
-def rows_about(context: RunContext, schema: pa.Schema, published: Published, column: str, value: str) -> list[dict[str, Any]]:
-    return rows_where(context.state, schema, published.paths(), column, [value]).to_pylist(maps_as_pydicts="lossy")
+def read_key_rows(context: RunContext, schema: pa.Schema, published: Published, column: str, value: str) -> list[dict[str, Any]]:
+    return read_matching_rows(context.state, schema, published.paths(), column, [value]).to_pylist(maps_as_pydicts="lossy")
 
 
 def _one_of(rows: list[dict[str, Any]], table: str | None) -> dict[str, Any] | None:

@@ -20,10 +20,8 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.paths import is_address
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete.uploads import UPLOADS_SIDE
-from gc_assets.stages.mark.side_names import EXTERNAL_SIDE
-from gc_assets.stages.read.browse import rows_where
-from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, rows_about
+from gc_assets.stages.read.browse import read_matching_rows
+from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, read_key_rows
 from gc_assets.stages.records.ledger import newest
 from gc_assets.stages.records.plans import plans
 from gc_assets.stages.sweep.ages import Ages
@@ -31,7 +29,7 @@ from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.probe import SIDE_FILE
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.side_tables import UPLOADS
+from gc_assets.state.side_tables import EXTERNAL_SIDE, UPLOADS, UPLOADS_SIDE
 from gc_assets.state.summaries import DeletionPlanSummary, OrphanFilesSummary, StorageInventorySummary
 
 
@@ -189,15 +187,15 @@ def _facts(context: RunContext, storage: str, key: str) -> dict[str, Any]:
     inventory = context.find(STORAGE_INVENTORY, storage)
     if inventory is not None:
         summary["listed_at"] = inventory.summary(StorageInventorySummary).report_as_of or inventory.receipt.created_at
-        summary["inventory"] = _first(rows_about(context, STORAGE_INVENTORY.schema, inventory, "key", key))
+        summary["inventory"] = _first(read_key_rows(context, STORAGE_INVENTORY.schema, inventory, "key", key))
     orphans = context.find(ORPHAN_FILES, storage)
     if orphans is not None:
         summary["grace_cutoff"] = orphans.summary(OrphanFilesSummary).grace_cutoff
-        summary["orphan"] = _first(rows_about(context, ORPHAN_FILES.schema, orphans, "key", key))
+        summary["orphan"] = _first(read_key_rows(context, ORPHAN_FILES.schema, orphans, "key", key))
     plan = context.find(DELETION_PLAN, storage)
     if plan is not None:
-        summary["plan"] = _first(rows_about(context, DELETION_PLAN.schema, plan, "key", key))
-        summary["uploads"] = rows_where(context.state, UPLOADS, plan.paths(UPLOADS_SIDE), "key", [key]).to_pylist()
+        summary["plan"] = _first(read_key_rows(context, DELETION_PLAN.schema, plan, "key", key))
+        summary["uploads"] = read_matching_rows(context.state, UPLOADS, plan.paths(UPLOADS_SIDE), "key", [key]).to_pylist()
         header = plan.summary(DeletionPlanSummary).header
         summary["plan_id"] = header.plan_id
         summary["plan_refused_by"] = [gate.name for gate in header.failed_gates]
@@ -229,7 +227,7 @@ def _words(context: RunContext, storage: str, key: str) -> pa.Table:
     """Returns what was ever done to the key, or tried, oldest first (columns of `deletion_log`)."""
     found = [DELETION_LOG.schema.empty_table()]
     for source in context.state.sources(context.state.history(storage, DELETION_LOG.name)):
-        rows = rows_where(context.state, DELETION_LOG.schema, [source.path], "key", [key])
+        rows = read_matching_rows(context.state, DELETION_LOG.schema, [source.path], "key", [key])
         run_id = pc.fill_null(rows.column("run_id"), source.run_id)
         found.append(rows.set_column(rows.schema.get_field_index("run_id"), DELETION_LOG.schema.field("run_id"), run_id))
     return pa.concat_tables(found).sort_by([("at", "ascending"), ("run_id", "ascending")])

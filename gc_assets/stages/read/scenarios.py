@@ -17,40 +17,36 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.suggest import did_you_mean, named
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import put, read_rows, report_parts
+from gc_assets.engine.tables import read_rows, report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
-from gc_assets.stages.mark.content_roots import (
-    ROOTS,
-    SPARED,
-    Judged,
-    RootTables,
-    closure,
-    content_roots,
-    inputs_of,
-    root_tables,
-    roots_under,
-)
-from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE
+from gc_assets.stages.mark.content_roots import SPARED, Judged, RootTables, closure, content_roots, inputs_of, root_tables, roots_under
 from gc_assets.stages.mark.edges import read_edges
-from gc_assets.stages.mark.last_known import UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE, kept
+from gc_assets.stages.mark.last_known import kept
 from gc_assets.stages.mark.manifest_entries import segment_rows, segments
 from gc_assets.stages.mark.reachable_snapshots import edits_in, expiry_logs, judged_refs
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import CONTAINERS
+from gc_assets.state.side_tables import (
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    EDGES_SIDE,
+    ROOTS,
+    SCENARIO_CONTAINERS,
+    SCENARIO_CONTAINERS_SIDE,
+    SCENARIO_FILES,
+    SCENARIO_FILES_SIDE,
+    UNREADABLE_ROOTS,
+    UNREADABLE_ROOTS_SIDE,
+)
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
 
 # A signed number of 64 bits says under which words a file is live: bit 0 stands for the night's own,
 # bit n for the n-th scenario.
 MAX_SCENARIOS: Final = 62
 SCRATCH: Final = "_what_if"
-BELOW_SIDE, NAMED_SIDE = "_below", "_named"
-# Containers whose entries are live, and files that commits and containers are or name themselves.
-BELOW: Final = pa.schema([("container", pa.string()), ("live", pa.int64())])
-NAMED: Final = pa.schema([("storage", pa.string()), ("key", pa.string()), ("live", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ def ref_names(context: RunContext, lake_name: str) -> list[str]:
     return sorted(names.unique().to_pylist())
 
 
-def lakes_having(context: RunContext, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
+def lakes_with_refs(context: RunContext, lakes: Sequence[str], refs: Collection[str]) -> list[str]:
     """Returns the lakes that have one of these refs, or all of them where none has."""
     return [lake for lake in lakes if not set(refs).isdisjoint(ref_names(context, lake))] or list(lakes)
 
@@ -90,7 +86,7 @@ def require_refs(context: RunContext, scenario: Scenario) -> None:
 
 
 @dataclass(frozen=True)
-class Follow:
+class ScenarioTask:
     """Lets the policy speak once for each scenario, and writes which containers and files are live
     by the night's word and by theirs.
 
@@ -112,7 +108,7 @@ class Follow:
     rows: int
 
     @classmethod
-    def of(cls, context: RunContext, lake_name: str, scenarios: Mapping[int, Scenario]) -> Follow:
+    def of(cls, context: RunContext, lake_name: str, scenarios: Mapping[int, Scenario]) -> ScenarioTask:
         """Returns the task for a lake and the scenarios about it, by their bits.
 
         Raises `UsageError` where the night could not read the lake, and where rules over paths
@@ -166,8 +162,11 @@ class Follow:
                 again = below.filter(pc.invert(pc.is_in(below.column("container"), tonight.column("container").combine_chunks())))
                 undecoded = again.filter(pc.invert(pc.is_in(again.column("container"), decoded))).column("container")
                 unknown = pc.unique(pa.concat_arrays([unknown, undecoded.combine_chunks()]))
-            sides = {BELOW_SIDE: _together([one for one, _ in found], BELOW), NAMED_SIDE: _together([other for _, other in found], NAMED)}
-            parts = [part for side, rows in sides.items() for part in put(rows, self.run, files, side)]
+            sides = {
+                SCENARIO_CONTAINERS_SIDE: _together([one for one, _ in found], SCENARIO_CONTAINERS),
+                SCENARIO_FILES_SIDE: _together([other for _, other in found], SCENARIO_FILES),
+            }
+            parts = [part for side, rows in sides.items() for part in write_parts(rows, self.run, files, side)]
             yield report_parts(parts, summary={"expired": expired, "unknown": len(unknown)})
 
 
@@ -184,8 +183,8 @@ def _word(context: RunContext, lake_name: str, refs: Published, scenario: Scenar
 
 
 def _live(roots: pa.Table, edges: pa.Table, bit: int) -> tuple[pa.Table, pa.Table]:
-    """Returns the live containers below the roots (columns `BELOW`), and the live files that these
-    and the roots are (columns `NAMED`), each once.
+    """Returns the live containers below the roots (columns `SCENARIO_CONTAINERS`), and the live files that these
+    and the roots are (columns `SCENARIO_FILES`), each once.
     """
     files = pc.not_equal(roots.column("kind"), Kind.UNLISTED_LOCATION)
     live = roots.filter(pc.and_(files, pc.less_equal(roots.column("rank"), SPARED)))
@@ -193,8 +192,8 @@ def _live(roots: pa.Table, edges: pa.Table, bit: int) -> tuple[pa.Table, pa.Tabl
     direct = pa.concat_tables([found, live.filter(pc.invert(live.column("is_container")))])
     placed = direct.filter(pc.is_valid(direct.column("storage"))).group_by(["storage", "key"]).aggregate([])
     mark = pa.scalar(1 << bit, pa.int64())
-    below = pa.table({"container": found.column("address"), "live": pa.repeat(mark, found.num_rows)}, BELOW)
-    return below, placed.append_column("live", pa.repeat(mark, placed.num_rows)).select(NAMED.names).cast(NAMED)
+    below = pa.table({"container": found.column("address"), "live": pa.repeat(mark, found.num_rows)}, SCENARIO_CONTAINERS)
+    return below, placed.append_column("live", pa.repeat(mark, placed.num_rows)).select(SCENARIO_FILES.names).cast(SCENARIO_FILES)
 
 
 def _together(words: list[pa.Table], schema: pa.Schema) -> pa.Table:

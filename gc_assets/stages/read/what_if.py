@@ -22,24 +22,12 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.claims import Claims, Owner
 from gc_assets.core.errors import UsageError
 from gc_assets.core.plan import Amount
-from gc_assets.engine.progress import doing
+from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, paths_of, read_paths, read_table, report_parts, spark_schema
-from gc_assets.engine.tasks import once
+from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_paths, read_table, report_parts, side_paths, spark_schema
+from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.mark.witnesses import entries_of
-from gc_assets.stages.read.scenarios import (
-    BELOW,
-    BELOW_SIDE,
-    MAX_SCENARIOS,
-    NAMED,
-    NAMED_SIDE,
-    SCRATCH,
-    Follow,
-    Scenario,
-    forget,
-    refuse_mixed,
-    require_refs,
-)
+from gc_assets.stages.read.scenarios import MAX_SCENARIOS, SCRATCH, ScenarioTask, Scenario, forget, refuse_mixed, require_refs
 from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
@@ -49,10 +37,11 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import SCENARIO_CONTAINERS, SCENARIO_CONTAINERS_SIDE, SCENARIO_FILES, SCENARIO_FILES_SIDE
 from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 
 # Bit 0 of `live` stands for the night's own word, bit n for the n-th scenario.
-TONIGHT: Final = 1
+CURRENT_RUN: Final = 1
 OBJECTS: Final = ("key", "size_bytes", "last_modified", "live")
 JUDGED: Final = pa.schema(
     [("key", pa.string()), ("size_bytes", pa.int64()), ("lake", pa.string()), ("table_uuid", pa.string()), ("live", pa.int64())]
@@ -97,11 +86,11 @@ def what_if(spark: SparkSession, context: RunContext, scenarios: Sequence[Scenar
     given.
 
     Raises `UsageError` for a ref that the lakes do not have, for a lake that cannot answer
-    (`Follow.of`) and for more than `MAX_SCENARIOS`. Raises `StateError` where the night was not
+    (`ScenarioTask.of`) and for more than `MAX_SCENARIOS`. Raises `StateError` where the night was not
     swept, or was marked again since.
     """
     with ExitStack() as scratch:
-        return Judgement.of(spark, context, scenarios, scratch).effects()
+        return Comparison.of(spark, context, scenarios, scratch).effects()
 
 
 # Storage, lake and table, the bits under which the files are live, and how much they are.
@@ -112,7 +101,7 @@ def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
     """Yields where a scenario judges otherwise than the night, most bytes first."""
     found: dict[tuple[str, str, str | None], tuple[list[Amount], list[Amount]]] = {}
     for place, live, amount in groups:
-        was_live = bool(live & TONIGHT)
+        was_live = bool(live & CURRENT_RUN)
         if bool(live >> bit & 1) != was_live:
             freed, kept = found.setdefault(place, ([], []))
             (freed if was_live else kept).append(amount)
@@ -121,8 +110,8 @@ def _differences(groups: Sequence[_Group], bit: int) -> Iterator[Difference]:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """Under which words files are live (`live`: columns `NAMED`), of those on which the words differ,
+class Comparison:
+    """Under which words files are live (`live`: columns `SCENARIO_FILES`), of those on which the words differ,
     and of side files. `everywhere` is the mark of a file that is live under all of them.
     """
 
@@ -135,7 +124,7 @@ class Judgement:
     unknown: Mapping[str, int]
 
     @classmethod
-    def of(cls, spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario], scratch: ExitStack) -> Judgement:
+    def of(cls, spark: SparkSession, context: RunContext, scenarios: Sequence[Scenario], scratch: ExitStack) -> Comparison:
         """Lets the policies of all lakes speak once for each scenario. What is written aside for it
         goes when `scratch` is closed.
         """
@@ -152,35 +141,35 @@ class Judgement:
             others = reduce(or_, (1 << bit for bit in numbered if bit not in mine), 0)
             if not mine or others:
                 kept = read_table(spark, context.state, LIVE_FILES, context.table(LIVE_FILES, lake.name), columns=["storage", "key"])
-                frames.append(kept.withColumn("live", F.lit(others | TONIGHT).cast("long")))
+                frames.append(kept.withColumn("live", F.lit(others | CURRENT_RUN).cast("long")))
             if not mine:
                 continue
-            doing(f"lake {lake.name}: the policy's word on {len(mine):,} scenarios")
-            follow = Follow.of(context, lake.name, mine)
+            log_activity(f"lake {lake.name}: the policy's word on {len(mine):,} scenarios")
+            follow = ScenarioTask.of(context, lake.name, mine)
             scratch.callback(forget, context.state.files, follow.run)
-            written = merge_written(once(spark, follow, follow.rows, len(follow.edges) + len(follow.containers)))
+            written = merge_written(run_single_task(spark, follow, follow.rows, len(follow.edges) + len(follow.containers)))
             for bit, count in written.summary["expired"].items():
                 expired[int(bit)] += count
             unknown[lake.name] = written.summary["unknown"]
-            below = read_paths(spark, context.state.files, BELOW, paths_of(follow.run, written, BELOW_SIDE))
-            frames.append(read_paths(spark, context.state.files, NAMED, paths_of(follow.run, written, NAMED_SIDE)))
-            frames.append(entries_of(spark, context, lake.name).join(below, "container").select(*NAMED.names))
+            below = read_paths(spark, context.state.files, SCENARIO_CONTAINERS, side_paths(follow.run, written, SCENARIO_CONTAINERS_SIDE))
+            frames.append(read_paths(spark, context.state.files, SCENARIO_FILES, side_paths(follow.run, written, SCENARIO_FILES_SIDE)))
+            frames.append(entries_of(spark, context, lake.name).join(below, "container").select(*SCENARIO_FILES.names))
         placed = reduce(DataFrame.unionByName, frames).filter(F.col("storage").isNotNull())
         live = placed.groupBy("storage", "key").agg(F.bit_or("live").alias("live"))
         told = live.filter((F.col("live") != everywhere) | F.col("key").rlike(SIDE_FILE))
         run = context.state.start(SCRATCH, LIVE_FILES.name, context.run_date, context.clock)
         scratch.callback(forget, context.state.files, run)
-        doing("comparing their live files")
+        log_activity("comparing their live files")
         written = merge_written(collect(told.mapInArrow(_Write(context.state.files, run), PARTS_DDL)))
         parts = [f"{run.path}/{part.name}" for part in written.parts]
-        return cls(spark, context, numbered, read_paths(spark, context.state.files, NAMED, parts), everywhere, expired, unknown)
+        return cls(spark, context, numbered, read_paths(spark, context.state.files, SCENARIO_FILES, parts), everywhere, expired, unknown)
 
     def effects(self) -> tuple[Effect, ...]:
         """Returns the effect of each scenario."""
         names = table_names(self.context)
         groups: list[_Group] = []
         for storage in self.context.config.storages:
-            doing(f"storage {storage.name}: what would be garbage")
+            log_activity(f"storage {storage.name}: what would be garbage")
             grouped = self.files(storage.name).groupBy("lake", "table_uuid", "live")
             for row in collect(grouped.agg(F.count("key").alias("files"), F.coalesce(F.sum("size_bytes"), F.lit(0)).alias("bytes"))):
                 table = names.get((row["lake"], row["table_uuid"]), row["table_uuid"])
@@ -203,7 +192,7 @@ class Judgement:
         withheld = prefixes_of(context, storage_name, [*refs, *live], broken)
         collected = _Collected(claims_of(context, storage_name, [*refs, *live]), Ages.of(context, summary.grace_cutoff, refs), withheld)
         listed = self._disputed(storage_name, read_table(spark, context.state, STORAGE_INVENTORY, inventory))
-        live_now = (F.col("live").bitwiseAND(TONIGHT)) == TONIGHT
+        live_now = (F.col("live").bitwiseAND(CURRENT_RUN)) == CURRENT_RUN
         freed = listed.filter(live_now).select(*OBJECTS).mapInArrow(collected, spark_schema(JUDGED))
         garbage = self._disputed(storage_name, read_table(spark, context.state, ORPHAN_FILES, orphans))
         return freed.unionByName(garbage.filter(~live_now).select(*JUDGED.names))
@@ -239,13 +228,13 @@ class Judgement:
 
 @dataclass(frozen=True)
 class _Write:
-    """Writes rows (columns `NAMED`) as parts of a run that is not published."""
+    """Writes rows (columns `SCENARIO_FILES`) as parts of a run that is not published."""
 
     files: Files
     run: Run
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        writer = PartWriter(self.files, self.run.path, NAMED)
+        writer = PartWriter(self.files, self.run.path, SCENARIO_FILES)
         for batch in batches:
             writer.write(batch)
         yield report_parts(writer.close())

@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterable, Iterator
 from gc_assets.core.claims import WRITTEN_TO, Claim, Claims, Owner, own_claims
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
-from gc_assets.state.side_tables import CLAIMS
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 
 COLLECTOR = Owner("collector", None)
 
@@ -24,11 +23,11 @@ def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published
     garbage, wherever somebody put them.
     """
     claims, wide = own_claims(_claims(context, storage_name, tables))
-    state, files = own_places(context, storage_name)
+    state, files = collector_paths(context, storage_name)
     return Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
 
 
-def own_places(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
+def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
     """Returns the keys in a storage of what is the collector's own or a catalog: the prefixes of the
     state, and single files. Each by the name that it has and by the one to which links lead.
     """

@@ -18,19 +18,19 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.key_resolver import loose
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import passed
+from gc_assets.engine.tables import map_arrow
 from gc_assets.stages.sweep.live_column import LiveColumn
-from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
+from gc_assets.state.side_tables import CANDIDATES
 
 # Up to this many compressed bytes (some millions of candidates) each worker holds the candidates in
 # memory. More are compared by a join.
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 
 
-def any_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published], candidate_paths: list[str]) -> bool:
+def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published], candidate_paths: list[str]) -> bool:
     """Says whether any live key may equal a candidate, exactly or but for its spelling.
 
     One pass over the live keys decides. Where the candidates are too many for a worker's memory the
@@ -50,10 +50,10 @@ def hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
     """Returns the candidates that equal a live key (columns key, exact).
 
     `exact` is false where only the spelling-insensitive forms are equal. A join, so it runs only
-    where `any_hit` says so.
+    where `may_hit` says so.
     """
-    spelled = passed(candidates.select("key"), _Loose("key"), _Loose.schema("key"))
-    live_spelled = passed(keys.select("key"), _Loose("live_key"), _Loose.schema("live_key"))
+    spelled = map_arrow(candidates.select("key"), _Loose("key"), _Loose.schema("key"))
+    live_spelled = map_arrow(keys.select("key"), _Loose("live_key"), _Loose.schema("live_key"))
     return spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
 
 

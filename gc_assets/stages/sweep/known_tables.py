@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.decoding import PLACES_SIDE
 from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
-from gc_assets.state.side_tables import PLACES
+from gc_assets.state.side_tables import LOCATIONS, LOCATIONS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 
 
@@ -81,7 +80,10 @@ def _of_server(context: RunContext, lake_name: str) -> dict[str, Known]:
     shown = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
     return newest_puts(
         read_parts(
-            context.state.files, context.state.paths(segments(context, lake_name), PLACES_SIDE), PLACES, ["container", "address", "kind"]
+            context.state.files,
+            context.state.paths(segments(context, lake_name), LOCATIONS_SIDE),
+            LOCATIONS,
+            ["container", "address", "kind"],
         ),
         read_rows(context.state, COMMIT_GRAPH, graph, columns=["committed_at", "content_roots"]),
         shown.column("metadata_location").filter(shown.column("on_branch")),

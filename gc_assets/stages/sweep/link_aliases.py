@@ -20,11 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.phases import RESTORE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, read_table
-from gc_assets.stages.mark.side_names import EXTERNAL_SIDE
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
-from gc_assets.stages.sweep.sweep_checks import MAX_NAMED, at_links
+from gc_assets.stages.sweep.sweep_checks import MAX_NAMED, keys_at_links
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import EXTERNAL_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 from gc_assets.stores.protocol import Store
 from gc_assets.stores.store import may_lead_to
@@ -62,7 +62,7 @@ def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, l
     """Yields the addresses of the files of other storages that a link stands for or is above of."""
     for other in may_lead_to(context.storage(storage_name), context.config.storages):
         needed = [read(spark, context, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]
-        keys = at_links(spark, context, reduce(DataFrame.unionByName, needed), context.table(STORAGE_INVENTORY, other.name))
+        keys = keys_at_links(spark, context, reduce(DataFrame.unionByName, needed), context.table(STORAGE_INVENTORY, other.name))
         if keys is not None:
             yield keys.select(F.concat(F.lit(context.resolver().address(other.name, "")), "key").alias("address"))
 

@@ -17,27 +17,27 @@ from xxhash import xxh64_intdigest
 from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     PARTS_DDL,
     collect,
-    frame_of,
-    here,
+    frame_from_arrow,
     merge_written,
     parallelism,
     publish,
     read_table,
     report_parts,
+    run_in_process,
     spark_schema,
 )
-from gc_assets.stages.mark.side_names import EXPIRED_SIDE
 from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LIVE_FILES, LIVE_FILTER
+from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, LiveFilterSummary
 
 # Each slice is built, merged and probed whole in one worker's memory. This many keys make about 100
@@ -45,7 +45,7 @@ from gc_assets.state.summaries import LiveFilesSummary, LiveFilterSummary
 SLICE_KEYS: Final = 20_000_000
 FALSE_POSITIVE_SAMPLES: Final = 1_000_000
 # So many partial filters of one slice are made at most: each is as large as the whole.
-MOST_PARTIAL: Final = 8
+MAX_PARTIAL_FILTERS: Final = 8
 SLICED_DDL: Final = "key_hash long, slice int"
 PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
@@ -77,7 +77,7 @@ def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, li
     history is never edited hold nothing here.
     """
     edited = [table for table in live if context.kind(table.receipt.owner).edits_history]
-    everything = frame_of(spark, LIVE_FILES.schema.empty_table())
+    everything = frame_from_arrow(spark, LIVE_FILES.schema.empty_table())
     for table in edited:
         everything = everything.unionByName(read_table(spark, context.state, LIVE_FILES, table, EXPIRED_SIDE))
     return everything.filter(F.col("storage") == storage_name)
@@ -102,7 +102,7 @@ def live_rows(live: list[Published], storage_name: str) -> int:
     return sum(table.summary(LiveFilesSummary).by_storage.get(storage_name, Amount()).files for table in live)
 
 
-def seed_of(run_date: date) -> int:
+def seed_for(run_date: date) -> int:
     """Returns another seed each night.
 
     A fixed seed would keep the same false positives for ever (reliability.md 7.4).
@@ -110,7 +110,7 @@ def seed_of(run_date: date) -> int:
     return run_date.toordinal()
 
 
-@logged(LIVE_FILTER)
+@log_progress(LIVE_FILTER)
 def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes the filter over all live keys of a storage, sized from their exact count.
 
@@ -124,11 +124,11 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
     live = live_tables(context)
     count = live_rows(live, storage_name)
     slices = max(1, -(-count // SLICE_KEYS))
-    run = begin(context, storage_name, LIVE_FILTER)
-    spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_of(context.run_date))
+    run = start_run(context, storage_name, LIVE_FILTER)
+    spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_for(context.run_date))
     keys = LiveColumn.of(spark, context, storage_name, live, "key_hash")
     merge = _Merge(spec, slices, state.files, run)
-    doing(f"{count:,} live keys in {slices:,} slices")
+    log_activity(f"{count:,} live keys in {slices:,} slices")
     written = merge_written(_built(keys, spec, slices, merge))
     missing_slices = slices - written.rows
     summary = LiveFilterSummary(
@@ -149,7 +149,7 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
         summary=summary,
         unsafe=context.unsafe,
     )
-    doing(f"looking up {count:,} live keys")
+    log_activity(f"looking up {count:,} live keys")
     _look_up(keys, state.files, published, count)
     return published
 
@@ -172,10 +172,10 @@ def _look_up(keys: LiveColumn, files: Files, published: Published, expected: int
 def _built(keys: LiveColumn, spec: FilterSpec, slices: int, merge: _Merge) -> Sequence[Any]:
     """Returns what `merge` reports of all keys (rows of `PARTS_DDL`), each slice in one call."""
     build = _Build(spec, slices)
-    if slices == 1 and keys.passes_here:
-        return here(merge, build(keys.batches()))
+    if slices == 1 and keys.runs_in_process:
+        return run_in_process(merge, build(keys.batches()))
     if slices == 1:
-        partial = keys.passed(build, spark_schema(PARTIAL), MOST_PARTIAL)
+        partial = keys.passed(build, spark_schema(PARTIAL), MAX_PARTIAL_FILTERS)
     else:
         # A task that met all slices would hold all of them.
         sliced = keys.passed(_Sliced(slices), SLICED_DDL).repartition(slices, "slice")

@@ -19,10 +19,10 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.claims import Owner
 from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.plan import Amount, Unreadable
-from gc_assets.engine.parquet_scan import Parts
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.parquet_scan import ParquetScan
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import fitting
+from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import (
     MAX_SAMPLES,
     PARTS_DDL,
@@ -30,36 +30,30 @@ from gc_assets.engine.tables import (
     Totals,
     Written,
     collect,
-    frame_of,
-    here,
+    frame_from_arrow,
     merge_written,
-    paths_of,
     publish,
-    put,
     read_paths,
     read_rows,
     read_table,
+    run_in_process,
+    side_paths,
     write_frame,
+    write_parts,
     write_rows,
 )
-from gc_assets.engine.tasks import is_little
+from gc_assets.engine.tasks import fits_in_process
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.live_files import (
-    METADATA_SIDE,
-    OPTIONAL_SIDE,
-    released_by_lifecycle,
-)
-from gc_assets.stages.mark.manifest_entries import REWRITTEN_SIDE
-from gc_assets.stages.mark.side_names import DANGLING_SIDE, EXPIRED_SIDE, LIFECYCLE_SIDE
+from gc_assets.stages.mark.live_files import released_by_lifecycle
 from gc_assets.stages.records.ledger import Reading, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
-from gc_assets.stages.sweep.exact_comparison import any_hit, hits
+from gc_assets.stages.sweep.exact_comparison import may_hit, hits
 from gc_assets.stages.sweep.foreign_metadata import suspect
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
-from gc_assets.stages.sweep.probe import CANDIDATE, CANDIDATES, CANDIDATES_SIDE, LIVE, SUSPECTS_SIDE, ListedFiles, Probe
+from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe
 from gc_assets.stages.sweep.sweep_checks import (
     MAX_NAMED,
     REREAD,
@@ -77,17 +71,25 @@ from gc_assets.state.journal import Published, Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
-from gc_assets.state.side_tables import REWRITTEN
+from gc_assets.state.side_tables import (
+    CANDIDATES,
+    CANDIDATES_SIDE,
+    DEFERRED_SIDE,
+    EXPIRED_SIDE,
+    FALSE_NEGATIVES_SIDE,
+    LIFECYCLE_SIDE,
+    METADATA_SIDE,
+    NAMED_TWICE_SIDE,
+    NEAR_MISSES_SIDE,
+    OPTIONAL_SIDE,
+    RELEASED_SIDES,
+    REWRITTEN,
+    REWRITTEN_SIDE,
+    STOPPED_SIDES,
+    SUSPECTS_SIDE,
+)
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, OrphanFilesSummary, StorageInventorySummary
 
-FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE = "_false_negatives", "_near_misses"
-# Candidates that a listing or a report names more than once: nobody can tell which row is the object.
-NAMED_TWICE_SIDE = "_named_twice"
-# Candidates below the claims of tables whose metadata is not there, and beside junk.
-WITHHELD_SIDE = "_withheld"
-# Of `live_files`: what is not live, but was named by some commit.
-RELEASED_SIDES: Final = (EXPIRED_SIDE, DANGLING_SIDE, LIFECYCLE_SIDE)
-STOPPED_SIDES: Final = (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE, NAMED_TWICE_SIDE, WITHHELD_SIDE)
 _NAMED: Final = [("strength", pa.int32()), *((name, STRING) for name in ("commit_id", "container", "kind", "lake", "table_uuid"))]
 WITNESSED: Final = pa.schema([("key", STRING), ("w", pa.struct(_NAMED))])
 DANGLING_COMMITS: Final = pa.schema([("key", STRING), ("dangling_commits", pa.int64())])
@@ -112,7 +114,7 @@ def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, r
     return cutoff if report_as_of is None else min(cutoff, report_as_of - context.storage(storage_name).grace)
 
 
-@logged(ORPHAN_FILES)
+@log_progress(ORPHAN_FILES)
 def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes `orphan_files` of a run date, with the evidence that the gates need.
 
@@ -126,7 +128,7 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     cutoff = grace_cutoff(context, storage_name, refs)
     old_before = candidate_cutoff(context, storage_name, cutoff, inventory.summary(StorageInventorySummary).report_as_of)
     lister = context.lister(storage_name)
-    run = begin(context, storage_name, ORPHAN_FILES)
+    run = start_run(context, storage_name, ORPHAN_FILES)
 
     claims = claims_of(context, storage_name, [*refs, *live])
     probe = Probe(
@@ -140,11 +142,11 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
         state.files,
         run,
     )
-    doing(f"{inventory.receipt.rows:,} objects against {live_rows(live, storage_name):,} live keys")
+    log_activity(f"{inventory.receipt.rows:,} objects against {live_rows(live, storage_name):,} live keys")
     probed = merge_written(_probed(spark, state, inventory, probe))
-    candidate_paths = paths_of(run, probed, CANDIDATES_SIDE)
+    candidate_paths = side_paths(run, probed, CANDIDATES_SIDE)
     suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
-    strangers = foreign(spark, context, storage_name, paths_of(run, probed, SUSPECTS_SIDE), suspects, cutoff)
+    strangers = foreign(spark, context, storage_name, side_paths(run, probed, SUSPECTS_SIDE), suspects, cutoff)
     linked = behind_links(spark, context, live_keys(spark, context, storage_name, live), inventory) if has_links(inventory) else []
     needed = sum(table.summary(LiveFilesSummary).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
@@ -171,22 +173,22 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     found += optional - probed.summary.get("optional_found", 0)
     lacking, lacking_samples = max(0, live_rows(live, storage_name) - found), list[str]()
     if lacking > MAX_UNLISTED * live_count(live, storage_name).files:
-        session = fitting(spark, *_size_of_all(state, inventory, live))
+        session = choose_session(spark, *_size_of_all(state, inventory, live))
         keys, listed = live_keys(session, context, storage_name, live), read_table(session, state, STORAGE_INVENTORY, inventory)
         gone = purged_by_rule(session, context, storage_name)
         waiting = quarantine_ledger(session, state, storage_name, rehearsal=context.clock.is_rehearsal)
         lacking, lacking_samples = unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
     judged = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
-    doing(f"{judged:,} candidates against the live keys themselves")
+    log_activity(f"{judged:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
     if judged:
-        frame = _orphans(fitting(spark, *_size(context, judged, live)), context, storage_name, candidate_paths, live)
+        frame = _orphans(choose_session(spark, *_size(context, judged, live)), context, storage_name, candidate_paths, live)
         if withheld:
             frame = _without(frame, withheld)
         if _may_repeat(state.files, candidate_paths, judged):
             frame = _once(frame)
         written = write_frame(frame, ORPHAN_FILES, run, state, ["reason", "lake"], STOPPED_SIDES)
-    again = tuple(put(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
+    again = tuple(write_parts(reread.select(REWRITTEN.names), run, state.files, REWRITTEN_SIDE)) if reread.num_rows else ()
     written = replace(written, side={**written.side, REWRITTEN_SIDE: again}) if again else written
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
@@ -238,10 +240,10 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
 def _probed(spark: SparkSession, state: State, inventory: Published, probe: Probe) -> Sequence[Any]:
     """Returns what the probe reports of all listed objects (rows of `PARTS_DDL`)."""
     sizes = tuple(part.size_bytes for part in inventory.parts())
-    listed = Parts(state.files, STORAGE_INVENTORY.schema, tuple(inventory.paths()), sizes)
-    if is_little(inventory.rows, len(listed.paths)):
-        return here(probe, listed.batches())
-    return collect(listed.passed(spark, probe, PARTS_DDL))
+    listed = ParquetScan(state.files, STORAGE_INVENTORY.schema, tuple(inventory.paths()), sizes)
+    if fits_in_process(inventory.rows, len(listed.paths)):
+        return run_in_process(probe, listed.read_batches())
+    return collect(listed.map_arrow(spark, probe, PARTS_DDL))
 
 
 def _size_of_all(state: State, inventory: Published, live: Sequence[Published]) -> tuple[int, int]:
@@ -314,7 +316,7 @@ def _orphans(
     """
     candidates = read_paths(spark, context.state.files, CANDIDATES, candidate_paths)
     judged = candidates.withColumn("exact", F.lit(None).cast("boolean"))
-    if any_hit(spark, context, storage_name, live, candidate_paths):
+    if may_hit(spark, context, storage_name, live, candidate_paths):
         judged = candidates.join(hits(candidates, live_keys(spark, context, storage_name, live)), "key", "left")
     joined = judged.join(_witnesses(spark, context, storage_name, live), "key", "left")
     joined = joined.join(_dangling_commits(spark, context, storage_name), "key", "left")
@@ -352,14 +354,17 @@ def _without(orphans: DataFrame, prefixes: Sequence[str]) -> DataFrame:
     below = F.lit(False)
     for prefix in prefixes:
         below |= F.col("key").startswith(prefix)
-    return orphans.withColumn(ROUTE, F.when((F.col(ROUTE) == "") & below, WITHHELD_SIDE).otherwise(F.col(ROUTE)))
+    return orphans.withColumn(ROUTE, F.when((F.col(ROUTE) == "") & below, DEFERRED_SIDE).otherwise(F.col(ROUTE)))
 
 
 def _may_repeat(files: Files, candidate_paths: list[str], rows: int) -> bool:
     """Says whether a key may stand twice among so many candidates. Few are looked at here, and many
     are compared by a join.
     """
-    return not is_little(rows, len(candidate_paths)) or len(read_parts(files, candidate_paths, CANDIDATES, ["key"])["key"].unique()) < rows
+    return (
+        not fits_in_process(rows, len(candidate_paths))
+        or len(read_parts(files, candidate_paths, CANDIDATES, ["key"])["key"].unique()) < rows
+    )
 
 
 def _once(orphans: DataFrame) -> DataFrame:
@@ -376,7 +381,7 @@ def _dangling_commits(spark: SparkSession, context: RunContext, storage_name: st
     tables = [released_by_lifecycle(context, lake.name) for lake in context.config.lakes]
     frames = [read_table(spark, context.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
     if not frames:
-        return frame_of(spark, DANGLING_COMMITS.empty_table())
+        return frame_from_arrow(spark, DANGLING_COMMITS.empty_table())
     everything = frames[0]
     for frame in frames[1:]:
         everything = everything.unionByName(frame)
@@ -404,7 +409,7 @@ def _witnesses(spark: SparkSession, context: RunContext, storage_name: str, live
         for table, side in parts
     ]
     if not frames:
-        return frame_of(spark, WITNESSED.empty_table())
+        return frame_from_arrow(spark, WITNESSED.empty_table())
     everything = frames[0]
     for frame in frames[1:]:
         everything = everything.unionByName(frame)

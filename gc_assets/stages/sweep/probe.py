@@ -18,20 +18,18 @@ from numpy.typing import NDArray
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import xxhash64
 from gc_assets.engine.tables import Totals, report_parts
-from gc_assets.stages.mark.live_files import METADATA, SEVERAL
+from gc_assets.stages.mark.live_files import SEVERAL
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.live_filter import ProbeFilter
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, read_parts
-from gc_assets.state.schemas import ORPHAN_FILES, STORAGE_INVENTORY
+from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, METADATA, SUSPECTS_SIDE
 
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
-CANDIDATES_SIDE, SUSPECTS_SIDE = "_candidates", "_suspects"
 # Hadoop's file systems write the checksums of `name` to `.name.crc` beside it (ChecksumFileSystem).
 # They stay with a live file, and go when it goes.
 SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
-CANDIDATES: Final = pa.schema([*STORAGE_INVENTORY.schema, ORPHAN_FILES.schema.field("lake"), ORPHAN_FILES.schema.field("table_uuid")])
 
 
 @dataclass(frozen=True)

@@ -25,47 +25,44 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     MAX_SAMPLES,
     PARTS_DDL,
     Totals,
     collect,
-    here,
     merge_written,
     parallelism,
     publish,
-    put,
     read_table,
     report_parts,
+    run_in_process,
+    write_parts,
 )
-from gc_assets.engine.tasks import Sharing, at_once
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, side_rows
+from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
+from gc_assets.stages.mark.lake_refs import side_rows
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
-from gc_assets.state.side_tables import CLAIMS, CUTS, DIRECTORIES, PROBLEMS
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, CUTS, CUTS_SIDE, DIRECTORIES, DIRECTORIES_SIDE, PROBLEMS, PROBLEMS_SIDE
 from gc_assets.state.summaries import Problem, StorageInventorySummary, UnfinishedUploads
 from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
 
 # About one second of listing for a task. What lies beyond goes back and is spread again.
 BUDGET_ENTRIES: Final = 250_000
 # What costs less to list here than a Spark job costs, where nobody knows how long it takes.
-HERE_ENTRIES: Final = 20_000
+MAX_IN_PROCESS_ENTRIES: Final = 20_000
 # Where it is known: as long as executors need for their start alone.
-HERE_SECONDS: Final = 2.0
-PROBLEMS_SIDE: Final = "_problems"
-DIRECTORIES_SIDE: Final = "_leaf_directories"
-CUTS_SIDE: Final = "_cuts"
+MAX_IN_PROCESS_SECONDS: Final = 2.0
 # A directory modified later than this before the listing is read again the next night.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
-@logged(STORAGE_INVENTORY)
+@log_progress(STORAGE_INVENTORY)
 def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
     """Publishes every object of a storage, and what is no object (links, names that are not UTF-8,
     special files).
@@ -74,12 +71,12 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
     published.
     """
     state, lister = context.state, context.lister(storage_name)
-    run = begin(context, storage_name, STORAGE_INVENTORY)
+    run = start_run(context, storage_name, STORAGE_INVENTORY)
     last = last_inventory(context, storage_name)
     before = carried_from(context, last)
     known = _known(context, storage_name, before) if before is not None else []
     carried, now = lister.unchanged(known), context.clock.now()
-    listing = lister.plan(at_once(spark, parallelism(spark)), now, carried, now - SETTLED_AFTER, _cuts(context, last))
+    listing = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, carried, now - SETTLED_AFTER, _cuts(context, last))
     tasks, report = listing.tasks, listing.report
     rows: list[Any] = []
     kept = [directory for directory in known if directory.key in carried]
@@ -89,11 +86,11 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
         )
     planned = finished = 0
     while tasks:
-        doing(f"{len(tasks):,} places to list, {finished:,} listed")
+        log_activity(f"{len(tasks):,} places to list, {finished:,} listed")
         if planned == 0 and _was_short(last):
-            listed = _begun(tasks, _List(state.files, run, BUDGET_ENTRIES, HERE_SECONDS))
+            listed = _begun(tasks, _List(state.files, run, BUDGET_ENTRIES, MAX_IN_PROCESS_SECONDS))
         elif planned == 0 and len(tasks) == 1:
-            listed = _begun(tasks, _List(state.files, run, HERE_ENTRIES))
+            listed = _begun(tasks, _List(state.files, run, MAX_IN_PROCESS_ENTRIES))
         else:
             listed = _in_executors(spark, tasks, _List(state.files, run, BUDGET_ENTRIES))
         planned += len(tasks)
@@ -101,7 +98,7 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
         finished += sum(json.loads(row["facts"])["tasks"] for row in listed)
         tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (our own tasks' words)
     written = merge_written(rows)
-    again = put(_directory_rows(kept), run, state.files, DIRECTORIES_SIDE) if kept else []
+    again = write_parts(_directory_rows(kept), run, state.files, DIRECTORIES_SIDE) if kept else []
     written = replace(written, side={**written.side, DIRECTORIES_SIDE: (*written.side.get(DIRECTORIES_SIDE, ()), *again)})
     problems = {name.removeprefix("problem_"): count for name, count in written.summary.items() if name.startswith("problem_")}
     samples = written.summary.get("problems", [])
@@ -144,20 +141,20 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
 
 def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
     """Runs the first round in this process, and returns what it reports (columns of `LISTED_DDL`)."""
-    return here(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
+    return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
 def _was_short(last: Published | None) -> bool:
     """Says whether one process could have listed the storage in a moment last night."""
     seconds = last.summary(StorageInventorySummary).listing_seconds if last is not None else None
-    return seconds is not None and seconds <= HERE_SECONDS
+    return seconds is not None and seconds <= MAX_IN_PROCESS_SECONDS
 
 
 def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
     content = [(pickle.dumps(task),) for task in tasks]
     width = min(parallelism(spark), len(tasks))
     spread = spark.createDataFrame(content, "task binary").repartition(width)
-    return collect(spread.mapInArrow(Sharing(work, at_once(spark, width)), LISTED_DDL))
+    return collect(spread.mapInArrow(BudgetedTask(work, max_parallel_tasks(spark, width)), LISTED_DDL))
 
 
 def last_inventory(context: RunContext, storage_name: str) -> Published | None:

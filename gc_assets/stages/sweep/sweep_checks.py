@@ -18,27 +18,25 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.objects import Objects
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import fitting
-from gc_assets.engine.tables import MAX_SAMPLES, answers, collect, frame_of, read_paths, read_table, spark_schema
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import MAX_SAMPLES, collect, frame_from_arrow, read_paths, read_table, run_over_frame, spark_schema
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.mark.decoding import content_digest
-from gc_assets.stages.mark.live_files import METADATA, SEVERAL
+from gc_assets.stages.mark.live_files import SEVERAL
 from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
 from gc_assets.stages.sweep.known_tables import known_tables
-from gc_assets.stages.sweep.probe import CANDIDATES
-from gc_assets.stages.sweep.storage_inventory import PROBLEMS_SIDE
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import COMMIT_GRAPH
-from gc_assets.state.side_tables import PROBLEMS
+from gc_assets.state.side_tables import CANDIDATES, METADATA, PROBLEMS, PROBLEMS_SIDE
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import Lister
 
 # A gate names a few objects and counts the rest, up to this number.
 MAX_NAMED: Final = 1_000
 # So many suspects this process may read by itself, one after the other.
-HERE_SUSPECTS: Final = 8
+MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_another boolean"
 LOST_DDL: Final = "files long, keys array<string>"
@@ -138,7 +136,7 @@ def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged:
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
-    found = answers(lost, _Lost(lister), LOST_DDL)
+    found = run_over_frame(lost, _Lost(lister), LOST_DDL)
     return sum(row["files"] for row in found), sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]
 
 
@@ -156,7 +154,7 @@ class _Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Strangers:
+class ForeignMetadata:
     """Metadata of tables and repositories that no configured lake knows, as sentences, and `junk`:
     keys of what is no metadata at all, with why.
     """
@@ -172,17 +170,17 @@ class Strangers:
         return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
 
 
-def foreign(spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime) -> Strangers:
+def foreign(spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime) -> ForeignMetadata:
     """Returns the metadata of tables and repositories that no configured lake knows. There are
     `count` suspects in the parts `suspects`.
 
     At most `MAX_NAMED` are returned. If there are more, none of them is taken for junk.
     """
     if not suspects:
-        return Strangers([], {})
-    if count <= HERE_SUSPECTS:
+        return ForeignMetadata([], {})
+    if count <= MAX_IN_PROCESS_SUSPECTS:
         graphs = [context.table(COMMIT_GRAPH, lake.name) for lake in context.config.lakes]
-        spark = fitting(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
+        spark = choose_session(spark, sum(graph.rows for graph in graphs), sum(len(graph.paths()) for graph in graphs))
     frame = read_paths(spark, context.state.files, CANDIDATES, suspects).withColumn("is_old", F.col("last_modified") < F.lit(cutoff))
     frame = frame.join(_named_by_commits(spark, context, storage_name), "key", "left_anti")
     found = foreign_metadata(
@@ -190,7 +188,7 @@ def foreign(spark: SparkSession, context: RunContext, storage_name: str, suspect
     )
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
     junk = {row["key"]: row["why"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
-    return Strangers([f"{row['key']}: {row['why']}" for row in rows if row["key"] not in junk], junk)
+    return ForeignMetadata([f"{row['key']}: {row['why']}" for row in rows if row["key"] not in junk], junk)
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
@@ -199,7 +197,7 @@ def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: st
 
     None of these files is foreign.
     """
-    named = frame_of(spark, pa.schema([("key", STRING)]).empty_table())
+    named = frame_from_arrow(spark, pa.schema([("key", STRING)]).empty_table())
     for lake in context.config.lakes:
         if context.kind(lake.name).shows_contents:
             graph = context.table(COMMIT_GRAPH, lake.name)
@@ -210,7 +208,7 @@ def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: st
 
 def behind_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: Published) -> list[str]:
     """Returns the live keys at or below a symbolic link of the storage, `MAX_NAMED` at most."""
-    found = at_links(spark, context, keys, inventory)
+    found = keys_at_links(spark, context, keys, inventory)
     return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
 
 
@@ -219,7 +217,7 @@ def has_links(inventory: Published) -> bool:
     return bool(inventory.summary(StorageInventorySummary).problems.get("symlink"))
 
 
-def at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: Published) -> DataFrame | None:
+def keys_at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: Published) -> DataFrame | None:
     """Returns those of `keys` at or below a symbolic link that a listing met (column key). Null
     where it met none.
     """

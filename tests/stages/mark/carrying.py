@@ -33,11 +33,8 @@ from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark import incremental as carried
 from gc_assets.stages.mark import witnesses as naming
-from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, EDGES_SIDE, UNREADABLE_SIDE
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import decoded_as
-from gc_assets.stages.mark.side_names import ROUTED_SIDES
 from gc_assets.state import compaction as folds
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
@@ -51,7 +48,19 @@ from gc_assets.state.schemas import (
     REACHABLE_SNAPSHOTS,
     Table,
 )
-from gc_assets.state.side_tables import CLAIMS, CONTAINERS, EDGES, PINNED, UNREADABLE
+from gc_assets.state.side_tables import (
+    CLAIMS,
+    CLAIMS_SIDE,
+    CONTAINERS,
+    CONTAINERS_SIDE,
+    EDGES,
+    EDGES_SIDE,
+    PINNED,
+    PINNED_SIDE,
+    ROUTED_SIDES,
+    UNREADABLE_CONTAINERS,
+    UNREADABLE_CONTAINERS_SIDE,
+)
 
 NOW: Final = datetime(2026, 11, 20, 3, tzinfo=UTC)
 LAKE: Final = "lake"
@@ -329,8 +338,8 @@ def _segment(world: World, run_context: RunContext) -> None:
         EDGES_SIDE: pa.Table.from_pylist([{name: row.get(name) for name in EDGES.names} for row in inner], EDGES),
     }
     if world.unreadable:
-        rows = [{name: row.get(name) for name in UNREADABLE.names} for row in world.unreadable]
-        sides[UNREADABLE_SIDE] = pa.Table.from_pylist(rows, UNREADABLE)
+        rows = [{name: row.get(name) for name in UNREADABLE_CONTAINERS.names} for row in world.unreadable]
+        sides[UNREADABLE_CONTAINERS_SIDE] = pa.Table.from_pylist(rows, UNREADABLE_CONTAINERS)
     summary = {
         "decoded": len(containers),
         "entries": len(entries),

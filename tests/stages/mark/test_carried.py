@@ -25,12 +25,12 @@ from gc_assets.lakes.protocol import EXPIRED, RETAINED
 from gc_assets.stages.mark import incremental as carried
 from gc_assets.stages.mark import live_files as stage
 from gc_assets.stages.mark import witnesses as naming
-from gc_assets.stages.mark.content_roots import ROOTS, _shown, closure
-from gc_assets.stages.mark.incremental import NEEDS, Before, differing
+from gc_assets.stages.mark.content_roots import _shown, closure
+from gc_assets.stages.mark.incremental import Before, differing
 from gc_assets.stages.mark.live_files import live_files
-from gc_assets.stages.mark.side_names import EXPIRED_SIDE
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LIVE_CONTENTS
+from gc_assets.state.side_tables import CHANGED_CONTAINERS_SIDE, EXPIRED_SIDE, NEEDS, NEEDS_SIDE, ROOTS
 from tests.depth import deep, some, times
 from tests.stages.mark.carrying import (
     LAKE,
@@ -332,7 +332,7 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("side", [None, carried.NEEDS_SIDE, EXPIRED_SIDE])
+@pytest.mark.parametrize("side", [None, NEEDS_SIDE, EXPIRED_SIDE])
 def test_a_part_of_other_bytes_and_equal_length_is_not_carried_over(scene: Scene, side: str | None) -> None:
     judge("2", EXPIRED)(scene.world)
     judge("1", EXPIRED)(scene.world)
@@ -344,7 +344,7 @@ def test_a_part_of_other_bytes_and_equal_length_is_not_carried_over(scene: Scene
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("side", [None, carried.NEEDS_SIDE])
+@pytest.mark.parametrize("side", [None, NEEDS_SIDE])
 def test_a_night_that_lacks_a_part_is_no_base(scene: Scene, side: str | None) -> None:
     scene.part(scene.live(), side).unlink()
     second = scene.live()
@@ -377,7 +377,7 @@ def test_no_real_night_carries_over_what_a_rehearsal_made_and_a_rehearsal_takes_
 def test_a_fresh_mark_carries_over_what_a_night_made_and_no_night_what_a_fresh_mark_made(scene: Scene) -> None:
     first = scene.live()
     drop("1")(scene.world)
-    again = replace(scene.run_context(), recheck="plan-1")
+    again = replace(scene.run_context(), verification_id="plan-1")
     write(scene.world, again)
     scene.world.pending = []
     marked = live_files(scene.spark, again, LAKE)
@@ -673,5 +673,5 @@ def test_a_container_touches_no_entry_only_if_it_never_named_a_file(came: list[s
     needs, edges, files = pa.Table.from_pylist(rows, NEEDS), pa.table({"container": inside}), None
     before, index = Before("", (), frozenset(), False, True), pa.concat_tables([known, again])
     sides, summary = before.compare(files, needs, index, known.column("container"), edges)
-    assert sides[carried.CHANGED_SIDE].to_pylist() == [{"container": "manifest"}]
+    assert sides[CHANGED_CONTAINERS_SIDE].to_pylist() == [{"container": "manifest"}]
     assert summary == {"entries": 4, "keys": 2, "changed": 1}

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
-from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, ROOTS, SPARED, RootTables, closure, content_roots
+from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, SPARED, RootTables, closure, content_roots
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import EDGES, PINNED
+from gc_assets.state.side_tables import EDGES, PINNED, ROOTS
 
 NOW = Clock().now()
 

@@ -11,15 +11,15 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.engine.tables import Written, merge_written, paths_of, put
+from gc_assets.engine.tables import Written, merge_written, side_paths, write_parts
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import decoding
-from gc_assets.stages.mark.decoding import CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_SIDE, Decode
+from gc_assets.stages.mark.decoding import Decode
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
-from gc_assets.state.side_tables import CONTAINERS, UNREADABLE
+from gc_assets.state.side_tables import CONTAINERS, CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE
 from gc_assets.stores.local.objects import LocalObjects
 from tests.lakes.iceberg.builder import LakeBuilder
 
@@ -50,7 +50,7 @@ def written_by(containers: list[Path], tmp_path: Path) -> tuple[Files, Run, Writ
         }
         for path in containers
     ]
-    tasks = put(pa.Table.from_pylist(rows, schema=TASKS), run, state.files, TASKS_SIDE)
+    tasks = write_parts(pa.Table.from_pylist(rows, schema=TASKS), run, state.files, TASKS_SIDE)
     resolver = KeyResolver([("warehouse", f"file://{tmp_path}/warehouse/")])
     lake = IcebergLake(LakeBuilder(tmp_path).config(), LocalObjects())
     decode = Decode(lake, resolver, LocalObjects(), state.files, run, tuple(f"{run.path}/{part.name}" for part in tasks))
@@ -63,8 +63,8 @@ def decoded(manifests: list[Path], tmp_path: Path) -> tuple[pa.Table, pa.Table, 
     files, run, written = written_by(manifests, tmp_path)
     return (
         read_parts(files, [f"{run.path}/{part.name}" for part in written.parts], MANIFEST_ENTRIES.schema),
-        read_parts(files, paths_of(run, written, CONTAINERS_SIDE), CONTAINERS),
-        read_parts(files, paths_of(run, written, UNREADABLE_SIDE), UNREADABLE),
+        read_parts(files, side_paths(run, written, CONTAINERS_SIDE), CONTAINERS),
+        read_parts(files, side_paths(run, written, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS),
         written.summary,
     )
 

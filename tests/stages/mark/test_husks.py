@@ -10,15 +10,14 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.errors import LakeUnreadable
-from gc_assets.engine.tables import merge_written, paths_of, put
+from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.live_files import _Close
-from gc_assets.stages.mark.witnesses import DIRECT, DIRECT_SIDE
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import CONTAINERS, EDGES, UNREADABLE
+from gc_assets.state.side_tables import CONTAINERS, DIRECT_FILES, DIRECT_FILES_SIDE, EDGES, UNREADABLE_CONTAINERS
 
 PLACE = {"storage": "warehouse", "must_exist": True}
 
@@ -28,7 +27,7 @@ def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
     files, run = State.at(str(root)).files, Run("weather", "live_files", date(2026, 1, 1), "run")
 
     def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
-        return tuple(f"{run.path}/{part.name}" for part in put(pa.Table.from_pylist(rows, schema), run, files, name))
+        return tuple(f"{run.path}/{part.name}" for part in write_parts(pa.Table.from_pylist(rows, schema), run, files, name))
 
     snapshot = {**PLACE, "address": "s", "key": "s", "kind": Kind.SNAPSHOT, "is_container": True, "size_bytes": 1}
     commit = {"commit_id": "s", "parents": [], "committed_at": datetime(2026, 1, 1, tzinfo=UTC), "content_roots": [snapshot], "summary": []}
@@ -46,7 +45,7 @@ def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
         ),
         parts("edges", [{**manifest, "container": "s", "container_size_bytes": 1, "size_bytes": 7}], EDGES),
         parts("decoded", [{"container": "s", "kind": Kind.SNAPSHOT, "container_size_bytes": 1, "entries": 1}], CONTAINERS),
-        parts("failed", [{"address": "m", "kind": Kind.CHUNK_MANIFEST, "error": "gone", "absent": absent}], UNREADABLE),
+        parts("failed", [{"address": "m", "kind": Kind.CHUNK_MANIFEST, "error": "gone", "absent": absent}], UNREADABLE_CONTAINERS),
         (),
         {},
         run,
@@ -55,7 +54,7 @@ def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
         {},
     )
     report = merge_written([row for batch in close(iter([pa.RecordBatch.from_pydict({"id": [0]})])) for row in batch.to_pylist()])
-    rows = read_parts(files, paths_of(run, report, DIRECT_SIDE), DIRECT).to_pylist()
+    rows = read_parts(files, side_paths(run, report, DIRECT_FILES_SIDE), DIRECT_FILES).to_pylist()
     return {row["key"]: row["must_exist"] for row in rows}
 
 

@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark import witnesses as naming
-from gc_assets.stages.mark.entry_selection import PICKED, pick
+from gc_assets.stages.mark.entry_selection import pick
 from gc_assets.state import parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import Run
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
+from gc_assets.state.side_tables import SELECTED_ENTRIES
 from tests.depth import times
 from tests.stages.mark.carrying import play
 from tests.state.publisher import DAY
@@ -58,7 +59,7 @@ def picked(files: Files, by: By, values: list[str], cache: list[str] | None = No
     cache = cache or written(files, ENTRIES, MANIFEST_ENTRIES.schema, "cache")
     wanted = written(files, [{by: value} for value in values], pa.schema([(by, pa.string())]), "wanted")
     found = pick(NO_SPARK, files, RUN, cache, by, wanted, "_picked")
-    return read_parts(files, [f"{RUN.path}/{part.name}" for part in found], PICKED).to_pylist()
+    return read_parts(files, [f"{RUN.path}/{part.name}" for part in found], SELECTED_ENTRIES).to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +72,7 @@ def picked(files: Files, by: By, values: list[str], cache: list[str] | None = No
     ],
 )
 def test_all_files_with_one_of_the_values_are_picked_and_no_others(files: Files, by: By, values: list[str]) -> None:
-    whole = pa.Table.from_pylist(ENTRIES, PICKED).to_pylist()
+    whole = pa.Table.from_pylist(ENTRIES, SELECTED_ENTRIES).to_pylist()
     keyed = [({"key": row["key"] or row["address"], "container": row["container"]}[by], row) for row in whole if not row["is_container"]]
     assert picked(files, by, values) == [row for value, row in keyed if value in values]
 

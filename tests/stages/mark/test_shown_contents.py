@@ -5,9 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.content_roots import ROOTS
 from gc_assets.stages.mark.live_contents import claims_made
-from gc_assets.state.side_tables import PLACES
+from gc_assets.state.side_tables import LOCATIONS, ROOTS
 
 NOWHERE = ROOTS.empty_table()
 
@@ -21,7 +20,7 @@ def places(*tables: tuple[str, list[str | None]]) -> pa.Table:
         for prefix in prefixes:
             storage, address = (None, "s3://far/") if prefix is None else ("w", f"/w/{prefix}")
             rows.append({"container": container, "address": address, "kind": Kind.TABLE_LOCATION, "storage": storage, "key": prefix})
-    return pa.Table.from_pylist(rows, schema=PLACES)
+    return pa.Table.from_pylist(rows, schema=LOCATIONS)
 
 
 def claimed(*tables: tuple[str, list[str | None]]) -> list[tuple[str, str]]:

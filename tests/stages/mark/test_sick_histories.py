@@ -19,17 +19,27 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.plan import Unreadable
-from gc_assets.engine.tables import merge_written, paths_of, put
+from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.mark.last_known import UNREADABLE_ROOTS_SIDE, Memory
+from gc_assets.stages.mark.last_known import Memory
 from gc_assets.stages.mark.live_files import _Close
-from gc_assets.stages.mark.witnesses import DIRECT, DIRECT_SIDE, WITNESSES, WITNESSES_SIDE
 from gc_assets.state.journal import Run, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import CLAIMS, CONTAINERS, EDGES, PINNED, UNREADABLE
+from gc_assets.state.side_tables import (
+    CLAIMS,
+    CLAIMS_SIDE,
+    CONTAINERS,
+    DIRECT_FILES,
+    DIRECT_FILES_SIDE,
+    EDGES,
+    PINNED,
+    UNREADABLE_CONTAINERS,
+    UNREADABLE_ROOTS_SIDE,
+    WITNESSES,
+    WITNESSES_SIDE,
+)
 from tests.depth import times
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -108,7 +118,7 @@ class Collector:
         run = Run("sales", "live_files", date(2026, 1, 1) + timedelta(days=self.nights), f"run{self.nights}")
 
         def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
-            return tuple(f"{run.path}/{part.name}" for part in put(pa.Table.from_pylist(rows, schema), run, files, name))
+            return tuple(f"{run.path}/{part.name}" for part in write_parts(pa.Table.from_pylist(rows, schema), run, files, name))
 
         readable = [table for table in self.world.tables.values() if not table.metadata_broken]
         listed = {snapshot for table in readable for snapshot in table.snapshots}
@@ -146,7 +156,7 @@ class Collector:
             parts(
                 "failed",
                 [{"address": name, "kind": "k", "error": "broken", "absent": False} for name in sorted(known & self.world.broken)],
-                UNREADABLE,
+                UNREADABLE_CONTAINERS,
             ),
             (),
             {},
@@ -160,11 +170,11 @@ class Collector:
         except LakeUnreadable:
             self.refused += 1
             return
-        witnesses = read_parts(files, paths_of(run, report, WITNESSES_SIDE), WITNESSES).to_pylist()
-        direct = read_parts(files, paths_of(run, report, DIRECT_SIDE), DIRECT).to_pylist()
+        witnesses = read_parts(files, side_paths(run, report, WITNESSES_SIDE), WITNESSES).to_pylist()
+        direct = read_parts(files, side_paths(run, report, DIRECT_FILES_SIDE), DIRECT_FILES).to_pylist()
         expanding = {row["container"] for row in witnesses if row["expands"]} & self.cached
         live = {row["key"] for row in direct} | {file for name in expanding for file in self.world.files_of.get(name, [])}
-        shields = {row["key"] for row in read_parts(files, paths_of(run, report, CLAIMS_SIDE), CLAIMS).to_pylist() if not row["collect"]}
+        shields = {row["key"] for row in read_parts(files, side_paths(run, report, CLAIMS_SIDE), CLAIMS).to_pylist() if not row["collect"]}
         unreadable: dict[str, str] = report.summary["sick"]
         self._plan(live, shields, {f"{table.uuid}/" for table in readable} - shields, unreadable)
         for uuid, table in self.world.tables.items():
@@ -179,8 +189,8 @@ class Collector:
             files,
             run.run_date,
             roots,
-            tuple(paths_of(run, report, UNREADABLE_ROOTS_SIDE)),
-            (*claims, *paths_of(run, report, CLAIMS_SIDE)),
+            tuple(side_paths(run, report, UNREADABLE_ROOTS_SIDE)),
+            (*claims, *side_paths(run, report, CLAIMS_SIDE)),
             {name: {name} for name in names},
             told,
         )

@@ -16,7 +16,7 @@ from gc_assets.stages.mark.commit_graph import commit_rows
 from gc_assets.stages.records.dead_tables import DeadTable
 from gc_assets.stages.sweep.foreign_metadata import _Judge, signs
 from gc_assets.stages.sweep.known_tables import Known, newest_puts
-from gc_assets.state.side_tables import PLACES
+from gc_assets.state.side_tables import LOCATIONS
 from gc_assets.stores.local.objects import LocalObjects
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -26,7 +26,7 @@ MILLISECONDS = int(START.timestamp()) * 1000
 def places(**tables: str) -> pa.Table:
     """Of each metadata file the table it is of."""
     rows = [{"container": f"/{file}", "address": f"urn:uuid:{uuid}", "kind": Kind.TABLE_UUID} for file, uuid in tables.items()]
-    return pa.Table.from_pylist([*rows, {"container": "/a1", "address": "file:///t/", "kind": Kind.TABLE_LOCATION}], schema=PLACES)
+    return pa.Table.from_pylist([*rows, {"container": "/a1", "address": "file:///t/", "kind": Kind.TABLE_LOCATION}], schema=LOCATIONS)
 
 
 def history(*puts: list[str]) -> pa.Table:

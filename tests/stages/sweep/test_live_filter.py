@@ -20,12 +20,12 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep import live_filter as stage
-from gc_assets.stages.sweep.exact_comparison import any_hit
+from gc_assets.stages.sweep.exact_comparison import may_hit
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter, live_tables
-from gc_assets.stages.sweep.probe import CANDIDATES
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LIVE_FILES
+from gc_assets.state.side_tables import CANDIDATES
 from tests.stages.lakehouse import NOW, STORAGE
 
 pytestmark = pytest.mark.spark
@@ -136,4 +136,4 @@ def test_a_candidate_that_is_a_live_key_is_found_but_for_its_spelling_and_only_i
         writer = PartWriter(context.state.files, f"scratch/{is_hit}-{len(key)}", CANDIDATES)
         writer.write(pa.RecordBatch.from_pylist([{"key": key}], schema=CANDIDATES))
         paths = [f"{writer.directory}/{part.name}" for part in writer.close()]
-        assert any_hit(spark, context, STORAGE, live_tables(context), paths) == is_hit
+        assert may_hit(spark, context, STORAGE, live_tables(context), paths) == is_hit

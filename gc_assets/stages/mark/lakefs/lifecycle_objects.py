@@ -17,21 +17,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.plan import Amount
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import fitting
-from gc_assets.engine.tables import passed, publish, read_paths, read_table, write_frame
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import map_arrow, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule, judge
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE, PINNED_SIDE, side_rows
-from gc_assets.stages.mark.lakefs.potential_commits import RANGES, RANGES_SIDE
+from gc_assets.stages.mark.lake_refs import side_rows
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.state.arrow_types import STRINGS
 from gc_assets.state.journal import Published
 from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES
-from gc_assets.state.side_tables import CLAIMS, PINNED
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, RANGES, RANGES_SIDE
 from gc_assets.state.summaries import LifecycleObjectsSummary
 
 MAX_PATHS: Final = 100
@@ -51,7 +50,7 @@ JUDGED: Final = pa.schema(
 )
 
 
-@logged(LIFECYCLE_OBJECTS)
+@log_progress(LIFECYCLE_OBJECTS)
 def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes `lifecycle_objects` of a run date: every object that the rules release tonight
     under some path.
@@ -64,15 +63,15 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     potential = context.table(POTENTIAL_COMMITS, lake_name)
     refs = context.table(LAKE_REFS, lake_name)
     entries = context.table(MANIFEST_ENTRIES, lake_name)
-    run = begin(context, group, LIFECYCLE_OBJECTS)
-    doing(f"judging what {potential.rows:,} potential commits name")
+    run = start_run(context, group, LIFECYCLE_OBJECTS)
+    log_activity(f"judging what {potential.rows:,} potential commits name")
     cache, before = segments(context, lake_name), _once_kept(context, lake_name)
     parts = [*potential.parts(RANGES_SIDE), *refs.parts(PINNED_SIDE), *(before.parts() if before is not None else ())]
     paths = state.paths(cache)
-    spark = fitting(spark, sum(part.rows for part in parts) + sum(segment.rows for segment in cache), len(parts) + len(paths))
+    spark = choose_session(spark, sum(part.rows for part in parts) + sum(segment.rows for segment in cache), len(parts) + len(paths))
     ranges = read_paths(spark, state.files, RANGES, potential.paths(RANGES_SIDE))
     rows = read_paths(spark, state.files, MANIFEST_ENTRIES.schema, paths)
-    judged = passed(_references(rows, ranges, _claimed(context, refs)), _Judge(tuple(lifecycle_rules(context, lake_name))), JUDGED)
+    judged = map_arrow(_references(rows, ranges, _claimed(context, refs)), _Judge(tuple(lifecycle_rules(context, lake_name))), JUDGED)
     pinned = read_paths(spark, state.files, PINNED, refs.paths(PINNED_SIDE)).select("storage", "key").distinct()
     if before is not None:
         once = read_table(spark, state, LIFECYCLE_OBJECTS, before).filter("deduplicated").select("storage", "key")

@@ -19,15 +19,14 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from gc_assets.core.graph import CommitGraph
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import start_run, log_activity, log_progress
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import merge_written, publish, put, report_parts, write_rows
-from gc_assets.engine.tasks import once
+from gc_assets.engine.tables import merge_written, publish, report_parts, write_parts, write_rows
+from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, class_of, commit_bound
 from gc_assets.lakes.lakefs.tables import POTENTIAL_COMMITS
 from gc_assets.lakes.protocol import RETAINED, Ref
-from gc_assets.stages.mark.decoding import EDGES_SIDE
 from gc_assets.stages.mark.lake_refs import frozen_refs
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segment_rows, segments
@@ -37,26 +36,13 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import Published, Run
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
-from gc_assets.state.side_tables import EDGES
+from gc_assets.state.side_tables import EDGES, EDGES_SIDE, RANGES, RANGES_SIDE
 from gc_assets.state.summaries import PotentialCommitsSummary
 
-RANGES_SIDE: Final = "_ranges"
 _FIRST: Final = "\0"
-# What is known of each range from the commits that hold it. `classes` are the branches that a rule
-# names, and `OTHERS`.
-RANGES: Final = pa.schema(
-    [
-        ("container", pa.string()),
-        ("classes", STRINGS),
-        ("first_commit_at", TIMESTAMP),
-        ("commits", pa.int64()),
-        ("tagged", pa.bool_()),
-        ("potential", pa.bool_()),
-    ]
-)
 
 
-@logged(POTENTIAL_COMMITS)
+@log_progress(POTENTIAL_COMMITS)
 def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
     """Publishes `potential_commits` of a run date.
 
@@ -70,8 +56,8 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
     entries = context.table(MANIFEST_ENTRIES, lake_name)
     day = newest_finished(context)
     seen = state.current(lake_name, COMMIT_GRAPH.name, day) if day is not None else None
-    run = begin(context, context.group(lake_name), POTENTIAL_COMMITS)
-    doing(f"what the rules say of {graph.rows:,} commits")
+    run = start_run(context, context.group(lake_name), POTENTIAL_COMMITS)
+    log_activity(f"what the rules say of {graph.rows:,} commits")
     lake = context.config.lake(lake_name)
     tags_ignored = isinstance(lake, LakeFsLakeConfig) and lake.retention.tags == "ignore"
     task = _Classify(
@@ -85,7 +71,9 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
         tuple(seen.paths()) if seen is not None else (),
         run,
     )
-    written = merge_written(once(spark, task, graph.rows + segment_rows(segments(context, lake_name), EDGES_SIDE), len(task.edges)))
+    written = merge_written(
+        run_single_task(spark, task, graph.rows + segment_rows(segments(context, lake_name), EDGES_SIDE), len(task.edges))
+    )
     inputs = [refs, graph, reachable, entries]
     summary = PotentialCommitsSummary(**written.summary, notes=tuple(_notes(lake_name, task)))
     return publish(state, run, written, context.clock, inputs=inputs, summary=summary, unsafe=context.unsafe)
@@ -128,7 +116,7 @@ class _Classify:
             potential, rows = self._potential(commits, classes, reach, self._branches(graph))
             ranges = self._ranges(commits, classes, reach, retained, potential)
             written = write_rows(rows, POTENTIAL_COMMITS, self.run, self.files)
-            parts = [*written.parts, *put(ranges, self.run, self.files, RANGES_SIDE)]
+            parts = [*written.parts, *write_parts(ranges, self.run, self.files, RANGES_SIDE)]
             yield report_parts(parts, written.digest, summary={"commits": len(ids), "potential": rows.num_rows, "ranges": ranges.num_rows})
 
     def _classes(self, graph: CommitGraph, retained: NDArray[np.bool_]) -> tuple[list[str], NDArray[np.bool_]]:

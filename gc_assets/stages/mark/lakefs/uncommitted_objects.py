@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from gc_assets.engine.progress import begin, logged
+from gc_assets.engine.progress import start_run, log_progress
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.lakefs.tables import UNCOMMITTED_OBJECTS
-from gc_assets.stages.mark.lake_refs import UNCOMMITTED_SIDE
 from gc_assets.state.journal import Published
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
-from gc_assets.state.side_tables import UNCOMMITTED
+from gc_assets.state.side_tables import UNCOMMITTED, UNCOMMITTED_SIDE
 from gc_assets.state.summaries import UncommittedObjectsSummary
 
 
-@logged(UNCOMMITTED_OBJECTS)
+@log_progress(UNCOMMITTED_OBJECTS)
 def uncommitted_objects(context: RunContext, lake_name: str) -> Published:
     """Publishes `uncommitted_objects` of a run date. All of them are live."""
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
-    run = begin(context, context.group(lake_name), UNCOMMITTED_OBJECTS)
+    run = start_run(context, context.group(lake_name), UNCOMMITTED_OBJECTS)
     rows = read_parts(state.files, refs.paths(UNCOMMITTED_SIDE), UNCOMMITTED)
     key = pc.coalesce(rows.column("key"), rows.column("address"))
     rows = rows.set_column(rows.schema.get_field_index("key"), UNCOMMITTED.field("key"), key)
