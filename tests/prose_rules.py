@@ -195,12 +195,11 @@ ADVICE: Final = {
 RULES: Final = tuple(sorted(ADVICE))
 
 _PLACES: Final = (
-    "address|bucket|case|catalog|column|container|database|directory|directorie|disk|document|environment|file|folder|host|level|line|"
-    "location|machine|mount|offset|page|path|place|point|position|prefix|process|root|section|server|stage|step|storage|system|table|volume"
+    "address|bucket|case|column|directory|directorie|disk|environment|file|folder|host|level|line|location|machine|mount|offset|page|path|"
+    "|place|point|position|prefix|process|root|section|server|stage|step|volume"
 )
 _ASKS: Final = (
-    "about|and|ask|asks|check|checks|decides?|depends on|determines?|exactly|finds?|from|is|knows?|known|of|on|or|prints?|records?|"
-    "returns?|see|says?|shows?|to"
+    "about|asks?|checks?|decides?|determines?|exactly|finds?|from|is|knows?|known|of|on|prints?|records?|returns?|see|shows?|states?|to"
 )
 _WHERE: Final = re.compile(r"\b[Ww]here\b")
 _AFTER_A_PLACE: Final = re.compile(rf"\b({_PLACES})(s|es)?\s+$", re.IGNORECASE)
