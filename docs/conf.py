@@ -1,14 +1,18 @@
-"""How Sphinx makes the site of these pages: `make site`.
+"""Sphinx configuration of the documentation site: `make site`.
 
-They are written for GitHub's Markdown. MyST reads the same language, and names headings as GitHub
-does.
+The pages are written for GitHub's Markdown. MyST reads the same language and names headings as
+GitHub does.
 """
+
+from __future__ import annotations
+
+from sphinx.application import Sphinx
 
 project = "gc-assets"
 extensions = ["myst_nb"]
-# Down to which level a heading can be linked to.
+# The deepest level of headings that have anchors.
 myst_heading_anchors = 4
-# The notebook is run by a test, on the lakes of the demo.
+# A test runs the notebook on the demo lakes.
 nb_execution_mode = "off"
 
 html_theme = "furo"
@@ -16,3 +20,19 @@ html_title = project
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
+
+# Files in the root of the repository, and the pages that include them.
+_ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md"}
+
+
+def _link_root_pages(*event: object) -> None:
+    """Point links to files in the root of the repository to the pages that include them."""
+    (content,) = (argument for argument in event if isinstance(argument, list))
+    for name, page in _ROOT_PAGES.items():
+        content[0] = content[0].replace(f"](../{name})", f"]({page})").replace(f"]({name})", f"]({page})")
+
+
+def setup(app: Sphinx) -> None:
+    """Register the link rewriting for pages and included files."""
+    app.connect("source-read", _link_root_pages)
+    app.connect("include-read", _link_root_pages)
