@@ -52,11 +52,7 @@ TERMS: Final = _words(
         "doubt": "BaselineInvalid",
         "spread begun": "run_tasks, try_in_process",
         "fitting": "choose_session",
-        "passed": "map_arrow",
-        "fetched": "state_scan",
-        "direct": "parquet_scan",
         "judge judges judged": "revalidate",
-        "standing": "status",
         "chosen": "plan selection",
         "sides": "name the tables",
         "shown": "live contents",
@@ -72,6 +68,10 @@ TERMS: Final = _words(
 DEFINITIONS: Final = _words(
     {
         "base before": "baseline",
+        "passed": "map_arrow",
+        "fetched": "state_scan",
+        "direct": "parquet_scan",
+        "standing": "status",
         "again ago aside meanwhile together below within": "a verb or a noun",
     }
 )
@@ -152,7 +152,7 @@ PATTERNS: Final = (
     _pattern("term", r"\bbooks?\b", "records"),
     _pattern("term", r"(?<!in\s)\bfacts?\b", "summary"),
     _pattern("term", r"\bwaterfalls?\b", "storage breakdown"),
-    _pattern("term", r"\b(carried over|carr(y|ies) over|takes? over)\b", "incremental, reuse"),
+    _pattern("term", r"\bcarr(y|ies|ied) over\b", "incremental, reuse"),
     _pattern("term", r"\bfold(s|ed|ing)?\b", "compaction, compacted segment"),
     _pattern("term", r"\b(undoing|holdings|recheck(s|ed)?)\b", "reversibility, usage, verification mark"),
     _pattern("term", r"\belsewhere\b", "remotely, in another storage, on another machine"),
