@@ -170,7 +170,7 @@ PATTERNS: Final = (
     _pattern(
         "tells",
         r"(?<!can\s)(?<!cannot\s)(?<!could\s)(?<!not\s)(?<!must\s)(?<!may\s)(?<!to\s)\b(say|tell)\b(?! (apart|whether))(?!,)",
-        "report, state, contain",
+        "returns, reports, states, contains",
     ),
     _pattern("knows", r"\b(knows? nothing|must not know|knows? of|introduces? itself|let(s|ting)? go)\b", "no personification"),
     _pattern("heed", r"\bheed(s|ed|ing)?\b", "use, apply, respect"),
