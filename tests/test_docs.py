@@ -110,7 +110,7 @@ completion-script show-licenses help --inmemory --jdbc --jdbc-url --jdbc-user --
 
 
 def test_every_command_and_option_of_nessie_gc_has_its_counterpart() -> None:
-    table = (ROOT / "docs" / "nessie.md").read_text().split("## Instead of nessie-gc")[1].split("\n## ")[0]
+    table = (ROOT / "docs" / "nessie.md").read_text().split("## Migrating from nessie-gc")[1].split("\n## ")[0]
     left = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| "))
     named = {text.split()[0] for text in re.findall("`([^`]+)`", left)}
     assert named == set(NESSIE_GC.split())
@@ -126,7 +126,7 @@ def test_every_setting_of_a_nessie_lake_is_in_its_page() -> None:
 
 
 def test_every_difference_from_nessie_gc_names_tests_that_there_are() -> None:
-    table = (ROOT / "docs" / "nessie.md").read_text().split("## Where it differs on purpose")[1].split("\n## ")[0]
+    table = (ROOT / "docs" / "nessie.md").read_text().split("## Intentional differences")[1].split("\n## ")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| ")][1:]
     proofs = [re.findall("`([^`]+)`", row[3]) for row in rows]
     assert all(proofs)
@@ -246,6 +246,12 @@ def test_every_target_of_make_that_the_pages_name_is_there() -> None:
     named = {(page, line.split()[1]) for page, line in lines if line.startswith("make ")}
     assert {name for _, name in named} >= {"demo", "test", "ui"}
     assert {(page, name) for page, name in named if name not in targets} == set()
+
+
+def test_the_hooks_of_pre_commit_are_the_linters_of_make_lint() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    (recipe,) = re.findall(r"^lint: .*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {hook["entry"] for hook in hooks} >= {line.strip().lstrip("@").replace("$(BIN)", ".venv/bin") for line in recipe.splitlines()}
 
 
 def test_every_module_that_the_pages_start_is_there() -> None:
