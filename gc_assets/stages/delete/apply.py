@@ -27,12 +27,12 @@ from gc_assets.core.phases import ABORT, EXPIRE, FAILED, PHASES, PURGE, QUARANTI
 from gc_assets.core.plan import UNNAMED, Amount, PlanHeader, Unreadable
 from gc_assets.core.units import format_bytes
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.progress import start_run, count_progress, track, log_activity, log_progress
+from gc_assets.engine.progress import count_progress, log_activity, log_progress, start_run, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session, is_small
 from gc_assets.engine.tables import (
     Totals,
-    Written,
+    WrittenParts,
     collect,
     collect_arrow,
     frame_from_arrow,
@@ -49,21 +49,21 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
 from gc_assets.lakes.file_kinds import RANKS
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.stages.delete.execute_rows import EXECUTION_ROWS, OUTCOME_ROWS, Act, execute_in_process, order_in_one_task
-from gc_assets.stages.delete.deferred_rows import unreadable_of, add_deferred_rows
-from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_over
+from gc_assets.stages.delete.deferred_rows import add_deferred_rows, list_unreadable
+from gc_assets.stages.delete.execute_rows import EXECUTION_ROWS, OUTCOME_ROWS, RowExecutor, execute_in_process, order_in_one_task
+from gc_assets.stages.delete.expire import HistoryName, expire_lakes, is_expiry_complete
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.delete.uploads import abort_uploads, approved_uploads
 from gc_assets.stages.mark.mark_lake import mark
 from gc_assets.stages.mark.snapshot_history import snapshot_history
-from gc_assets.stages.records.accepted_runs import Earlier
+from gc_assets.stages.records.accepted_runs import AcceptedRun
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.records.ledger import Reading, quarantine_ledger
+from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.plans import (
     StoredPlan,
     execution_directory,
     has_begun,
-    plans,
+    list_plans,
     record_finished,
     refuse_gates,
     refuse_historical,
@@ -74,7 +74,7 @@ from gc_assets.stages.records.plans import (
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys
 from gc_assets.state.backend import VERIFICATION_MARKS
-from gc_assets.state.journal import Published, State
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
 from gc_assets.state.side_tables import EXPIRED_SIDE
@@ -89,14 +89,14 @@ _NAMES_A_COPY: Final = ("etag", "version_id", "quarantine")
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ApplyResult:
     """The published log and the books: outcomes to rows and bytes, per phase.
 
     The log is null where no file was to be touched. The rows of phase `expire` are edits of
     history. `nothing_to_do` says why, where nothing was to be done.
     """
 
-    published: Published | None
+    published: PublishedTable | None
     books: dict[tuple[str, str], Totals]
     nothing_to_do: str | None = None
 
@@ -107,7 +107,7 @@ class Applied:
 
 
 @log_progress(DELETION_LOG, attrgetter("header.storage"))
-def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> Applied:
+def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phases: Sequence[str] = PHASES) -> ApplyResult:
     """Executes the plan's rows of the given phases, or resumes where an earlier run of it stopped.
 
     Raises `GateRefused` where the plan is not approved, expired before it began, or is not of this
@@ -120,7 +120,7 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     header, state = plan.header, context.state
     already = nothing_to_do(plan)
     if already is not None:
-        return Applied(None, {}, already)
+        return ApplyResult(None, {}, already)
     refuse_apply(context, plan, phases)
     approved_uploads(state, plan)
     chosen = phases_of(header, phases)
@@ -191,7 +191,7 @@ def refuse_apply(context: RunContext, plan: StoredPlan, phases: Sequence[str] = 
     refuse_other_key(header, context.config)
     if header.policy_digest != context.config.policy_digest() and not begun:
         raise GateRefused(f"plan {header.plan_id} was made under another policy than the configuration now holds; make a new plan")
-    if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_over(context, plan):
+    if QUARANTINE in phases and EXPIRE not in phases and header.after_expiry.files and not is_expiry_complete(context, plan):
         raise GateRefused(
             f"plan {header.plan_id} frees {header.after_expiry.files:,} files by editing history, which is not done yet; "
             f"apply it whole, or `gc-assets apply {header.plan_id[:12]} --phase expire` first"
@@ -283,8 +283,8 @@ class _Fresh:
     spark: SparkSession
     again: RunContext
     storage: str
-    live: Sequence[Published]
-    refs: Sequence[Published]
+    live: Sequence[PublishedTable]
+    refs: Sequence[PublishedTable]
     rows: _Rows
     judge: Revalidation
     frozen_at: datetime
@@ -318,7 +318,9 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
         )
 
 
-def _marked(spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, only_ending: bool, resumed: bool) -> _Fresh:
+def _marked(
+    spark: SparkSession, context: RunContext, plan: StoredPlan, verification_id: str, *, only_ending: bool, resumed: bool
+) -> _Fresh:
     """Marks the lakes afresh. The refs are read under the lease.
 
     Checks again the gates that can change, with the approval's overrides, and raises `GateRefused`
@@ -329,14 +331,14 @@ def _marked(spark: SparkSession, context: RunContext, plan: StoredPlan, verifica
     log_activity(f"marking {len(context.config.lakes):,} lakes afresh")
     tables = [mark(spark, again, lake.name) for lake in track(context.config.lakes, "lakes", len(context.config.lakes))]
     if resumed and not only_ending:
-        _refuse_newly_unreadable(header, unreadable_of(tables))
-    count, earlier = live_count(tables, header.storage), Earlier.of(context, header)
+        _refuse_newly_unreadable(header, list_unreadable(tables))
+    count, earlier = live_count(tables, header.storage), AcceptedRun.of(context, header)
     checks = [
         gates.live_set(count.files, 1),
         gates.live_drop(count, earlier.count(count), context.storage(header.storage).gates.max_live_drop),
-        gates.lakes_present(earlier.gone(count)),
-        gates.unreadable_tables(unreadable_of(tables), context.storage(header.storage).gates.max_unreadable),
-        gates.never_read(unreadable_of(tables), header.storage),
+        gates.lakes_present(earlier.missing_lakes(count)),
+        gates.unreadable_tables(list_unreadable(tables), context.storage(header.storage).gates.max_unreadable),
+        gates.never_read(list_unreadable(tables), header.storage),
         gates.storages_apart(context.overlapping_storages(header.storage)),
     ]
     aliases = planned_by_alias(
@@ -353,15 +355,15 @@ def _marked(spark: SparkSession, context: RunContext, plan: StoredPlan, verifica
     refs = [again.table(LAKE_REFS, lake.name) for lake in again.config.lakes]
     frozen_at = min(table.summary(LakeRefsSummary).frozen_at for table in refs)
     judge = Revalidation.of(again, header, refs, tables)
-    return _Fresh(session, again, header.storage, tables, refs, rows, judge, frozen_at, unreadable_of(tables))
+    return _Fresh(session, again, header.storage, tables, refs, rows, judge, frozen_at, list_unreadable(tables))
 
 
-def _size(state: State, plan: StoredPlan, live: Sequence[Published]) -> tuple[int, int]:
+def _size(state: State, plan: StoredPlan, live: Sequence[PublishedTable]) -> tuple[int, int]:
     """Returns how many rows, in how many files, an apply compares with a fresh mark: those of the
     plan, of what is needed and of the ledger.
     """
     parts = [*plan.published.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
-    waiting = Reading.of(state, plan.header.storage)
+    waiting = LogReader.of(state, plan.header.storage)
     return sum(part.rows for part in parts) + waiting.rows, len(parts) + waiting.pieces
 
 
@@ -376,7 +378,7 @@ class _Execution:
     lease: Lease
     only_interrupted: bool
     books: dict[tuple[str, str], Totals] = field(default_factory=dict[tuple[str, str], Totals])
-    written: list[Written] = field(default_factory=list[Written])
+    written: list[WrittenParts] = field(default_factory=list[WrittenParts])
     # How many files the phases so far were to act on.
     asked: int = 0
     failed: frozenset[HistoryName] = frozenset()
@@ -391,7 +393,7 @@ class _Execution:
         header = self.plan.header
         # A file may be purged so many days after its quarantine: no executor's clock makes it older.
         clock = self.context.clock.onwards()
-        task = Act(self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
+        task = RowExecutor(self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
         log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)
@@ -403,10 +405,10 @@ class _Execution:
                 self.written.append(part)
         balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
-    def _act_here(self, task: Act, judged: DataFrame) -> Iterator[Written]:
+    def _act_here(self, task: RowExecutor, judged: DataFrame) -> Iterator[WrittenParts]:
         yield execute_in_process(task, collect_arrow(judged, EXECUTION_ROWS), self.run, self.context.state.files, TOTALS_BY)
 
-    def _act_in_executors(self, task: Act, judged: DataFrame, phase: str) -> Iterator[Written]:
+    def _act_in_executors(self, task: RowExecutor, judged: DataFrame, phase: str) -> Iterator[WrittenParts]:
         """Metadata is one task, in the order of reference; of a hundred files one or two are
         metadata. All else is many tasks. Metadata goes first, and comes back last.
         """
@@ -496,7 +498,7 @@ class _Execution:
         self.written.append(written)
         balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
 
-    def publish(self, chosen: Sequence[str]) -> Applied:
+    def publish(self, chosen: Sequence[str]) -> ApplyResult:
         """Publishes the log, with balanced books. Raises `GateRefused` where the lease was lost.
 
         The plan is finished where this run executed every phase of it and nothing failed.
@@ -515,7 +517,7 @@ class _Execution:
         )
         published = None
         if of_files:
-            together = Written(
+            together = WrittenParts(
                 tuple(item for part in self.written for item in part.parts), sum(part.digest for part in self.written) % 2**64
             )
             planned = sum(header.uploads.count if phase == ABORT else header.totals[phase].files for phase in of_files)
@@ -533,7 +535,7 @@ class _Execution:
         if not any(self._failed(phase) for phase in chosen) and list(chosen) == phases_of(header, PHASES):
             finished = {"at": self.context.clock.now().isoformat(), "run_id": self.run.run_id, **summary.model_dump(mode="json")}
             record_finished(state, header, finished)
-        return Applied(published, self.books)
+        return ApplyResult(published, self.books)
 
     def _failed(self, phase: str) -> int:
         return self.books.get((phase, FAILED), Totals()).rows
@@ -561,7 +563,7 @@ def _forget_dead(context: RunContext, storage_name: str, token: int) -> None:
     """
     left = [name.rpartition("-") for name in context.state.files.directories(VERIFICATION_MARKS)]
     dead = [(plan_id, number) for plan_id, _, number in left if number.isdecimal() and int(number) < token]
-    ours = {plan.header.plan_id for plan in plans(context.config, storage_name, empty=True)} if dead else set[str]()
+    ours = {plan.header.plan_id for plan in list_plans(context.config, storage_name, empty=True)} if dead else set[str]()
     for plan_id, number in dead:
         if plan_id in ours:
             _forget(context.state, f"{plan_id}-{number}")

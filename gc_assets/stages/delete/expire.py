@@ -23,12 +23,12 @@ from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED, UNDONE
 from gc_assets.core.plan import PlanHeader, Unreadable
-from gc_assets.engine.progress import begin, doing, each, logged
+from gc_assets.engine.progress import log_activity, log_progress, start_run, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
-from gc_assets.stages.delete.deferred import swept, unreadable_of
+from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.plan import planned_actions
 from gc_assets.stages.mark.snapshot_history import remember
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
@@ -46,7 +46,7 @@ OUT_OF_DATE: Final = "the plan was out of date before this edit was made"
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class EditOutcome:
     """An action with its final outcome, as the write-ahead log keeps it."""
 
     action: ExpiryAction
@@ -56,7 +56,7 @@ class Settled:
     spoilt: bool = False
 
     @property
-    def is_over(self) -> bool:
+    def is_final(self) -> bool:
         """Says whether the action is not to be tried again.
 
         An action that spoilt a lake stays `failed` and is over. A second try would see the edit
@@ -66,7 +66,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiryResult:
     """How many edits had which outcome.
 
     `edited` says whether any was left to be settled, so that what was marked before is out of date.
@@ -107,7 +107,7 @@ class ExpiryRecord:
         document = {"plan_id": self.header.plan_id, "actions": [asdict(action) for action in actions]}
         self.context.state.files.replace(f"{self._directory}/intent.json", json.dumps(document, indent=1).encode())
 
-    def conclude(self, outcomes: Sequence[Settled], token: int) -> None:
+    def conclude(self, outcomes: Sequence[EditOutcome], token: int) -> None:
         """Records the outcomes of actions.
 
         Damage to the lake is recorded first. That record stops every later plan until a person
@@ -123,7 +123,7 @@ class ExpiryRecord:
         number = sum(name.endswith(".outcome.json") for name in self._names())
         files.replace(f"{self._directory}/{token:06d}-{number:05d}.outcome.json", json.dumps(rows, indent=1).encode())
 
-    def outcomes(self) -> dict[ExpiryAction, Settled]:
+    def outcomes(self) -> dict[ExpiryAction, EditOutcome]:
         """Returns the newest outcome of each action.
 
         Raises `StateError` naming a record that cannot be understood.
@@ -138,12 +138,12 @@ class ExpiryRecord:
     def _names(self) -> list[str]:
         return [item.name for item in self.context.state.files.list(self._directory)]
 
-    def _outcomes(self, name: str) -> list[Settled]:
+    def _outcomes(self, name: str) -> list[EditOutcome]:
         path = f"{self._directory}/{name}"
         try:
             rows: list[dict[str, Any]] = json.loads(self.context.state.files.read(path))
             return [
-                Settled(
+                EditOutcome(
                     verdict=row.pop("verdict"),
                     error=row.pop("error"),
                     at=datetime.fromisoformat(row.pop("at")),
@@ -156,7 +156,7 @@ class ExpiryRecord:
             raise StateError(f"{path} in the state is no record of expiry outcomes ({error!r}); restore it from a backup") from error
 
 
-def actions_of(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
+def read_actions(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAction]]:
     """Returns the plan's edits by lake.
 
     Raises `StateError` where they are not those that were approved.
@@ -174,24 +174,24 @@ def actions_of(context: RunContext, plan: StoredPlan) -> dict[str, list[ExpiryAc
     return by_lake
 
 
-def is_over(context: RunContext, plan: StoredPlan) -> bool:
+def is_expiry_complete(context: RunContext, plan: StoredPlan) -> bool:
     """Says whether every edit of the plan has an outcome and none stands as failed."""
-    wanted = actions_of(context, plan)
+    wanted = read_actions(context, plan)
     return all(set(actions) <= ExpiryRecord(context, plan.header, lake).settled() for lake, actions in wanted.items())
 
 
 def expire_lakes(
     spark: SparkSession, context: RunContext, again: RunContext, plan: StoredPlan, lease: Lease, *, only_interrupted: bool
-) -> Expired:
+) -> ExpiryResult:
     """Makes the plan's edits and returns what became of them.
 
     Before snapshots of a lake are removed, their records stand in `snapshot_history`. `again` is
     the night of the fresh mark.
     """
     counts = Counter[str]()
-    unreadable = (*unreadable_of([again.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *swept(context))
+    unreadable = (*list_unreadable([again.table(LIVE_FILES, lake.name) for lake in context.config.lakes]), *read_missed_tables(context))
     edited, failed, not_made = False, set[HistoryName](), set[HistoryName]()
-    for lake_name, actions in actions_of(context, plan).items():
+    for lake_name, actions in read_actions(context, plan).items():
         record = ExpiryRecord(context, plan.header, lake_name)
         settled = record.settled()
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
@@ -204,7 +204,7 @@ def expire_lakes(
         for item in record.outcomes().values():
             if item.verdict in {FAILED, CHANGED}:
                 (failed if item.verdict == FAILED else not_made).add((lake_name, item.action.table_uuid))
-    return Expired(dict(counts), edited, frozenset(failed), frozenset(not_made))
+    return ExpiryResult(dict(counts), edited, frozenset(failed), frozenset(not_made))
 
 
 def make_edits(
@@ -223,7 +223,7 @@ def make_edits(
     next run then learns what was made.
     """
     context, clock, resumed, known = record.context, record.context.clock, record.begun, record.outcomes()
-    todo = [action for action in actions if action not in known or not known[action].is_over]
+    todo = [action for action in actions if action not in known or not known[action].is_final]
     if only_interrupted:
         todo += [action for action in actions if action in known and known[action].spoilt and known[action].verdict == FAILED]
     if not todo:
@@ -241,28 +241,28 @@ def make_edits(
     waiting = {action: item for action in todo for item in unreadable if item.covers(record.lake, action.table_uuid)}
     if waiting:
         at = clock.now()
-        record.conclude([Settled(action, CHANGED, f"{item.name} cannot be read", at) for action, item in waiting.items()], lease.token)
+        record.conclude([EditOutcome(action, CHANGED, f"{item.name} cannot be read", at) for action, item in waiting.items()], lease.token)
         todo = [action for action in todo if action not in waiting]
         if not todo:
             return True
-    doing(f"expire: {len(todo):,} edits of the history of lake {record.lake}")
+    log_activity(f"expire: {len(todo):,} edits of the history of lake {record.lake}")
     outcomes = context.expiring_lake(record.lake).expire(todo, record.header.as_of, clock.now() - context.longest_grace())
-    found: list[Settled] = []
-    for outcome in each(outcomes, "edits", len(todo)):
+    found: list[EditOutcome] = []
+    for outcome in track(outcomes, "edits", len(todo)):
         found.append(_settled(outcome, clock.now(), resumed=resumed))
         lease.check()
     answered = {item.action for item in found}
-    silent = [Settled(action, FAILED, "the lake gave no answer for it", clock.now()) for action in todo if action not in answered]
+    silent = [EditOutcome(action, FAILED, "the lake gave no answer for it", clock.now()) for action in todo if action not in answered]
     record.conclude([*found, *silent], lease.token)
     return True
 
 
-def _given_up(action: ExpiryAction, before: Settled | None, at: datetime) -> Settled:
+def _given_up(action: ExpiryAction, before: EditOutcome | None, at: datetime) -> EditOutcome:
     found = f"; {before.error}" if before is not None and before.spoilt else ""
-    return Settled(action, CHANGED, OUT_OF_DATE + found, at)
+    return EditOutcome(action, CHANGED, OUT_OF_DATE + found, at)
 
 
-@logged(EXPIRY_LOG, attrgetter("header.storage"))
+@log_progress(EXPIRY_LOG, attrgetter("header.storage"))
 def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     """Undoes the plan's edits of history, and returns how many had which outcome.
 
@@ -289,19 +289,19 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     counts: Counter[str] = Counter()
     with releasing(lease):
         for lake, items in done:
-            doing(f"undo: {len(items):,} edits of the history of lake {lake.name}")
-            outcomes: list[Settled] = []
-            for found in each(lake.undo([item.action for item in items]), "edits", len(items)):
+            log_activity(f"undo: {len(items):,} edits of the history of lake {lake.name}")
+            outcomes: list[EditOutcome] = []
+            for found in track(lake.undo([item.action for item in items]), "edits", len(items)):
                 verdict = UNDONE if found.verdict in {DONE, ABSENT} else found.verdict
-                outcomes.append(Settled(found.action, verdict, found.error, context.clock.now()))
+                outcomes.append(EditOutcome(found.action, verdict, found.error, context.clock.now()))
                 lease.check()
             counts.update(_write_log(plan, lake.name, context, outcomes, len(items)))
     return dict(counts)
 
 
-def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> Settled:
+def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> EditOutcome:
     done_before = resumed and outcome.verdict == ABSENT
-    return Settled(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at, outcome.spoilt)
+    return EditOutcome(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at, outcome.spoilt)
 
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:
@@ -313,9 +313,9 @@ def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRe
     return _write_log(plan, record.lake, record.context, [known[action] for action in actions if action in known], len(actions))
 
 
-def _write_log(plan: StoredPlan, lake_name: str, context: RunContext, outcomes: Sequence[Settled], expected: int) -> dict[str, int]:
+def _write_log(plan: StoredPlan, lake_name: str, context: RunContext, outcomes: Sequence[EditOutcome], expected: int) -> dict[str, int]:
     counts = Counter[str](item.verdict for item in outcomes)
-    run = begin(context, lake_name, EXPIRY_LOG, plan.header.run_date)
+    run = start_run(context, lake_name, EXPIRY_LOG, plan.header.run_date)
     rows = [
         {name: getattr(item.action, name) for name in EXPIRY_PLAN.schema.names}
         | {"outcome": item.verdict, "error": item.error, "at": item.at, "plan_id": plan.header.plan_id}

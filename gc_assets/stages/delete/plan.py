@@ -21,13 +21,13 @@ from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Unreadable, Uploads, repeated, sealed
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session, is_small
 from gc_assets.engine.tables import (
     ROUTE,
     Totals,
-    Written,
+    WrittenParts,
     collect,
     map_arrow,
     merge_written,
@@ -40,19 +40,27 @@ from gc_assets.engine.tables import (
     write_parts,
 )
 from gc_assets.engine.tasks import run_single_task
-from gc_assets.stages.delete.deferred_rows import unreadable_of
+from gc_assets.stages.delete.deferred_rows import list_unreadable
 from gc_assets.stages.delete.uploads import old_uploads, upload_totals
-from gc_assets.stages.mark.content_roots import names_files
-from gc_assets.stages.records.accepted_runs import Earlier, last_accepted_plan
+from gc_assets.stages.mark.content_roots import has_live_roots
+from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
 from gc_assets.stages.records.dead_tables import dead_tables
-from gc_assets.stages.records.ledger import HELD, Reading, read_copies, first_of_each_key, removed_since, newest_first, quarantine_ledger
-from gc_assets.stages.records.plans import spoilt, unfinished, used_plan_ids
+from gc_assets.stages.records.ledger import (
+    QUARANTINED_COPY,
+    LogReader,
+    first_of_each_key,
+    newest_first,
+    quarantine_ledger,
+    read_copies,
+    removed_since,
+)
+from gc_assets.stages.records.plans import list_damage, unfinished_plans, used_plan_ids
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.link_aliases import planned_by_alias
 from gc_assets.stages.sweep.live_filter import expired_keys, live_count, live_keys, live_tables
 from gc_assets.state.arrow_types import BOOL, STRING
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import (
@@ -70,11 +78,11 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary, OrphanFilesSummary, Planned, StorageInventorySummary
 
 HEADER: Final = "_header.json"
-OWNED: Final = pa.schema([*(field for field in HELD if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
+OWNED: Final = pa.schema([*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
 
 
 @log_progress(DELETION_PLAN)
-def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
+def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
     """Publishes `deletion_plan` of a run date.
 
     Its header is in the receipt's facts and beside the table as `_header.json`. The plan holds the
@@ -89,9 +97,9 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     live, refs = live_tables(context), [context.table(LAKE_REFS, lake.name) for lake in context.config.lakes]
     run = start_run(context, storage_name, DELETION_PLAN)
     log_activity(f"{orphans.receipt.rows:,} orphan files")
-    unreadable = (*unreadable_of(live), *orphans.summary(OrphanFilesSummary).unreadable)
+    unreadable = (*list_unreadable(live), *orphans.summary(OrphanFilesSummary).unreadable)
     expiry = _plan_expiry(spark, context, storage_name, refs, unreadable, run)
-    words = Reading.of(state, storage_name)
+    words = LogReader.of(state, storage_name)
     session = choose_session(spark, *_size(words, orphans, live, inventory, expiry))
     rows, withheld = _rows(session, context, storage_name, orphans, live, inventory, refs, expiry, unreadable, run, words)
     totals_by = ["action", "reason", "after_expiry", "kind"]
@@ -112,8 +120,13 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
 
 
 def _plan_expiry(
-    spark: SparkSession, context: RunContext, storage_name: str, refs: list[Published], unreadable: tuple[Unreadable, ...], run: Run
-) -> Written:
+    spark: SparkSession,
+    context: RunContext,
+    storage_name: str,
+    refs: list[PublishedTable],
+    unreadable: tuple[Unreadable, ...],
+    run: TableRun,
+) -> WrittenParts:
     """Writes the edits of history of every table that claims a part of the storage and is not sick.
 
     `summary` count them per lake.
@@ -131,7 +144,7 @@ def _plan_expiry(
     )
 
 
-def planned_actions(state: State, plan: Published) -> pa.Table:
+def planned_actions(state: State, plan: PublishedTable) -> pa.Table:
     """Returns the plan's edits of history (columns `EXPIRY_ACTIONS`)."""
     return read_parts(state.files, plan.paths(EXPIRY_SIDE), EXPIRY_ACTIONS)
 
@@ -140,13 +153,13 @@ def planned_actions(state: State, plan: Published) -> pa.Table:
 class _CopyExpiry:
     """Copies rows of `expiry_plan` beside the plan, where nothing changes them any more.
 
-    `summary` count them by lake. One task, here or in an executor (`engine.once`).
+    `summary` count them by lake. One task, here or in an executor (`run_single_task`).
     """
 
     storage: str
     sources: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]
     files: Files
-    run: Run
+    run: TableRun
     unreadable: tuple[Unreadable, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -168,7 +181,9 @@ class _CopyExpiry:
         return mine.add_column(0, EXPIRY_ACTIONS.field("lake"), pa.repeat(pa.scalar(lake), mine.num_rows)).cast(EXPIRY_ACTIONS)
 
 
-def _size(words: Reading, orphans: Published, live: list[Published], inventory: Published, expiry: Written) -> tuple[int, int]:
+def _size(
+    words: LogReader, orphans: PublishedTable, live: list[PublishedTable], inventory: PublishedTable, expiry: WrittenParts
+) -> tuple[int, int]:
     """Returns how many rows, in how many files, a plan is made of: where something was ever
     quarantined, also those of the ledger and of what it is compared with.
     """
@@ -179,11 +194,11 @@ def _size(words: Reading, orphans: Published, live: list[Published], inventory: 
     return rows + words.rows, files + words.pieces
 
 
-def header_of(published: Published) -> PlanHeader:
+def header_of(published: PublishedTable) -> PlanHeader:
     return published.summary(DeletionPlanSummary).header
 
 
-def _frozen_at(refs: list[Published]) -> datetime:
+def _frozen_at(refs: list[PublishedTable]) -> datetime:
     return min(table.summary(LakeRefsSummary).frozen_at for table in refs)
 
 
@@ -191,14 +206,14 @@ def _rows(
     spark: SparkSession,
     context: RunContext,
     storage_name: str,
-    orphans: Published,
-    live: list[Published],
-    inventory: Published,
-    refs: list[Published],
-    expiry: Written,
+    orphans: PublishedTable,
+    live: list[PublishedTable],
+    inventory: PublishedTable,
+    refs: list[PublishedTable],
+    expiry: WrittenParts,
     unreadable: tuple[Unreadable, ...],
-    run: Run,
-    words: Reading,
+    run: TableRun,
+    words: LogReader,
 ) -> tuple[DataFrame, DataFrame | None]:
     """Returns the planned keys, and those that would be purged if nothing were sick (null: none).
 
@@ -304,7 +319,7 @@ def _amount_of(files: DataFrame | None) -> Amount:
     return Amount(files=row["files"], bytes=row["bytes"])
 
 
-def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[Published]) -> bool:
+def _needs_unread_metadata(spark: SparkSession, context: RunContext, live: list[PublishedTable]) -> bool:
     """Says whether quarantine holds a live metadata object that was never decoded."""
     paths = [path for table in live for path in table.paths(UNKNOWN_SIDE)]
     if not paths:
@@ -331,12 +346,12 @@ class _Owned:
 def _header(
     context: RunContext,
     storage_name: str,
-    orphans: Published,
-    inventory: Published,
-    live: list[Published],
-    refs: list[Published],
-    written: Written,
-    expiry: Written,
+    orphans: PublishedTable,
+    inventory: PublishedTable,
+    live: list[PublishedTable],
+    refs: list[PublishedTable],
+    written: WrittenParts,
+    expiry: WrittenParts,
     unreadable: tuple[Unreadable, ...],
     aliases: list[str],
     uploads: Uploads,
@@ -377,7 +392,7 @@ def _header(
         policy_digest=context.config.policy_digest(),
         live_files=counted.files,
         live_by_lake=dict(sorted(counted.by_lake.items())),
-        live_bytes=found.waterfall.get("live", Amount()).bytes,
+        live_bytes=found.storage_breakdown.get("live", Amount()).bytes,
         totals={name: _amount(amount) for name, amount in sorted(totals.items())},
         by_reason={name: _amount(amount) for name, amount in sorted(reasons.items())},
         by_kind={action: {kind: _amount(amount) for kind, amount in sorted(amounts.items())} for action, amounts in sorted(kinds.items())},
@@ -401,10 +416,10 @@ def _amount(total: Totals) -> Amount:
 def _gates(
     context: RunContext,
     storage_name: str,
-    orphans: Published,
-    inventory: Published,
+    orphans: PublishedTable,
+    inventory: PublishedTable,
     live: LiveCount,
-    refs: list[Published],
+    refs: list[PublishedTable],
     unreadable: tuple[Unreadable, ...],
     planned: Amount,
     aliases: list[str],
@@ -412,15 +427,15 @@ def _gates(
 ) -> list[GateResult]:
     found, limits = orphans.summary(OrphanFilesSummary), context.storage(storage_name).gates
     accepted = last_accepted_plan(context, storage_name)
-    earlier = Earlier.of(context, accepted) if accepted is not None else None
+    earlier = AcceptedRun.of(context, accepted) if accepted is not None else None
     samples = found.stopped_samples
     dead = [str(word) for word in dead_tables(context, storage_name)]
     listed = inventory.summary(StorageInventorySummary)
     stored = Amount(files=listed.objects, bytes=listed.bytes)
     return [
-        gates.live_set(live.files, sum(table.receipt.rows for table in refs if live.files or names_files(context, table.receipt.owner))),
+        gates.live_set(live.files, sum(table.receipt.rows for table in refs if live.files or has_live_roots(context, table.receipt.owner))),
         gates.live_drop(live, earlier.count(live) if earlier is not None else None, limits.max_live_drop),
-        gates.lakes_present(earlier.gone(live) if earlier is not None else []),
+        gates.lakes_present(earlier.missing_lakes(live) if earlier is not None else []),
         gates.unreadable_tables(unreadable, limits.max_unreadable, withheld),
         gates.never_read(unreadable, storage_name),
         gates.metadata_present(found.missing_metadata_count, found.missing_metadata),
@@ -430,8 +445,8 @@ def _gates(
         gates.links(found.behind_links_count + len(aliases), [*found.behind_links, *aliases]),
         gates.storages_apart(context.overlapping_storages(storage_name)),
         gates.foreign_metadata(found.foreign_metadata_count, found.foreign_metadata, found.junk_count, found.junk, dead),
-        gates.unfinished_apply(unfinished(context.state, storage_name)),
-        gates.damaged_histories(spoilt(context.state, [lake.name for lake in context.config.lakes])),
+        gates.unfinished_apply(unfinished_plans(context.state, storage_name)),
+        gates.damaged_histories(list_damage(context.state, [lake.name for lake in context.config.lakes])),
         gates.delete_bytes(planned, limits.max_delete_bytes),
         gates.delete_share(planned, stored, limits.max_delete_share, chosen="max_delete_share" in limits.model_fields_set),
     ]

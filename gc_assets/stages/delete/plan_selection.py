@@ -12,12 +12,12 @@ from typing import Literal
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import PHASES, RESTORE
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.plans import StoredPlan, find_plan, load
+from gc_assets.stages.records.plans import StoredPlan, find_plan, load_plan
 from gc_assets.state.schemas import DELETION_PLAN
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class PlanSelection:
     """A plan with the phases to execute, or no plan and a sentence that says why nothing is done."""
 
     plan: StoredPlan | None
@@ -25,7 +25,7 @@ class Chosen:
     why_not: str = ""
 
 
-def chosen(context: RunContext, storage_name: str, plan_id: str = "") -> Chosen:
+def select_plan(context: RunContext, storage_name: str, plan_id: str = "") -> PlanSelection:
     """Returns the plan of that id with all its phases. Without an id it is tonight's plan with the
     phase that puts back.
 
@@ -39,17 +39,17 @@ def chosen(context: RunContext, storage_name: str, plan_id: str = "") -> Chosen:
                 f"plan {plan.header.plan_id} is storage {plan.header.storage}'s of {plan.header.run_date}, "
                 f"this is {storage_name} of {context.run_date}; run deletion_log of that storage and partition"
             )
-        return Chosen(plan, PHASES)
+        return PlanSelection(plan, PHASES)
     if context.storage(storage_name).mode != "apply":
-        return Chosen(None, why_not="no approved plan id was given and the storage is in mode plan: nothing was changed")
+        return PlanSelection(None, why_not="no approved plan id was given and the storage is in mode plan: nothing was changed")
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
-        return Chosen(None, why_not="the clock is a rehearsal's, which may change nothing here: nothing was changed")
+        return PlanSelection(None, why_not="the clock is a rehearsal's, which may change nothing here: nothing was changed")
     if context.run_date != context.clock.today():
-        return Chosen(None, why_not=f"no approved plan id was given and {context.run_date} is past: nothing was changed")
-    plan = load(context.config, context.table(DELETION_PLAN, storage_name))
+        return PlanSelection(None, why_not=f"no approved plan id was given and {context.run_date} is past: nothing was changed")
+    plan = load_plan(context.config, context.table(DELETION_PLAN, storage_name))
     if RESTORE not in plan.header.totals:
-        return Chosen(None, why_not="no approved plan id was given and no quarantined file is needed again: nothing was changed")
-    return Chosen(plan, (RESTORE,))
+        return PlanSelection(None, why_not="no approved plan id was given and no quarantined file is needed again: nothing was changed")
+    return PlanSelection(plan, (RESTORE,))
 
 
 def in_mode(context: RunContext, storage_name: str, mode: Literal["plan", "apply"]) -> RunContext:

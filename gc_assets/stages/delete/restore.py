@@ -18,15 +18,15 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.phases import DONE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanSummary
-from gc_assets.engine.progress import begin, counting, doing, logged
+from gc_assets.engine.progress import count_progress, log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import Totals, Written, parallelism, publish, spark_schema, write_frame
-from gc_assets.engine.tasks import Sharing, is_little, read_here
-from gc_assets.stages.delete.act import ACT, ACTED, Act, act_here, in_one_task
+from gc_assets.engine.tables import Totals, WrittenParts, parallelism, publish, spark_schema, write_frame
+from gc_assets.engine.tasks import BudgetedTask, fits_in_process, read_in_process
+from gc_assets.stages.delete.execute_rows import EXECUTION_ROWS, OUTCOME_ROWS, RowExecutor, execute_in_process, order_in_one_task
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
-from gc_assets.stages.records.ledger import WORDS, Copies, Reading, newest_of_each_key
-from gc_assets.stages.records.plans import plans, record_restored, unfinished
-from gc_assets.state.journal import Published, Run, State
+from gc_assets.stages.records.ledger import LOG_ENTRIES, CopySelection, LogReader, newest_of_each_key
+from gc_assets.stages.records.plans import list_plans, record_restored, unfinished_plans
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
@@ -38,7 +38,7 @@ NOTHING_NAMED: Final = "restore needs a plan, a prefix or a key (--plan, --prefi
 TOTALS_BY: Final = ("phase", "outcome", "source_plan_id")
 
 
-@logged(DELETION_LOG)
+@log_progress(DELETION_LOG)
 def restore(
     session: Callable[[], SparkSession],
     context: RunContext,
@@ -46,7 +46,7 @@ def restore(
     plan_id: str | None = None,
     prefix: str | None = None,
     key: str | None = None,
-) -> tuple[Published, dict[str, Totals]]:
+) -> tuple[PublishedTable, dict[str, Totals]]:
     """Puts quarantined files back, and returns the log and the books (outcome to rows and bytes).
     `session` opens Spark, and is called only where there is much to put back.
 
@@ -65,21 +65,21 @@ def restore(
         raise UsageError(NOTHING_NAMED)
     refuse_rehearsal(context, storage_name)
     state, store = context.state, context.store(storage_name)
-    run = begin(context, storage_name, DELETION_LOG)
+    run = start_run(context, storage_name, DELETION_LOG)
     restore_id = f"restore-{run.run_id}"
     lease = take_lease(context, storage_name, store, restore_id, user_name())
     with releasing(lease):
-        interrupted = unfinished(state, storage_name)
+        interrupted = unfinished_plans(state, storage_name)
         concerned = {*interrupted, *([plan_id] if plan_id is not None else [])}
-        listed = plans(context.config, storage_name) if concerned else ()
+        listed = list_plans(context.config, storage_name) if concerned else ()
         headers = {plan.header.plan_id: plan.header for plan in listed if plan.header.plan_id in concerned}
         moved = list(_moved_by(context, storage_name, concerned, headers, lease.token))
-        copies = Copies(plan_id, prefix, key, rehearsal=True if context.clock.is_rehearsal else None)
+        copies = CopySelection(plan_id, prefix, key, rehearsal=True if context.clock.is_rehearsal else None)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
-        doing("putting files back")
-        act = Act(store, log, lease, context.clock.onwards(), restore_id, run.run_id)
-        told = [Reading.of(state, storage_name, copies), *moved]
-        with counting("files on record", log.rows_on_record, _files_of(headers.get(plan_id) if plan_id is not None else None)):
+        log_activity("putting files back")
+        act = RowExecutor(store, log, lease, context.clock.onwards(), restore_id, run.run_id)
+        told = [LogReader.of(state, storage_name, copies), *moved]
+        with count_progress("files on record", log.rows_on_record, _files_of(headers.get(plan_id) if plan_id is not None else None)):
             written = _act_here(act, copies, told, run, state)
             if written is None:
                 written = _act_in_executors(session(), act, copies, told, run, state)
@@ -106,21 +106,23 @@ def _files_of(header: PlanSummary | None) -> int | None:
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
-def _act_here(act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: Run, state: State) -> Written | None:
+def _act_here(act: RowExecutor, copies: CopySelection, told: Sequence[LogReader | _Moved], run: TableRun, state: State) -> WrittenParts | None:
     """Puts the copies back in this process. Returns null, and reads nothing, where that is more than
     this process should.
     """
-    if not is_little(sum(reading.rows for reading in told), sum(reading.pieces for reading in told)):
+    if not fits_in_process(sum(reading.rows for reading in told), sum(reading.pieces for reading in told)):
         return None
-    words = [batch.select(WORDS.names) for reading in told for batch in read_here(reading, reading.pieces)]
-    return act_here(act, pa.Table.from_batches(_Chosen(copies)(iter(words)), ACT), run, state.files, TOTALS_BY)
+    words = [batch.select(LOG_ENTRIES.names) for reading in told for batch in read_in_process(reading, reading.pieces)]
+    return execute_in_process(act, pa.Table.from_batches(_Chosen(copies)(iter(words)), EXECUTION_ROWS), run, state.files, TOTALS_BY)
 
 
-def _act_in_executors(spark: SparkSession, act: Act, copies: Copies, told: Sequence[Reading | _Moved], run: Run, state: State) -> Written:
-    words = reduce(DataFrame.unionByName, [reading.frame(spark).select(*WORDS.names) for reading in told])
-    rows = words.repartition("key").mapInArrow(_Chosen(copies), spark_schema(ACT))
-    ordered = in_one_task(rows, RESTORE, F.col("key"))
-    return write_frame(ordered.mapInArrow(Sharing(act, 1), ACTED), DELETION_LOG, run, state, TOTALS_BY, counted=True)
+def _act_in_executors(
+    spark: SparkSession, act: RowExecutor, copies: CopySelection, told: Sequence[LogReader | _Moved], run: TableRun, state: State
+) -> WrittenParts:
+    words = reduce(DataFrame.unionByName, [reading.frame(spark).select(*LOG_ENTRIES.names) for reading in told])
+    rows = words.repartition("key").mapInArrow(_Chosen(copies), spark_schema(EXECUTION_ROWS))
+    ordered = order_in_one_task(rows, RESTORE, F.col("key"))
+    return write_frame(ordered.mapInArrow(BudgetedTask(act, 1), OUTCOME_ROWS), DELETION_LOG, run, state, TOTALS_BY, counted=True)
 
 
 def _moved_by(
@@ -178,18 +180,18 @@ class _Moved:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Yields what is to be put back (columns `ACT`). All words about each key must be in one
+    """Yields what is to be put back (columns `EXECUTION_ROWS`). All words about each key must be in one
     partition. Runs in executors, or here.
     """
 
-    copies: Copies
+    copies: CopySelection
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         words = [batch for batch in batches if batch.num_rows]
         if not words:
             return
-        rows = newest_of_each_key(self.copies.held(pa.Table.from_batches(words).cast(WORDS)))
-        columns = {name: rows.column(name) for name in rows.column_names if name in ACT.names}
+        rows = newest_of_each_key(self.copies.held(pa.Table.from_batches(words).cast(LOG_ENTRIES)))
+        columns = {name: rows.column(name) for name in rows.column_names if name in EXECUTION_ROWS.names}
         said = {"action": RESTORE, "needed": None, "retry": False, "in_quarantine": True, "refused": None}
-        told = {name: pa.array([value] * rows.num_rows, ACT.field(name).type) for name, value in said.items()}
-        yield from pa.table({name: {**columns, **told}[name] for name in ACT.names}).cast(ACT).to_batches()
+        told = {name: pa.array([value] * rows.num_rows, EXECUTION_ROWS.field(name).type) for name, value in said.items()}
+        yield from pa.table({name: {**columns, **told}[name] for name in EXECUTION_ROWS.names}).cast(EXECUTION_ROWS).to_batches()

@@ -21,7 +21,7 @@ from gc_assets.engine.tables import Totals
 from gc_assets.stages.delete.expire import undo_expiry
 from gc_assets.stages.delete.restore import NOTHING_NAMED, restore
 from gc_assets.stages.records.plans import StoredPlan, find_plan
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 
 HISTORY: Final = "history"
 _BACK: Final = f"{RESTORE}/{DONE}"
@@ -29,7 +29,7 @@ _NOT_ALL: Final = "Not everything came back; `gc-assets explain KEY` and `gc-ass
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RestoreRequest:
     """What is to be put back, and in which storage. `history` asks for the old histories too."""
 
     storage: str
@@ -44,13 +44,13 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class RestoreResult:
     """What came back. `books` has the keys `restore/<outcome>` and, where edits of history were
     undone, `history/<outcome>`.
     """
 
-    asked: Asked
-    log: Published
+    asked: RestoreRequest
+    log: PublishedTable
     books: Mapping[str, Totals]
 
     @property
@@ -63,7 +63,7 @@ class PutBack:
         return _NOT_ALL if self.books.keys() - {_BACK, f"{HISTORY}/{UNDONE}"} else None
 
 
-def asked_for(
+def resolve_request(
     context: RunContext,
     *,
     plan_id: str | None = None,
@@ -71,7 +71,7 @@ def asked_for(
     key: str | None = None,
     storage: str | None = None,
     history: bool,
-) -> Asked:
+) -> RestoreRequest:
     """Returns what these words ask for. `key` may be an address.
 
     Raises `UsageError` where they name nothing, several storages, or a plan that there is not.
@@ -85,18 +85,18 @@ def asked_for(
     where = {name for name in (storage, named, plan.header.storage if plan is not None else None) if name is not None}
     if len(where) > 1:
         raise UsageError(f"--storage, --key and --plan name different storages: {', '.join(sorted(where))}")
-    return Asked(_storage(context, next(iter(where), None)), plan, prefix, key, history)
+    return RestoreRequest(_storage(context, next(iter(where), None)), plan, prefix, key, history)
 
 
-def put_back(session: Callable[[], SparkSession], context: RunContext, asked: Asked) -> PutBack:
+def restore_files(session: Callable[[], SparkSession], context: RunContext, asked: RestoreRequest) -> RestoreResult:
     """Puts the files back. `session` opens Spark, where `restore` needs it. What `restore` raises is
     raised.
     """
     log, books = restore(session, context, asked.storage, asked.plan_id, asked.prefix, asked.key)
-    return PutBack(asked, log, {f"{RESTORE}/{outcome}": total for outcome, total in books.items()})
+    return RestoreResult(asked, log, {f"{RESTORE}/{outcome}": total for outcome, total in books.items()})
 
 
-def with_history(context: RunContext, back: PutBack) -> PutBack | None:
+def with_history(context: RunContext, back: RestoreResult) -> RestoreResult | None:
     """Undoes the plan's edits of history, or returns null where nobody asked for it, or where a
     file of the plan is still missing. What `undo_expiry` raises is raised.
     """

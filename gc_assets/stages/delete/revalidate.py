@@ -23,7 +23,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.orphan_files import grace_cutoff
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.stores.protocol import Store
 
 # Why a row must not be executed; null for one that may.
@@ -31,7 +31,7 @@ REFUSED: Final = "refused"
 
 
 @dataclass(frozen=True)
-class Judge:
+class Revalidation:
     """Adds the column `refused` to rows of a plan. A restore is never refused: it takes nothing.
 
     Pickles. Runs in executors.
@@ -42,7 +42,7 @@ class Judge:
     store: Store
 
     @classmethod
-    def of(cls, again: RunContext, header: PlanHeader, refs: list[Published], live: Sequence[Published]) -> Judge:
+    def of(cls, again: RunContext, header: PlanHeader, refs: list[PublishedTable], live: Sequence[PublishedTable]) -> Revalidation:
         """Returns the judge of a plan's rows after a fresh mark, with its refs and live files."""
         cutoff = min(header.grace_cutoff, grace_cutoff(again, header.storage, refs))
         claims = claims_of(again, header.storage, [*refs, *live])

@@ -21,14 +21,14 @@ from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.hashing import digest
 from gc_assets.core.phases import ABORT, CHANGED, DENIED
 from gc_assets.core.plan import Unreadable, Uploads
-from gc_assets.engine.progress import track, log_activity
+from gc_assets.engine.progress import log_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.execute_rows import OnlyInterrupted
 from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.records.plans import StoredPlan
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
-from gc_assets.state.journal import Published, State
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
 from gc_assets.stores.execution import execute, outcome_rows
@@ -42,7 +42,12 @@ _log: Final = logging.getLogger(__name__)
 
 
 def old_uploads(
-    context: RunContext, storage_name: str, cutoff: datetime, refs: list[Published], live: list[Published], unreadable: Sequence[Unreadable]
+    context: RunContext,
+    storage_name: str,
+    cutoff: datetime,
+    refs: list[PublishedTable],
+    live: list[PublishedTable],
+    unreadable: Sequence[Unreadable],
 ) -> tuple[pa.Table, int]:
     """Returns the uploads that a plan of tonight aborts (columns `UPLOADS`), and how many more wait
     for a later plan. Where they cannot be listed there are none, and the log says why.
@@ -70,7 +75,7 @@ def upload_totals(rows: pa.Table, later: int) -> Uploads:
     return Uploads(count=rows.num_rows, bytes=pc.sum(rows.column("size_bytes")).as_py() or 0, later=later, digest=f"{digest(rows):016x}")
 
 
-def planned_uploads(state: State, plan: Published) -> pa.Table:
+def planned_uploads(state: State, plan: PublishedTable) -> pa.Table:
     """Returns the plan's uploads (columns `UPLOADS`), the oldest first."""
     return read_parts(state.files, plan.paths(UPLOADS_SIDE), UPLOADS).sort_by([("initiated", "ascending"), ("key", "ascending")])
 

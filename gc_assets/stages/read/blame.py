@@ -15,7 +15,7 @@ from gc_assets.stages.read.what_if import Effect, what_if
 AGES: Final = ("1d", "3d", "7d", "14d", "30d", "60d", "90d", "180d", "365d")
 
 
-def by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
+def blame_by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
     """Returns what each ref of these lakes holds alone, most bytes first. Refs of one name in
     several tables or lakes count as one.
     """
@@ -27,7 +27,7 @@ def by_ref(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> li
     return sorted(_all(spark, context, scenarios), key=lambda effect: (-effect.freed.bytes, effect.scenario.label))
 
 
-def by_age(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
+def blame_by_age(spark: SparkSession, context: RunContext, lakes: Sequence[str]) -> list[Effect]:
     """Returns what each default retention of `AGES` would change, the shortest first."""
     return list(what_if(spark, context, [Scenario(age, tuple(lakes), retention=age) for age in AGES]))
 

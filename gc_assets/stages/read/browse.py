@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from gc_assets.core.errors import StateError
 from gc_assets.state.arrow_types import was_added
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Published, State
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts, with_added
 from gc_assets.state.schemas import LAKE_REFS, LIVE_CONTENTS, MANIFEST_ENTRIES, TABLE_NAME, Table
 
 
-def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[Published | PastRun]:
+def runs_of(state: State, table: Table, group: str, run_date: date) -> Sequence[PublishedTable | PastRun]:
     """Returns the runs whose rows are the table as of a run date.
 
     That is the table's current run. Every run adds to three tables: `manifest_entries` is made of
@@ -72,7 +72,7 @@ def batches(
             left = None if left is None else left - rows.num_rows
 
 
-def rows_where(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
+def read_matching_rows(state: State, schema: pa.Schema, paths: Collection[str], column: str, values: Collection[str]) -> pa.Table:
     """Returns the rows whose `column` is one of `values`. Row groups that cannot hold one are not
     read.
 

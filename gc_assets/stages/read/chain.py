@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.browse import read_matching_rows
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import DANGLING_SIDE, EXPIRED_SIDE
@@ -124,7 +124,7 @@ def lake_rows(context: RunContext, lake: str, column: str, value: str, side: str
     return [] if live is None else read_matching_rows(context.state, LIVE_FILES.schema, live.paths(side), column, [value]).to_pylist()
 
 
-def read_key_rows(context: RunContext, schema: pa.Schema, published: Published, column: str, value: str) -> list[dict[str, Any]]:
+def read_key_rows(context: RunContext, schema: pa.Schema, published: PublishedTable, column: str, value: str) -> list[dict[str, Any]]:
     return read_matching_rows(context.state, schema, published.paths(), column, [value]).to_pylist(maps_as_pydicts="lossy")
 
 

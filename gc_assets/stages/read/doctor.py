@@ -16,7 +16,7 @@ from functools import partial
 from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
 from gc_assets.core.units import format_duration
-from gc_assets.engine.progress import each, reached
+from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.read import doctor_lakes as lakes
@@ -34,8 +34,8 @@ def doctor(context: RunContext) -> Iterator[Finding]:
     """
     yield from _environment(context)
     checks = list(_checks(context))
-    for subject, check, look in each(checks, "checks", len(checks)):
-        reached(f"{subject}: {check}")
+    for subject, check, look in track(checks, "checks", len(checks)):
+        set_activity(f"{subject}: {check}")
         yield from looked(subject, check, look)
 
 

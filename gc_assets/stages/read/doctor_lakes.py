@@ -16,8 +16,8 @@ from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs, growing
-from gc_assets.stages.mark.commit_graph import commit_rows
-from gc_assets.stages.sweep.claims import notes_on_claims, own_places
+from gc_assets.stages.mark.commit_graph import build_commit_rows
+from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
 from gc_assets.stores.store import links
 
 _REPLACE: Final = "Replace the link by its files, or let the lake name them where they are."
@@ -67,7 +67,7 @@ def visible(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Findin
         return
     commits = [commit for source in refs.sources for commit in lake.commits(source)]
     if commits:
-        graph = pa.Table.from_batches([commit_rows(commits, context.resolver())])
+        graph = pa.Table.from_batches([build_commit_rows(commits, context.resolver())])
         lake.retain(refs, graph, context.clock.now(), context.clock.now())
     found = f"{len(commits):,} commits: no log is shorter, and no head's state other, than the server says"
     yield Finding(name, "visible", OK, found)
@@ -79,7 +79,7 @@ def places(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRe
     _, wide = own_claims(said)
     claims = Claims.of(said, wide=wide)
     wrong = notes_on_claims(context, storage_name, claims)
-    state, files = own_places(context, storage_name)
+    state, files = collector_paths(context, storage_name)
     for key in sorted({*state, *files}):
         if (owner := claims.owner_of(key)) is not None:
             address = context.resolver().address(storage_name, key)

@@ -19,9 +19,9 @@ from gc_assets.core.plan import LiveCount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import FrozenRefs
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.accepted_runs import Earlier, last_accepted
-from gc_assets.stages.records.plans import load, plans, previous_plan, refuse_other_key, spoilt, unfinished
-from gc_assets.state.backend import RECHECK
+from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
+from gc_assets.stages.records.plans import list_damage, list_plans, load_plan, previous_plan, refuse_other_key, unfinished_plans
+from gc_assets.state.backend import VERIFICATION_MARKS
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.protocol import Holder
 
@@ -34,13 +34,13 @@ _ASKED_ANEW: Final = frozenset({"storages_apart", "unfinished_apply", "lakes_pre
 def sealed_plans(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Reads every plan that may still be applied in full, as an approval does."""
     state, count = context.state, 0
-    for plan in plans(context.config, storage.name):
+    for plan in list_plans(context.config, storage.name):
         if plan.status_at(context.clock.now()) not in _OPEN:
             continue
         count += 1
         name = plan.header.plan_id[:12]
         try:
-            stored = load(context.config, state.open(plan.run))
+            stored = load_plan(context.config, state.open(plan.run))
             state.verify(stored.published)
             refuse_other_key(stored.header, context.config)
         except (StateError, GateRefused) as error:
@@ -57,7 +57,7 @@ def sealed_plans(context: RunContext, storage: StorageConfig) -> Iterator[Findin
 
 def last_night(context: RunContext, storage: StorageConfig, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
     """Tells what of the last night keeps its plan from being approved, and what it could not read."""
-    last = previous_plan(plans(context.config, storage.name, empty=True), context.clock)
+    last = previous_plan(list_plans(context.config, storage.name, empty=True), context.clock)
     if last is None:
         return
     header, when = header_of(context.state.open(last.run)), f"the night of {last.header.run_date}"
@@ -78,11 +78,11 @@ def lakes_present(context: RunContext, storage: StorageConfig, frozen: Mapping[s
     """Compares the lakes with the last accepted night, tonight's too: none may have left, and none be
     empty. A lake that could not be asked is told elsewhere.
     """
-    accepted = last_accepted(replace(context, run_date=context.run_date + timedelta(days=1)), storage.name)
+    accepted = last_accepted_plan(replace(context, run_date=context.run_date + timedelta(days=1)), storage.name)
     if accepted is None:
         return
     there = [lake.name for lake in context.config.lakes if lake.name not in frozen or frozen[lake.name].refs or frozen[lake.name].unread]
-    verdict = gates.lakes_present(Earlier.of(context, accepted).gone(LiveCount(len(there), dict.fromkeys(there, 1))))
+    verdict = gates.lakes_present(AcceptedRun.of(context, accepted).missing_lakes(LiveCount(len(there), dict.fromkeys(there, 1))))
     if not verdict.passed:
         found = f"since the night of {accepted.run_date}: {verdict.message}"
         yield Finding(storage.name, "lakes", FAIL, found, "What it shares with other lakes is not protected.")
@@ -92,7 +92,7 @@ def lakes_present(context: RunContext, storage: StorageConfig, frozen: Mapping[s
 
 def interrupted(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
     """Names the plans that began and did not end."""
-    begun = unfinished(context.state, storage.name)
+    begun = unfinished_plans(context.state, storage.name)
     if not begun:
         yield Finding(storage.name, "interrupted", OK, "no plan is half applied")
         return
@@ -119,15 +119,15 @@ def ledger(context: RunContext, storage: StorageConfig) -> Iterator[Finding]:
 
 def leftovers(context: RunContext) -> Iterator[Finding]:
     """Names the marks of applies that were killed, and edits of histories that went wrong."""
-    for sentence in spoilt(context.state, [lake.name for lake in context.config.lakes]):
+    for sentence in list_damage(context.state, [lake.name for lake in context.config.lakes]):
         yield Finding("state", "histories", FAIL, sentence, "Mend the lake, then remove the record.")
-    left = context.state.files.directories(RECHECK)
+    left = context.state.files.directories(VERIFICATION_MARKS)
     holders = {
         holder.plan_id for storage in context.config.storages if left and (holder := _live_holder(context, storage.name)) is not None
     }
     dead = [name for name in left if name.rpartition("-")[0] not in holders]
     if dead:
-        found = f"{len(dead):,} marks of applies that were killed are left in {context.state.files.root}/{RECHECK}: {', '.join(dead[:3])}"
+        found = f"{len(dead):,} marks of applies that were killed are left in {context.state.files.root}/{VERIFICATION_MARKS}: {', '.join(dead[:3])}"
         yield Finding("state", "leftovers", WARN, found, "They only take room. The next apply in their storage removes them.")
 
 

@@ -22,8 +22,8 @@ from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.read.browse import read_matching_rows
 from gc_assets.stages.read.chain import Link, chain, lake_rows, last_chain, read_key_rows
-from gc_assets.stages.records.ledger import newest
-from gc_assets.stages.records.plans import plans
+from gc_assets.stages.records.ledger import newest_entries
+from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.stages.sweep.probe import SIDE_FILE
@@ -108,7 +108,7 @@ def _uploads(summary: dict[str, Any]) -> str:
 
 def _said_of(context: RunContext, storage: str, plan_ids: Collection[str]) -> Iterator[dict[str, Any]]:
     """Yields what people said of these plans, newest plan first, in words too (`text`)."""
-    for plan in plans(context.config, storage):
+    for plan in list_plans(context.config, storage):
         if plan.header.plan_id in plan_ids:
             yield from ({**word.model_dump(), "text": str(word)} for word in plan.verdict.words)
 
@@ -162,7 +162,7 @@ def _last_act(summary: dict[str, Any], words: pa.Table) -> dict[str, Any] | None
 
     Null where the storage was listed since and the listing shows the key.
     """
-    of_copies = newest(words, ("key", "by"))
+    of_copies = newest_entries(words, ("key", "by"))
     waiting = of_copies.filter(pc.equal(of_copies.column("phase"), QUARANTINE))
     last = (waiting if waiting.num_rows else of_copies).to_pylist()[-1:]
     seen_since = summary.get("inventory") is not None and any(word["at"] < summary["listed_at"] for word in last)

@@ -21,7 +21,7 @@ _NOTHING: Final = "nothing"
 
 
 @dataclass(frozen=True, slots=True)
-class Undoing:
+class Reversibility:
     """Three sentences about one plan, for a person and for machines."""
 
     can_be_undone: str
@@ -37,7 +37,7 @@ class Undoing:
         )
 
 
-def undoing(header: PlanHeader, config: Config, *, restored: bool = False) -> Undoing:
+def describe_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> Reversibility:
     """Returns what a person has to know before and after saying yes. `restored` says that the
     plan's quarantined files were put back.
     """
@@ -45,14 +45,14 @@ def undoing(header: PlanHeader, config: Config, *, restored: bool = False) -> Un
     edits = [(lake, count, _kind(config, lake)) for lake, count in header.expiry_actions.items()]
     undoable = [_edits(lake, count, kind) for lake, count, kind in edits if kind is not None and kind.undoes_edits]
     days = next((item.quarantine_days for item in config.storages if item.name == header.storage), None)
-    return Undoing(
+    return Reversibility(
         _joined(_can(header, aside, undoable, days, restored=restored)),
         _joined(_cannot(header, purged, edits)),
         _joined(_free(Amount() if restored else aside, purged, header.uploads, days)),
     )
 
 
-def in_one_sentence(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
+def summarize_reversibility(header: PlanHeader, config: Config, *, restored: bool = False) -> str:
     """Returns what becomes free now and later, what is final, and what can be undone until when."""
     aside = Amount() if restored else header.totals.get(QUARANTINE, Amount())
     purged, back = header.totals.get(PURGE, Amount()), header.totals.get(RESTORE, Amount())
@@ -72,9 +72,9 @@ def in_one_sentence(header: PlanHeader, config: Config, *, restored: bool = Fals
     return f"{free}; final is {_joined_by_comma(final)}; can be undone: {_joined_by_comma(undone)}"
 
 
-def undoing_put_back(back: Amount) -> Undoing:
+def restore_reversibility(back: Amount) -> Reversibility:
     """Returns the same about files that were put back by their names, whatever plans moved them."""
-    return Undoing(
+    return Reversibility(
         f"{_amount(back)} are back where they were; a later plan, approved by itself, may quarantine them again",
         "nothing of this; edits of history by the plans that moved them stay",
         _NOTHING,
@@ -87,9 +87,9 @@ def apply_command(header: PlanHeader, config: Config) -> str:
     return f"gc-assets apply {header.plan_id[:12]}" + ("" if modes == ["apply"] else " --mode apply")
 
 
-def undoing_told(header: PlanHeader, config: Config) -> dict[str, str]:
+def reversibility_json(header: PlanHeader, config: Config) -> dict[str, str]:
     """Returns the same for JSON."""
-    found = undoing(header, config)
+    found = describe_reversibility(header, config)
     return {"can_be_undone": found.can_be_undone, "cannot_be_undone": found.cannot_be_undone, "becomes_free": found.becomes_free}
 
 

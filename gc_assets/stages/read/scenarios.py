@@ -20,13 +20,13 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows, report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
-from gc_assets.stages.mark.content_roots import SPARED, Judged, RootTables, closure, content_roots, inputs_of, root_tables, roots_under
+from gc_assets.stages.mark.content_roots import SPARED, Judged, RootTables, closure, content_roots, find_root_inputs, root_tables, rank_roots
 from gc_assets.stages.mark.edges import read_edges
 from gc_assets.stages.mark.last_known import kept
-from gc_assets.stages.mark.manifest_entries import segment_rows, segments
-from gc_assets.stages.mark.reachable_snapshots import edits_in, expiry_logs, judged_refs
+from gc_assets.stages.mark.manifest_entries import count_segment_rows, segments
+from gc_assets.stages.mark.reachable_snapshots import read_edits, find_expiry_logs, read_policy_refs
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import (
@@ -93,7 +93,7 @@ class ScenarioTask:
     `words` are the lake and its refs under each scenario, by the scenario's bit. Reports by bit how
     many commits fewer than by the night's word are retained (`expired`), and how many metadata
     objects that some scenario keeps again were never decoded (`unknown`). One task, here or in an
-    executor (`engine.once`).
+    executor (`run_single_task`).
     """
 
     words: Mapping[int, tuple[Lake, FrozenRefs]]
@@ -104,7 +104,7 @@ class ScenarioTask:
     unreadable: tuple[str, ...]
     as_of: datetime
     grace_cutoff: datetime
-    run: Run
+    run: TableRun
     rows: int
 
     @classmethod
@@ -115,7 +115,7 @@ class ScenarioTask:
         release files of its commits: what these release under other refs is not known. Raises
         `StateError` where the night was marked in part since its live set was published.
         """
-        live, inputs = context.table(LIVE_FILES, lake_name), inputs_of(context, lake_name)
+        live, inputs = context.table(LIVE_FILES, lake_name), find_root_inputs(context, lake_name)
         refuse_mixed(live, inputs.values())
         refs, graph = inputs[LAKE_REFS.name], inputs[COMMIT_GRAPH.name]
         if context.config.lake(lake_name).has_lifecycle:
@@ -132,14 +132,14 @@ class ScenarioTask:
         return cls(
             {bit: _word(context, lake_name, refs, scenario) for bit, scenario in scenarios.items()},
             root_tables(context, lake_name, inputs),
-            expiry_logs(context, lake_name, until=inputs[REACHABLE_SNAPSHOTS.name].receipt.run_id),
+            find_expiry_logs(context, lake_name, until=inputs[REACHABLE_SNAPSHOTS.name].receipt.run_id),
             tuple(there.paths(EDGES_SIDE)),
             tuple(there.paths(CONTAINERS_SIDE)),
             tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
             summary.as_of,
             summary.frozen_at - context.longest_grace(),
             context.state.start(SCRATCH, lake_name, context.run_date, context.clock),
-            graph.rows * (len(scenarios) + 1) + segment_rows(cache, EDGES_SIDE) + segment_rows(cache, CONTAINERS_SIDE),
+            graph.rows * (len(scenarios) + 1) + count_segment_rows(cache, EDGES_SIDE) + count_segment_rows(cache, CONTAINERS_SIDE),
         )
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -149,13 +149,13 @@ class ScenarioTask:
             edges = read_edges(files, self.edges)
             decoded = read_parts(files, list(self.containers), CONTAINERS, ["container"]).column("container").combine_chunks()
             unreadable = kept(read_parts(files, list(self.unreadable), UNREADABLE_ROOTS).select(ROOTS.names))
-            edits = edits_in(files, self.logs)
+            edits = read_edits(files, self.logs)
             judged = read_parts(files, list(self.roots.reachable), REACHABLE_SNAPSHOTS.schema, ["state"])
             below, named = _live(pa.concat_tables([content_roots(self.roots), unreadable]), edges, 0)
             tonight, found, expired, unknown = below, [(below, named)], dict[str, int](), pa.array([], pa.string())
             for bit, (lake, refs) in self.words.items():
                 retention = lake.retain(replace(refs, edits=edits), commits, self.as_of, self.grace_cutoff)
-                roots = roots_under(self.roots, Judged(retention.reachable, retention.expiry, retention.contents))
+                roots = rank_roots(self.roots, Judged(retention.reachable, retention.expiry, retention.contents))
                 below, named = _live(pa.concat_tables([roots, unreadable]), edges, bit)
                 found.append((below, named))
                 expired[str(bit)] = _retained(judged) - _retained(retention.reachable)
@@ -170,13 +170,13 @@ class ScenarioTask:
             yield report_parts(parts, summary={"expired": expired, "unknown": len(unknown)})
 
 
-def _word(context: RunContext, lake_name: str, refs: Published, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
+def _word(context: RunContext, lake_name: str, refs: PublishedTable, scenario: Scenario) -> tuple[Lake, FrozenRefs]:
     """Returns the lake as a scenario configures it, and the refs that are left there."""
     own = context.config.lake(lake_name)
     changed = own if scenario.retention is None else own.with_retention(scenario.retention)
     lakes = tuple(changed if item.name == lake_name else item for item in context.config.lakes)
     lake = replace(context, config=context.config.model_copy(update={"lakes": lakes})).lake(lake_name)
-    frozen = judged_refs(context, lake, refs)
+    frozen = read_policy_refs(context, lake, refs)
     left = tuple(ref for ref in frozen.refs if ref.ref_name not in scenario.dropped)
     former = tuple(item for item in frozen.former if item.ref.ref_name not in scenario.dropped)
     return lake, replace(frozen, refs=left, former=former)
@@ -208,14 +208,14 @@ def _retained(reachable: pa.Table) -> int:
     return pc.sum(pc.equal(reachable.column("state"), RETAINED)).as_py() or 0
 
 
-def forget(files: Files, run: Run) -> None:
+def delete_scratch(files: Files, run: TableRun) -> None:
     """Removes what was written for a run that is not published. It may have been nothing."""
     parent, _, name = run.path.rpartition("/")
     if name in files.directories(parent):
         files.delete_directory(run.path)
 
 
-def refuse_mixed(table: Published, inputs: Iterable[Published]) -> None:
+def refuse_mixed(table: PublishedTable, inputs: Iterable[PublishedTable]) -> None:
     """Raises `StateError` where one of these was published anew since the table was made of it."""
     for item in inputs:
         place = f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}"

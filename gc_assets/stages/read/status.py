@@ -12,8 +12,8 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError
 from gc_assets.core.notifications import FailedApply, LastRun, StorageSummary
 from gc_assets.core.plan import PlanSummary
-from gc_assets.stages.read.reversibility import undoing
-from gc_assets.stages.records.plans import ListedPlan, execution_directory, load, plans, previous_plan, unfinished
+from gc_assets.stages.read.reversibility import describe_reversibility
+from gc_assets.stages.records.plans import ListedPlan, execution_directory, list_plans, load_plan, previous_plan, unfinished_plans
 from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import newest_token
@@ -21,7 +21,7 @@ from gc_assets.stores.write_ahead import newest_token
 _HALF_APPLIED: Final = "It began and did not end. Until it ends no later plan of the storage can be applied."
 
 
-def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageSummary:
+def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed: Sequence[FailedApply] = ()) -> StorageSummary:
     """Returns the facts of a storage.
 
     `failed` are runs that failed, newest first, each with the plan id that it was given or the
@@ -29,9 +29,9 @@ def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Seque
     Raises `StateError` where the state cannot be read.
     """
     state, now = State.of(config), clock.now()
-    listed = list(plans(config, storage.name, empty=True))
+    listed = list(list_plans(config, storage.name, empty=True))
     ours = {plan.header.plan_id: plan for plan in listed if plan.header.rehearsal == clock.is_rehearsal}
-    begun = [plan_id for plan_id in unfinished(state, storage.name) if plan_id in ours]
+    begun = [plan_id for plan_id in unfinished_plans(state, storage.name) if plan_id in ours]
     approved = {plan_id: plan.header for plan_id, plan in ours.items() if plan.status_at(now) == "approved"}
     left_alone, why = _left_alone(config, storage, begun)
     found = {plan_id: FailedApply(plan_id, _attempt(state, ours[plan_id].header), why) for plan_id in left_alone}
@@ -49,8 +49,8 @@ def standing(config: Config, clock: Clock, storage: StorageConfig, failed: Seque
 def _last_night(config: Config, clock: Clock, listed: ListedPlan | None) -> LastRun | None:
     if listed is None:
         return None
-    plan = load(config, State.of(config).open(listed.run))
-    told = undoing(plan.header, config).lines
+    plan = load_plan(config, State.of(config).open(listed.run))
+    told = describe_reversibility(plan.header, config).lines
     return LastRun(plan.header, plan.status_at(clock.now()), plan.verdict.missing, told)
 
 

@@ -14,12 +14,12 @@ from gc_assets.core.plan import Amount
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.stages.read.browse import batches
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, Table
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TableUsage:
     """What one table (null: a lake that is one repository) holds in a storage: live files, each
     counted once among all tables, and garbage by reason.
     """
@@ -44,7 +44,7 @@ def table_names(context: RunContext) -> dict[tuple[str, str | None], str]:
     return found
 
 
-def by_table(context: RunContext, storages: Iterable[str]) -> list[Share]:
+def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUsage]:
     """Returns what each table holds in these storages: most garbage first, then most live bytes."""
     names = table_names(context)
     live: dict[tuple[str, str, str | None], Amount] = {}
@@ -60,12 +60,12 @@ def by_table(context: RunContext, storages: Iterable[str]) -> list[Share]:
             garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
     places = [place for place in live.keys() | garbage.keys() if place[0] in wanted]
     shares = [
-        Share(place[0], place[1], names.get(place[1:], place[2]), live.get(place, Amount()), garbage.get(place, {})) for place in places
+        TableUsage(place[0], place[1], names.get(place[1:], place[2]), live.get(place, Amount()), garbage.get(place, {})) for place in places
     ]
     return sorted(shares, key=lambda item: (-item.all_garbage.bytes, -item.live.bytes, item.storage, item.lake, item.table or ""))
 
 
-def _sums(context: RunContext, table: Table, published: Published, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
+def _sums(context: RunContext, table: Table, published: PublishedTable, by: list[str]) -> Iterator[tuple[tuple[str | None, ...], Amount]]:
     """Yields files and bytes of each group of a table's rows."""
     parts = [
         pa.Table.from_batches([batch]).group_by(by).aggregate([([], "count_all"), ("size_bytes", "sum")])

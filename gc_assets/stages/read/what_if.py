@@ -26,15 +26,15 @@ from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import PARTS_DDL, collect, merge_written, read_paths, read_table, report_parts, side_paths, spark_schema
 from gc_assets.engine.tasks import run_single_task
-from gc_assets.stages.mark.witnesses import entries_of
-from gc_assets.stages.read.scenarios import MAX_SCENARIOS, SCRATCH, ScenarioTask, Scenario, forget, refuse_mixed, require_refs
+from gc_assets.stages.mark.witnesses import read_cached_entries
+from gc_assets.stages.read.scenarios import MAX_SCENARIOS, SCRATCH, Scenario, ScenarioTask, delete_scratch, refuse_mixed, require_refs
 from gc_assets.stages.read.usage import table_names
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, prefixes_of
 from gc_assets.stages.sweep.live_filter import live_tables
 from gc_assets.stages.sweep.probe import SIDE_FILE, with_owner
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Run
+from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import SCENARIO_CONTAINERS, SCENARIO_CONTAINERS_SIDE, SCENARIO_FILES, SCENARIO_FILES_SIDE
@@ -43,7 +43,7 @@ from gc_assets.state.summaries import LakeRefsSummary, OrphanFilesSummary
 # Bit 0 of `live` stands for the night's own word, bit n for the n-th scenario.
 CURRENT_RUN: Final = 1
 OBJECTS: Final = ("key", "size_bytes", "last_modified", "live")
-JUDGED: Final = pa.schema(
+CHANGED_FILES: Final = pa.schema(
     [("key", pa.string()), ("size_bytes", pa.int64()), ("lake", pa.string()), ("table_uuid", pa.string()), ("live", pa.int64())]
 )
 
@@ -146,19 +146,19 @@ class Comparison:
                 continue
             log_activity(f"lake {lake.name}: the policy's word on {len(mine):,} scenarios")
             follow = ScenarioTask.of(context, lake.name, mine)
-            scratch.callback(forget, context.state.files, follow.run)
+            scratch.callback(delete_scratch, context.state.files, follow.run)
             written = merge_written(run_single_task(spark, follow, follow.rows, len(follow.edges) + len(follow.containers)))
             for bit, count in written.summary["expired"].items():
                 expired[int(bit)] += count
             unknown[lake.name] = written.summary["unknown"]
             below = read_paths(spark, context.state.files, SCENARIO_CONTAINERS, side_paths(follow.run, written, SCENARIO_CONTAINERS_SIDE))
             frames.append(read_paths(spark, context.state.files, SCENARIO_FILES, side_paths(follow.run, written, SCENARIO_FILES_SIDE)))
-            frames.append(entries_of(spark, context, lake.name).join(below, "container").select(*SCENARIO_FILES.names))
+            frames.append(read_cached_entries(spark, context, lake.name).join(below, "container").select(*SCENARIO_FILES.names))
         placed = reduce(DataFrame.unionByName, frames).filter(F.col("storage").isNotNull())
         live = placed.groupBy("storage", "key").agg(F.bit_or("live").alias("live"))
         told = live.filter((F.col("live") != everywhere) | F.col("key").rlike(SIDE_FILE))
         run = context.state.start(SCRATCH, LIVE_FILES.name, context.run_date, context.clock)
-        scratch.callback(forget, context.state.files, run)
+        scratch.callback(delete_scratch, context.state.files, run)
         log_activity("comparing their live files")
         written = merge_written(collect(told.mapInArrow(_Write(context.state.files, run), PARTS_DDL)))
         parts = [f"{run.path}/{part.name}" for part in written.parts]
@@ -181,7 +181,7 @@ class Comparison:
 
     def files(self, storage_name: str) -> DataFrame:
         """Returns the files of a storage that some scenario judges otherwise than the night, each
-        once (columns `JUDGED`): garbage by the one and live by the other.
+        once (columns `CHANGED_FILES`): garbage by the one and live by the other.
         """
         context, spark = self.context, self.spark
         orphans, inventory = context.table(ORPHAN_FILES, storage_name), context.table(STORAGE_INVENTORY, storage_name)
@@ -193,9 +193,9 @@ class Comparison:
         collected = _Collected(claims_of(context, storage_name, [*refs, *live]), Ages.of(context, summary.grace_cutoff, refs), withheld)
         listed = self._disputed(storage_name, read_table(spark, context.state, STORAGE_INVENTORY, inventory))
         live_now = (F.col("live").bitwiseAND(CURRENT_RUN)) == CURRENT_RUN
-        freed = listed.filter(live_now).select(*OBJECTS).mapInArrow(collected, spark_schema(JUDGED))
+        freed = listed.filter(live_now).select(*OBJECTS).mapInArrow(collected, spark_schema(CHANGED_FILES))
         garbage = self._disputed(storage_name, read_table(spark, context.state, ORPHAN_FILES, orphans))
-        return freed.unionByName(garbage.filter(~live_now).select(*JUDGED.names))
+        return freed.unionByName(garbage.filter(~live_now).select(*CHANGED_FILES.names))
 
     def _disputed(self, storage_name: str, objects: DataFrame) -> DataFrame:
         """Returns the objects on which the words differ, with `live`. A side file is live where its
@@ -231,7 +231,7 @@ class _Write:
     """Writes rows (columns `SCENARIO_FILES`) as parts of a run that is not published."""
 
     files: Files
-    run: Run
+    run: TableRun
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, SCENARIO_FILES)
@@ -243,7 +243,7 @@ class _Write:
 @dataclass(frozen=True)
 class _Collected:
     """Keeps the objects that the night's sweep would take for candidates if nothing needed them,
-    with the lake and the table that claim them (columns `JUDGED`).
+    with the lake and the table that claim them (columns `CHANGED_FILES`).
     """
 
     claims: Claims
@@ -257,4 +257,4 @@ class _Collected:
             owned = owned.filter(self.ages.old(owned))
             for prefix in self.withheld:
                 owned = owned.filter(pc.invert(pc.starts_with(owned.column("key"), prefix)))
-            yield owned.select(JUDGED.names).cast(JUDGED)
+            yield owned.select(CHANGED_FILES.names).cast(CHANGED_FILES)

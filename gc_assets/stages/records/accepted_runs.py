@@ -19,14 +19,14 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError, UsageError
 from gc_assets.core.plan import LiveCount, PlanHeader
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.plans import ListedPlan, plans
+from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.state.journal import State
 from gc_assets.state.summaries import DeletionPlanSummary
 
 _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 
 
-class Forgotten(BaseModel):
+class ForgottenLake(BaseModel):
     """A person's word that a lake is to go."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -36,11 +36,11 @@ class Forgotten(BaseModel):
     rehearsal: bool = False
 
 
-class _Records(RootModel[tuple[Forgotten, ...]]):
+class _Records(RootModel[tuple[ForgottenLake, ...]]):
     """All such words about one lake, in the order in which they were said."""
 
 
-def last_accepted(context: RunContext, storage_name: str) -> PlanHeader | None:
+def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
     """Returns the plan of the last accepted night before this one, or null where there is none.
 
     An analysis of a past date says nothing of what is normal, and a rehearsal nothing to a real
@@ -48,7 +48,7 @@ def last_accepted(context: RunContext, storage_name: str) -> PlanHeader | None:
     """
     accepted = [
         plan
-        for plan in plans(context.config, storage_name, empty=True)
+        for plan in list_plans(context.config, storage_name, empty=True)
         if plan.header.run_date < context.run_date
         and not plan.header.historical
         and (context.clock.is_rehearsal or not plan.header.rehearsal)
@@ -61,13 +61,13 @@ def last_accepted(context: RunContext, storage_name: str) -> PlanHeader | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """An earlier plan as a measure of tonight. `let_go` are its lakes that a person let go since,
+class AcceptedRun:
+    """An earlier plan as a measure of tonight. `forgotten` are its lakes that a person let go since,
     `configured` those of the configuration by now.
     """
 
     plan: PlanHeader
-    let_go: frozenset[str]
+    forgotten: frozenset[str]
     configured: frozenset[str]
 
     @classmethod
@@ -76,20 +76,20 @@ class Earlier:
         night.
         """
         since, now, is_rehearsal = plan.created_at, context.clock.now(), context.clock.is_rehearsal
-        let_go = [
+        forgotten = [
             name
             for name in plan.refs_digests
             if any(since <= word.at <= now and (is_rehearsal or not word.rehearsal) for word in _records(context.state, name))
         ]
-        return cls(plan, frozenset(let_go), frozenset(lake.name for lake in context.config.lakes))
+        return cls(plan, frozenset(forgotten), frozenset(lake.name for lake in context.config.lakes))
 
     def count(self, live: LiveCount) -> LiveCount:
         """Returns what was live then, without the lakes that were let go and that need nothing of
         the storage by now.
         """
-        return LiveCount(self.plan.live_files, self.plan.live_by_lake).without(self.let_go - live.by_lake.keys())
+        return LiveCount(self.plan.live_files, self.plan.live_by_lake).without(self.forgotten - live.by_lake.keys())
 
-    def gone(self, live: LiveCount) -> list[str]:
+    def missing_lakes(self, live: LiveCount) -> list[str]:
         """Returns in words the lakes that need nothing of the storage by now, and that nobody let
         go.
         """
@@ -98,7 +98,7 @@ class Earlier:
         then = then or dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "it was there then")
         return [
             f"{name} ({'nothing of it is live here' if name in self.configured else 'not in lakes.yaml'} by now, {then[name]})"
-            for name in sorted(then.keys() - live.by_lake.keys() - self.let_go)
+            for name in sorted(then.keys() - live.by_lake.keys() - self.forgotten)
         ]
 
 
@@ -107,7 +107,7 @@ def _is_accepted(plan: ListedPlan) -> bool:
     return not _COMPARES & (set(plan.header.refused_by) - set(overrides))
 
 
-def forget(config: Config, clock: Clock, lake_name: str, by: str) -> Forgotten:
+def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> ForgottenLake:
     """Records a person's word that a lake is to go, so that its files no longer hold up the plans.
 
     Raises `UsageError` where nobody says it, and for a lake that neither the configuration nor the
@@ -119,7 +119,7 @@ def forget(config: Config, clock: Clock, lake_name: str, by: str) -> Forgotten:
     known = {lake.name for lake in config.lakes} | _planned_lakes(config, state)
     if lake_name not in known:
         raise UsageError(f"no lake {lake_name!r}; known are {', '.join(sorted(known))}")
-    record = Forgotten(by=by.strip(), at=clock.now(), rehearsal=clock.is_rehearsal)
+    record = ForgottenLake(by=by.strip(), at=clock.now(), rehearsal=clock.is_rehearsal)
 
     def with_record(content: bytes | None) -> bytes:
         before = _parsed(state, lake_name, content) if content is not None else ()
@@ -133,21 +133,21 @@ def _planned_lakes(config: Config, state: State) -> set[str]:
     """Returns the lakes of the last plans: that of each storage that was accepted, and those since."""
     found: set[str] = set()
     for storage in config.storages:
-        for plan in plans(config, storage.name, empty=True):
+        for plan in list_plans(config, storage.name, empty=True):
             found |= state.open(plan.run).summary(DeletionPlanSummary).header.refs_digests.keys()
             if _is_accepted(plan):
                 break
     return found
 
 
-def _records(state: State, lake_name: str) -> Sequence[Forgotten]:
+def _records(state: State, lake_name: str) -> Sequence[ForgottenLake]:
     try:
         return _parsed(state, lake_name, state.files.read(_path(lake_name)))
     except FileNotFoundError:
         return ()
 
 
-def _parsed(state: State, lake_name: str, content: bytes) -> Sequence[Forgotten]:
+def _parsed(state: State, lake_name: str, content: bytes) -> Sequence[ForgottenLake]:
     try:
         return _Records.model_validate_json(content).root
     except ValidationError as error:

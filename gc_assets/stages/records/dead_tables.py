@@ -55,7 +55,7 @@ class _Records(RootModel[tuple[DeadTable, ...]]):
     """All such words about one storage, in the order in which they were said."""
 
 
-def accept(
+def accept_dead_table(
     config: Config, clock: Clock, table_uuid: str, location: str, by: str, comment: str = "", *, withdraw: bool = False
 ) -> tuple[str, DeadTable]:
     """Records a person's word that a table is dead below a location, or takes it back. Returns the

@@ -28,8 +28,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.phases import ABORT, ABSENT, DONE, PURGE, QUARANTINE
-from gc_assets.engine.sessions import FEW_ROWS, is_of_few
-from gc_assets.engine.tables import frame_of, parallelism, spark_schema
+from gc_assets.engine.sessions import MAX_SMALL_ROWS, is_small
+from gc_assets.engine.tables import frame_from_arrow, parallelism, spark_schema
 from gc_assets.state.arrow_types import STRING, TIMESTAMP
 from gc_assets.state.compaction import Source
 from gc_assets.state.files import Files
@@ -40,13 +40,13 @@ from gc_assets.state.schemas import DELETION_LOG
 
 # What is known of an object in quarantine. `source_plan_id` is the plan that quarantined it.
 COPY: Final = ("size_bytes", "etag", "version_id", "quarantine", "kind")
-WORDS: Final = pa.schema(
+LOG_ENTRIES: Final = pa.schema(
     [
         DELETION_LOG.schema.field(name)
         for name in ("key", "phase", "outcome", "at", "plan_id", "run_id", "source_plan_id", "token", "rehearsal", *COPY)
     ]
 )
-HELD: Final = pa.schema(
+QUARANTINED_COPY: Final = pa.schema(
     [
         ("key", STRING),
         ("source_plan_id", STRING),
@@ -55,10 +55,10 @@ HELD: Final = pa.schema(
     ]
 )
 
-LEFT_DDL: Final = "key string, etag string"
+REMOVED_DDL: Final = "key string, etag string"
 
 
-def settled(words: pa.Table) -> pa.Table:
+def settled_entries(words: pa.Table) -> pa.Table:
     """Returns the words that settle something, with the plan that quarantined the copy (`by`). What
     became of an upload says nothing of the file at its key.
     """
@@ -70,9 +70,9 @@ def settled(words: pa.Table) -> pa.Table:
     return mine.append_column("by", pc.if_else(quarantined, mine.column("plan_id"), mine.column("source_plan_id")))
 
 
-def newest(words: pa.Table, of: Sequence[str]) -> pa.Table:
+def newest_entries(words: pa.Table, of: Sequence[str]) -> pa.Table:
     """Returns the last settled word for each combination of the columns `of`, oldest first."""
-    mine = settled(words)
+    mine = settled_entries(words)
     run, token = pc.fill_null(mine.column("run_id"), ""), pc.fill_null(mine.column("token"), 0)
     told = mine.set_column(mine.schema.get_field_index("run_id"), "run_id", run)
     ordered = told.set_column(told.schema.get_field_index("token"), "token", token).sort_by(
@@ -82,18 +82,18 @@ def newest(words: pa.Table, of: Sequence[str]) -> pa.Table:
     return ordered.take(last.sort_by("row_max").column("row_max"))
 
 
-def held(words: pa.Table) -> pa.Table:
-    """Returns the copies in quarantine (columns `HELD`). `words` must be all words about their
+def copies_in_quarantine(words: pa.Table) -> pa.Table:
+    """Returns the copies in quarantine (columns `QUARANTINED_COPY`). `words` must be all words about their
     keys.
     """
-    last = newest(words, ("key", "by"))
+    last = newest_entries(words, ("key", "by"))
     waiting = last.filter(pc.equal(last.column("phase"), QUARANTINE))
     columns = {"source_plan_id": "by", "quarantined_at": "at"}
-    return pa.table({name: waiting.column(columns.get(name, name)) for name in HELD.names}).cast(HELD)
+    return pa.table({name: waiting.column(columns.get(name, name)) for name in QUARANTINED_COPY.names}).cast(QUARANTINED_COPY)
 
 
-def words_of(state: State, logs: Sequence[PastRun]) -> pa.Table:
-    """Returns all words of these logs (columns `WORDS`).
+def read_log_entries(state: State, logs: Sequence[PastRun]) -> pa.Table:
+    """Returns all words of these logs (columns `LOG_ENTRIES`).
 
     Logs of 0.2.0 do not name their runs in each row. Their receipts do.
     """
@@ -101,7 +101,7 @@ def words_of(state: State, logs: Sequence[PastRun]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Copies:
+class CopySelection:
     """Which copies somebody means: those of a plan, of the keys below a prefix, of one key. What is
     null leaves no copy out. `rehearsal` says whose they are: those of rehearsals, those of the real
     clock, or everybody's where it is null.
@@ -125,42 +125,42 @@ class Copies:
             wanted = pc.and_(wanted, pc.equal(rows.column("key"), self.key))
         return rows.filter(pc.fill_null(wanted, False))
 
-    def held(self, words: pa.Table) -> pa.Table:
-        """Returns the copies in quarantine that are meant (columns `HELD`). `words` must be all
+    def copies_in_quarantine(self, words: pa.Table) -> pa.Table:
+        """Returns the copies in quarantine that are meant (columns `QUARANTINED_COPY`). `words` must be all
         words about their keys.
         """
-        copies = self.among(held(words), "source_plan_id")
+        copies = self.among(copies_in_quarantine(words), "source_plan_id")
         if self.rehearsal is None:
             return copies
         return copies.filter(pc.fill_null(pc.equal(copies.column("rehearsal"), self.rehearsal), True))
 
 
-ALL: Final = Copies()
+ALL_COPIES: Final = CopySelection()
 
 
-def quarantined(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
-    """Returns what is in quarantine in a storage (columns `HELD`), in memory.
+def read_quarantine(state: State, storage_name: str, *, rehearsal: bool | None = None) -> pa.Table:
+    """Returns what is in quarantine in a storage (columns `QUARANTINED_COPY`), in memory.
 
     `rehearsal` says whose copies, as for `quarantine_ledger`.
     """
-    return Copies(rehearsal=rehearsal).held(words_of(state, state.history(storage_name, DELETION_LOG.name)))
+    return CopySelection(rehearsal=rehearsal).held(read_log_entries(state, state.history(storage_name, DELETION_LOG.name)))
 
 
 def quarantine_ledger(spark: SparkSession, state: State, storage_name: str, *, rehearsal: bool | None = None) -> DataFrame:
-    """Returns what is in quarantine in a storage, columns `HELD`, one row per copy. Lazy: no job
+    """Returns what is in quarantine in a storage, columns `QUARANTINED_COPY`, one row per copy. Lazy: no job
     runs here.
 
     `rehearsal` says whose copies: those of rehearsals, those of the real clock, or all where it is
     null.
     """
-    return copies_in(spark, Reading.of(state, storage_name), rehearsal=rehearsal)
+    return read_copies(spark, LogReader.of(state, storage_name), rehearsal=rehearsal)
 
 
-def copies_in(spark: SparkSession, reading: Reading, *, rehearsal: bool | None = None) -> DataFrame:
+def read_copies(spark: SparkSession, reading: LogReader, *, rehearsal: bool | None = None) -> DataFrame:
     """Returns the same, where the logs were looked up before."""
-    if is_of_few(spark) and reading.rows <= FEW_ROWS:
-        return frame_of(spark, Copies(rehearsal=rehearsal).held(reading.words()))
-    copies = reading.frame(spark).repartition("key").mapInArrow(_held, spark_schema(HELD))
+    if is_small(spark) and reading.rows <= MAX_SMALL_ROWS:
+        return frame_from_arrow(spark, CopySelection(rehearsal=rehearsal).held(reading.words()))
+    copies = reading.frame(spark).repartition("key").mapInArrow(_held, spark_schema(QUARANTINED_COPY))
     return copies if rehearsal is None else copies.filter(F.coalesce(F.col("rehearsal") == F.lit(rehearsal), F.lit(True)))
 
 
@@ -186,35 +186,35 @@ def newest_first() -> Column:
     return -F.unix_micros("quarantined_at")
 
 
-def left_since(spark: SparkSession, reading: Reading, since: datetime) -> DataFrame:
+def removed_since(spark: SparkSession, reading: LogReader, since: datetime) -> DataFrame:
     """Returns the objects that our own acts took out of their places since a moment (columns key,
     etag), by all logs of a storage. An inventory of that moment still shows them. Lazy: no job runs
     here.
     """
-    if is_of_few(spark) and reading.rows <= FEW_ROWS:
-        return frame_of(spark, left(reading.words(), since))
-    return reading.frame(spark).repartition("key").mapInArrow(_Left(since), LEFT_DDL)
+    if is_small(spark) and reading.rows <= MAX_SMALL_ROWS:
+        return frame_from_arrow(spark, removed_objects(reading.words(), since))
+    return reading.frame(spark).repartition("key").mapInArrow(_FindRemoved(since), REMOVED_DDL)
 
 
 @dataclass(frozen=True)
-class _Left:
-    """Yields what `left_since` says. All words about each key must be in one partition."""
+class _FindRemoved:
+    """Yields what `removed_since` says. All words about each key must be in one partition."""
 
     since: datetime
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         words = [batch for batch in batches if batch.num_rows]
         if words:
-            yield from left(pa.Table.from_batches(words).cast(WORDS), self.since).to_batches()
+            yield from removed_objects(pa.Table.from_batches(words).cast(LOG_ENTRIES), self.since).to_batches()
 
 
-def left(words: pa.Table, since: datetime) -> pa.Table:
+def removed_objects(words: pa.Table, since: datetime) -> pa.Table:
     """Returns the objects that are not in their places by the newest words, if these are of
     `since` or later (columns key, etag).
 
     The time of a rehearsal's word tells nothing about the moment, so each such word counts.
     """
-    last = newest(words, ("key", "by"))
+    last = newest_entries(words, ("key", "by"))
     hidden = pc.and_(pc.equal(last.column("phase"), QUARANTINE), pc.not_equal(pc.fill_null(last.column("quarantine"), ""), "deferred"))
     gone = pc.or_(hidden, pc.equal(last.column("phase"), PURGE))
     late = pc.or_(pc.fill_null(last.column("rehearsal"), False), pc.greater_equal(last.column("at"), pa.scalar(since, TIMESTAMP)))
@@ -222,18 +222,18 @@ def left(words: pa.Table, since: datetime) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Reading:
+class LogReader:
     """Takes numbers of parts and yields their settled words about the copies that are meant (columns
-    `WORDS`). Runs in executors, or here.
+    `LOG_ENTRIES`). Runs in executors, or here.
     """
 
     files: Files
     parts: tuple[Source, ...]
     rows: int
-    copies: Copies = ALL
+    copies: CopySelection = ALL_COPIES
 
     @classmethod
-    def of(cls, state: State, storage_name: str, copies: Copies = ALL) -> Reading:
+    def of(cls, state: State, storage_name: str, copies: CopySelection = ALL_COPIES) -> LogReader:
         logs = state.history(storage_name, DELETION_LOG.name)
         return cls(state.files, tuple(state.sources(logs)), sum(log.rows for log in logs), copies)
 
@@ -242,34 +242,34 @@ class Reading:
         return len(self.parts)
 
     def words(self) -> pa.Table:
-        """Returns all words in memory (columns `WORDS`), also those about other copies."""
+        """Returns all words in memory (columns `LOG_ENTRIES`), also those about other copies."""
         return _all_words(self.files, self.parts)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Returns all words as a frame. Lazy."""
         numbers = spark.range(0, self.pieces, 1, max(1, min(self.pieces, parallelism(spark))))
-        return numbers.mapInArrow(self, spark_schema(WORDS))
+        return numbers.mapInArrow(self, spark_schema(LOG_ENTRIES))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                words = settled(_words(self.files, self.parts[number]))
-                yield from self.copies.among(words, "by").select(WORDS.names).to_batches()
+                words = settled_entries(_words(self.files, self.parts[number]))
+                yield from self.copies.among(words, "by").select(LOG_ENTRIES.names).to_batches()
 
 
 def _held(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yields the copies in quarantine. All words about each key must be in one partition."""
     words = [batch for batch in batches if batch.num_rows]
     if words:
-        yield from held(pa.Table.from_batches(words).cast(WORDS)).to_batches()
+        yield from copies_in_quarantine(pa.Table.from_batches(words).cast(LOG_ENTRIES)).to_batches()
 
 
 def _all_words(files: Files, sources: Sequence[Source]) -> pa.Table:
     tables = [_words(files, source) for source in sources]
-    return pa.concat_tables(tables) if tables else WORDS.empty_table()
+    return pa.concat_tables(tables) if tables else LOG_ENTRIES.empty_table()
 
 
 def _words(files: Files, source: Source) -> pa.Table:
-    words = read_parts(files, [source.path], DELETION_LOG.schema, WORDS.names)
+    words = read_parts(files, [source.path], DELETION_LOG.schema, LOG_ENTRIES.names)
     run_id = pc.fill_null(words.column("run_id"), source.run_id)
-    return words.set_column(words.schema.get_field_index("run_id"), WORDS.field("run_id"), run_id)
+    return words.set_column(words.schema.get_field_index("run_id"), LOG_ENTRIES.field("run_id"), run_id)

@@ -20,11 +20,11 @@ from gc_assets.core.plan import PlanHeader, PlanSummary, is_intact
 from gc_assets.core.suggest import did_you_mean
 from gc_assets.state.files import may_not_write
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Published, State
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from gc_assets.state.summaries import DeletionPlanSummary, Planned
 
-SPOILT: Final = "spoilt"
+DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
 _RECORDS: Final = "_records.json"
 _FINISHED, _RESTORED = "finished.json", "restored.json"
@@ -101,7 +101,7 @@ class StoredPlan:
     """
 
     header: PlanHeader
-    published: Published
+    published: PublishedTable
     verdict: Verdict
     finished: dict[str, Any] | None
     restored_at: datetime | None
@@ -112,7 +112,7 @@ class StoredPlan:
         return record.status_of(self.header.summary, now, self.verdict)
 
 
-def plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
+def list_plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
     """Yields every plan that has something to do, newest first within a storage.
 
     With `empty` it yields the others too. A plan that was made twice is listed once. Costs a few
@@ -141,7 +141,7 @@ def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | No
     return max(nights, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
 
 
-def load(config: Config, published: Published) -> StoredPlan:
+def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     """Reads a plan with what people said of it and the record of its execution.
 
     Raises `StateError` where one of them is not what was written. Of a plan that was made with a
@@ -164,7 +164,7 @@ def load(config: Config, published: Published) -> StoredPlan:
     )
 
 
-def _header(state: State, published: Published) -> PlanHeader:
+def _header(state: State, published: PublishedTable) -> PlanHeader:
     where, receipt = f"{state.files.root}/{published.path}", published.receipt
     try:
         summary = DeletionPlanSummary.model_validate(receipt.summary)
@@ -222,7 +222,7 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     """
     if len(plan_id) < 8:
         raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
-    stored = list(plans(config, empty=True))
+    stored = list(list_plans(config, empty=True))
     found = [plan for plan in stored if plan.header.plan_id.startswith(plan_id)]
     if not found:
         meant = did_you_mean(plan_id, {plan.header.plan_id[: len(plan_id)] for plan in stored})
@@ -230,7 +230,7 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     if len(found) > 1:
         raise UsageError(f"{len(found)} plans with the id {plan_id}; `gc-assets plans` lists those there are")
     state = State.of(config)
-    plan = load(config, state.open(found[0].run))
+    plan = load_plan(config, state.open(found[0].run))
     # A bit that flipped in a key would delete another file. So what is approved or applied is read
     # in full first.
     state.verify(plan.published)
@@ -337,7 +337,7 @@ def refuse_other_key(header: PlanHeader, config: Config) -> None:
         )
 
 
-def used_up(config: Config, storage_name: str) -> set[str]:
+def used_plan_ids(config: Config, storage_name: str) -> set[str]:
     """Returns the ids of the storage's plans that were applied in full or put back."""
     records = _records(State.of(config), storage_name)
     return {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
@@ -379,7 +379,7 @@ def record_restored(state: State, storage_name: str, plan_id: str, at: datetime,
     state.files.replace(f"{storage_name}/apply/{plan_id}/{_RESTORED}", json.dumps(record).encode())
 
 
-def unfinished(state: State, storage_name: str) -> list[str]:
+def unfinished_plans(state: State, storage_name: str) -> list[str]:
     """Returns the ids of plans whose execution began and did not end."""
     begun = state.files.directories(f"{storage_name}/apply")
     records = _records(state, storage_name, begun)
@@ -417,15 +417,15 @@ def record_damage(state: State, lake_name: str, plan_id: str, found: Sequence[st
     record.
     """
     record = _Spoilt(plan_id=plan_id, lake=lake_name, found=list(found))
-    state.files.replace(f"{lake_name}/{SPOILT}/{plan_id}.json", record.model_dump_json(indent=1).encode())
+    state.files.replace(f"{lake_name}/{DAMAGE}/{plan_id}.json", record.model_dump_json(indent=1).encode())
 
 
-def spoilt(state: State, lake_names: Sequence[str]) -> list[str]:
+def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
     """Returns what edits of these lakes' histories spoilt and nobody has settled yet.
 
     One sentence a record, with the way out.
     """
-    paths = [f"{lake}/{SPOILT}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{SPOILT}")]
+    paths = [f"{lake}/{DAMAGE}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{DAMAGE}")]
     records = [(path, record) for path in paths if (record := _read(state, path, _Spoilt)) is not None]
     return [
         f"Lake {record.lake}, plan {record.plan_id[:12]}: {'; '.join(record.found)}. Mend it, then remove {state.files.root}/{path}."

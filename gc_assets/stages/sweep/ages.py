@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.summaries import LakeRefsSummary
 
 # Maps keys to the UTC times at which their names were handed out; null for a name that tells none.
@@ -40,7 +40,7 @@ class Ages:
     lakes: Mapping[str, LakeAge]
 
     @classmethod
-    def of(cls, context: RunContext, cutoff: datetime, refs: list[Published]) -> Ages:
+    def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable]) -> Ages:
         """Returns the ages from the storage's grace cut-off and every lake's frozen refs.
 
         A lake's own minimum age counts from the clock reading of its own freeze.

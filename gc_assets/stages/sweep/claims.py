@@ -8,14 +8,14 @@ from collections.abc import Collection, Iterable, Iterator
 from gc_assets.core.claims import WRITTEN_TO, Claim, Claims, Owner, own_claims
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 
 COLLECTOR = Owner("collector", None)
 
 
-def claims_of(context: RunContext, storage_name: str, tables: Iterable[Published]) -> Claims:
+def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> Claims:
     """Returns the claims on a storage, as far as they may reach (`own_claims`).
 
     Of `lake_refs` these are the claims that were frozen, of `live_files` those that metadata made.
@@ -48,7 +48,7 @@ def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> l
     ]
 
 
-def _claims(context: RunContext, storage_name: str, tables: Iterable[Published]) -> list[Claim]:
+def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> list[Claim]:
     rows = [
         (table.receipt.owner, row)
         for table in tables
@@ -66,7 +66,7 @@ def _keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:
     yield from (key for place in places if place is not None for storage, key in [place] if storage == storage_name)
 
 
-def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[Published], owners: Collection[Owner]) -> tuple[str, ...]:
+def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> tuple[str, ...]:
     """Returns the claims of these on a storage, as prefixes of keys."""
     found: set[str] = set()
     for table in tables:

@@ -21,7 +21,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
 from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CANDIDATES
 
@@ -30,7 +30,7 @@ from gc_assets.state.side_tables import CANDIDATES
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 
 
-def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published], candidate_paths: list[str]) -> bool:
+def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable], candidate_paths: list[str]) -> bool:
     """Says whether any live key may equal a candidate, exactly or but for its spelling.
 
     One pass over the live keys decides. Where the candidates are too many for a worker's memory the

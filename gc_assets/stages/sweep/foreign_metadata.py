@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame
 
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
-from gc_assets.engine.tables import passed
+from gc_assets.engine.tables import map_arrow
 from gc_assets.lakes.kind import ForeignSign, TableFound
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.dead_tables import DeadTable
-from gc_assets.stages.sweep.known_tables import Known
+from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats that no kind here reads. The name alone tells them.
 OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")
@@ -35,7 +35,7 @@ def foreign_metadata(
     storage_name: str,
     resolver: KeyResolver,
     objects: Objects,
-    known_tables: Mapping[str, Known],
+    known_tables: Mapping[str, KnownTable],
     dead: Sequence[DeadTable] = (),
 ) -> DataFrame:
     """Returns the suspects that are foreign, each with the reason (columns key, why, is_junk). Junk
@@ -50,11 +50,11 @@ def foreign_metadata(
     left by its writers. Where the table is in use, only old metadata counts: young metadata may
     belong to a commit that is under way.
     """
-    judge = _Judge(storage_name, resolver, objects, known_tables, signs(), tuple(dead))
-    return passed(suspects.select("key", "last_modified", "is_old"), judge, FOREIGN)
+    judge = _Judge(storage_name, resolver, objects, known_tables, foreign_signs(), tuple(dead))
+    return map_arrow(suspects.select("key", "last_modified", "is_old"), judge, FOREIGN)
 
 
-def signs() -> tuple[ForeignSign, ...]:
+def foreign_signs() -> tuple[ForeignSign, ...]:
     """Returns the signs by which metadata of any kind is recognised.
 
     The first sign that a key matches decides.
@@ -62,9 +62,9 @@ def signs() -> tuple[ForeignSign, ...]:
     return (*(sign for kind in KINDS.values() for sign in kind.foreign_signs), OTHERS)
 
 
-def suspect() -> str:
+def suspect_pattern() -> str:
     """Returns a pattern of keys of metadata, of any kind."""
-    return "|".join(sign.names for sign in signs())
+    return "|".join(sign.names for sign in foreign_signs())
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class _Judge:
     storage_name: str
     resolver: KeyResolver
     objects: Objects
-    known_tables: Mapping[str, Known]
-    signs: tuple[ForeignSign, ...]
+    known_tables: Mapping[str, KnownTable]
+    foreign_signs: tuple[ForeignSign, ...]
     dead: tuple[DeadTable, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from gc_assets.state.summaries import LiveFilesSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTable:
     """What the configured catalogs know of a table.
 
     `newest` is in milliseconds since 1970; the catalogs know nothing of the table after it.
@@ -37,18 +37,18 @@ class Known:
 
 
 # A catalog that cannot be asked for a table is no sign of another catalog.
-_NEVER_NEWER = Known(2**63 - 1)
+_NEVER_NEWER = KnownTable(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
-def known_tables(context: RunContext) -> dict[str, Known]:
+def known_tables(context: RunContext) -> dict[str, KnownTable]:
     """Returns what is known of every table of every lake, by table uuid.
 
     Where an Iceberg catalog and a server both know a table, the catalog's word stands. It is more
     exact than a server's commits.
     """
-    of_servers: dict[str, Known] = {}
-    of_catalogs: dict[str, Known] = {}
+    of_servers: dict[str, KnownTable] = {}
+    of_catalogs: dict[str, KnownTable] = {}
     for lake in context.config.lakes:
         known, found = (
             (of_servers, _of_server(context, lake.name))
@@ -57,24 +57,24 @@ def known_tables(context: RunContext) -> dict[str, Known]:
         )
         for uuid, item in found.items():
             other = known.get(uuid, item)
-            known[uuid] = Known(max(item.newest, other.newest), item.in_use or other.in_use)
+            known[uuid] = KnownTable(max(item.newest, other.newest), item.in_use or other.in_use)
     unreadable = [
         item for lake in context.config.lakes for item in context.table(LIVE_FILES, lake.name).summary(LiveFilesSummary).unreadable
     ]
     return of_servers | of_catalogs | {item.table_uuid: _NEVER_NEWER for item in unreadable if item.table_uuid is not None}
 
 
-def _of_catalog(context: RunContext, lake_name: str) -> dict[str, Known]:
+def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
     """Returns the time of the newest snapshot of each table, 0 for a table without snapshots."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
     commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
     newest = commits.set_column(1, "at", _milliseconds(commits.column("committed_at"))).group_by("table_uuid").aggregate([("at", "max")])
-    without = {uuid: Known(0) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
-    return without | {row["table_uuid"]: Known(row["at_max"] or 0) for row in newest.to_pylist() if row["table_uuid"] is not None}
+    without = {uuid: KnownTable(0) for uuid in refs.column("table_uuid").to_pylist() if uuid is not None}
+    return without | {row["table_uuid"]: KnownTable(row["at_max"] or 0) for row in newest.to_pylist() if row["table_uuid"] is not None}
 
 
-def _of_server(context: RunContext, lake_name: str) -> dict[str, Known]:
+def _of_server(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
     graph = context.table(COMMIT_GRAPH, lake_name)
     contents = context.table(LIVE_CONTENTS, lake_name)
     shown = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
@@ -90,7 +90,7 @@ def _of_server(context: RunContext, lake_name: str) -> dict[str, Known]:
     )
 
 
-def newest_puts(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, Known]:
+def newest_puts(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
     """Returns for each table the time of the newest commit that put a metadata file of it, 0 where
     no commit did.
 
@@ -108,7 +108,7 @@ def newest_puts(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArra
     known = pc.coalesce(pc.if_else(in_use, pc.max(at), by_put), pa.scalar(0, pa.int64()))
     rows = pa.table({"uuid": uuids.column("address"), "newest": known, "in_use": in_use})
     tables = rows.group_by("uuid").aggregate([("newest", "max"), ("in_use", "any")])
-    return {row["uuid"].removeprefix("urn:uuid:"): Known(row["newest_max"], row["in_use_any"]) for row in tables.to_pylist()}
+    return {row["uuid"].removeprefix("urn:uuid:"): KnownTable(row["newest_max"], row["in_use_any"]) for row in tables.to_pylist()}
 
 
 def _milliseconds(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

@@ -22,7 +22,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import collect, read_table
 from gc_assets.stages.sweep.live_filter import expired_keys, live_keys
 from gc_assets.stages.sweep.sweep_checks import MAX_NAMED, keys_at_links
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
@@ -33,7 +33,7 @@ _IDENTITIES_DDL: Final = "address string, etag string"
 
 
 def planned_by_alias(
-    spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[Published], rows: Callable[[], DataFrame]
+    spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], rows: Callable[[], DataFrame]
 ) -> list[str]:
     """Returns the rows of a plan (columns action, key, etag) that would take an object which some
     lake needs by another address, as sentences. At most `MAX_NAMED` are returned.
@@ -52,13 +52,13 @@ def planned_by_alias(
     return sorted(f"{row['key']}, which is {row['address']}" for row in collect(found))
 
 
-def _outside(spark: SparkSession, context: RunContext, live: Sequence[Published]) -> Iterator[DataFrame]:
+def _outside(spark: SparkSession, context: RunContext, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
     for table in live:
         if table.summary(LiveFilesSummary).external_files:
             yield read_table(spark, context.state, LIVE_FILES, table, EXTERNAL_SIDE, columns=["key"]).select(F.col("key").alias("address"))
 
 
-def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[Published]) -> Iterator[DataFrame]:
+def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
     """Yields the addresses of the files of other storages that a link stands for or is above of."""
     for other in may_lead_to(context.storage(storage_name), context.config.storages):
         needed = [read(spark, context, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]

@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.parquet_scan import Parts
+from gc_assets.engine.parquet_scan import ParquetScan
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import is_of_few
-from gc_assets.engine.tables import Task, collect, here
-from gc_assets.state.journal import Published
+from gc_assets.engine.sessions import is_small
+from gc_assets.engine.tables import Task, collect, run_in_process
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES
 
 _STORAGE: Final = "storage"
@@ -29,40 +29,40 @@ class LiveColumn:
     """
 
     spark: SparkSession
-    parts: Parts
+    parts: ParquetScan
     rows: int
     storage: str
     name: str
 
     @classmethod
-    def of(cls, spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[Published], name: str) -> Self:
+    def of(cls, spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], name: str) -> Self:
         wanted = pa.schema([LIVE_FILES.schema.field(column) for column in (_STORAGE, name)])
         paths, sizes = (path for table in live for path in table.paths()), (part.size_bytes for table in live for part in table.parts())
-        parts = Parts(context.state.files, wanted, tuple(paths), tuple(sizes))
+        parts = ParquetScan(context.state.files, wanted, tuple(paths), tuple(sizes))
         return cls(spark, parts, sum(table.rows for table in live), storage_name, name)
 
     @property
-    def passes_here(self) -> bool:
+    def runs_in_process(self) -> bool:
         """Says whether this process reads it."""
-        return is_of_few(self.spark) or engine.passes_here(self.rows, self.parts.sizes)
+        return is_small(self.spark) or engine.column_fits_in_process(self.rows, self.parts.sizes)
 
     def answers(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
         """Returns what a task yields for the column (rows of `ddl`). The task reads `task_bytes` of
         its own.
         """
-        if self.passes_here and (task_bytes <= engine.HERE_BYTES or is_of_few(self.spark)):
-            return here(task, self.batches())
+        if self.runs_in_process and (task_bytes <= engine.MAX_IN_PROCESS_BYTES or is_small(self.spark)):
+            return run_in_process(task, self.batches())
         return collect(self.passed(task, ddl))
 
     def passed(self, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
         """Returns the frame of what a task yields for the column (columns of `ddl`). It runs in
         executors, at most so many times.
         """
-        return self.parts.passed(self.spark, _OfStorage(self.storage, self.name, task), ddl, most)
+        return self.parts.map_arrow(self.spark, _OfStorage(self.storage, self.name, task), ddl, most)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the column in this process."""
-        return _column(self.parts.batches(), self.storage, self.name)
+        return _column(self.parts.read_batches(), self.storage, self.name)
 
 
 @dataclass(frozen=True)

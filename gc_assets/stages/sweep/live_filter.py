@@ -17,7 +17,7 @@ from xxhash import xxh64_intdigest
 from gc_assets.core.errors import GcError
 from gc_assets.core.filter import TARGET_FPR, Filter, FilterSpec
 from gc_assets.core.plan import Amount, LiveCount
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     PARTS_DDL,
@@ -33,7 +33,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.stages.sweep.live_column import LiveColumn
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LIVE_FILES, LIVE_FILTER
@@ -50,7 +50,7 @@ SLICED_DDL: Final = "key_hash long, slice int"
 PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
 
-def live_tables(context: RunContext) -> list[Published]:
+def live_tables(context: RunContext) -> list[PublishedTable]:
     """Returns `live_files` of every lake.
 
     Any lake may point into any storage, so a storage's live set is the union of all (design 2).
@@ -58,7 +58,7 @@ def live_tables(context: RunContext) -> list[Published]:
     return [context.table(LIVE_FILES, lake.name) for lake in context.config.lakes]
 
 
-def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published]) -> DataFrame:
+def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
     """Returns the rows of `live_files` of all lakes that lie in the storage.
 
     A key that two lakes need appears twice.
@@ -70,7 +70,7 @@ def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live:
     return everything.filter(F.col("storage") == storage_name)
 
 
-def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published]) -> DataFrame:
+def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
     """Returns the files that only expired history needs, columns of `live_files`.
 
     The policy no longer keeps that history, but the lake has not let go of it yet. Lakes whose
@@ -83,7 +83,7 @@ def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, li
     return everything.filter(F.col("storage") == storage_name)
 
 
-def live_count(live: list[Published], storage_name: str) -> LiveCount:
+def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
     """Counts the rows of `live_keys` from the receipts, without names that are only possible.
 
     Such names are no files to count. Lakes that need no file of the storage are left out.
@@ -97,7 +97,7 @@ def live_count(live: list[Published], storage_name: str) -> LiveCount:
     return LiveCount(sum(counts.values()), counts)
 
 
-def live_rows(live: list[Published], storage_name: str) -> int:
+def live_rows(live: list[PublishedTable], storage_name: str) -> int:
     """Counts the rows of `live_keys` from the receipts."""
     return sum(table.summary(LiveFilesSummary).by_storage.get(storage_name, Amount()).files for table in live)
 
@@ -111,7 +111,7 @@ def seed_for(run_date: date) -> int:
 
 
 @log_progress(LIVE_FILTER)
-def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
+def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
     """Publishes the filter over all live keys of a storage, sized from their exact count.
 
     After publication every live key is looked up in the published artefact. One miss raises
@@ -154,7 +154,7 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
     return published
 
 
-def _look_up(keys: LiveColumn, files: Files, published: Published, expected: int) -> None:
+def _look_up(keys: LiveColumn, files: Files, published: PublishedTable, expected: int) -> None:
     """Looks up every live key in the filter as read back from storage.
 
     Raises `GcError` with the counts unless all of them are in it.
@@ -270,7 +270,7 @@ class _Merge:
     spec: FilterSpec
     slices: int
     files: Files
-    run: Run
+    run: TableRun
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         merged: dict[int, Filter] = {}

@@ -20,7 +20,7 @@ from gc_assets.core.claims import Owner
 from gc_assets.core.gates import MAX_UNLISTED
 from gc_assets.core.plan import Amount, Unreadable
 from gc_assets.engine.parquet_scan import ParquetScan
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import (
@@ -28,7 +28,7 @@ from gc_assets.engine.tables import (
     PARTS_DDL,
     ROUTE,
     Totals,
-    Written,
+    WrittenParts,
     collect,
     frame_from_arrow,
     merge_written,
@@ -45,13 +45,13 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import fits_in_process
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.live_files import released_by_lifecycle
-from gc_assets.stages.records.ledger import Reading, quarantine_ledger
+from gc_assets.stages.mark.live_files import find_lifecycle_objects
+from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
-from gc_assets.stages.sweep.exact_comparison import may_hit, hits
-from gc_assets.stages.sweep.foreign_metadata import suspect
+from gc_assets.stages.sweep.exact_comparison import hits, may_hit
+from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe
 from gc_assets.stages.sweep.sweep_checks import (
@@ -59,15 +59,15 @@ from gc_assets.stages.sweep.sweep_checks import (
     REREAD,
     Missing,
     behind_links,
-    foreign,
+    find_foreign_metadata,
+    find_unlisted,
     has_links,
     missing_metadata,
     rewritten_metadata,
-    unlisted,
 )
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
@@ -98,7 +98,7 @@ DANGLING_COMMITS: Final = pa.schema([("key", STRING), ("dangling_commits", pa.in
 HELD, RELEASED, LIFECYCLE, MENTIONED = 0, 1, 2, 3
 
 
-def grace_cutoff(context: RunContext, storage_name: str, refs: list[Published]) -> datetime:
+def grace_cutoff(context: RunContext, storage_name: str, refs: list[PublishedTable]) -> datetime:
     """Returns the time from which on no file is a candidate.
 
     It lies the grace period before the first ref of any lake was read.
@@ -115,7 +115,7 @@ def candidate_cutoff(context: RunContext, storage_name: str, cutoff: datetime, r
 
 
 @log_progress(ORPHAN_FILES)
-def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
+def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
     """Publishes `orphan_files` of a run date, with the evidence that the gates need.
 
     The receipt's facts keep counts and samples: files and bytes by class, near misses, false
@@ -138,7 +138,7 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
         ListedFiles(state.files, _paths(live, OPTIONAL_SIDE), storage_name),
         Ages.of(context, old_before, refs),
         uncollected_metadata(),
-        suspect(),
+        suspect_pattern(),
         state.files,
         run,
     )
@@ -146,7 +146,7 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     probed = merge_written(_probed(spark, state, inventory, probe))
     candidate_paths = side_paths(run, probed, CANDIDATES_SIDE)
     suspects = sum(part.rows for part in probed.side.get(SUSPECTS_SIDE, ()))
-    strangers = foreign(spark, context, storage_name, side_paths(run, probed, SUSPECTS_SIDE), suspects, cutoff)
+    strangers = find_foreign_metadata(spark, context, storage_name, side_paths(run, probed, SUSPECTS_SIDE), suspects, cutoff)
     linked = behind_links(spark, context, live_keys(spark, context, storage_name, live), inventory) if has_links(inventory) else []
     needed = sum(table.summary(LiveFilesSummary).metadata_by_storage.get(storage_name, 0) for table in live)
     # Metadata that two lakes share is needed twice and listed once. The slow comparison then
@@ -177,7 +177,7 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
         keys, listed = live_keys(session, context, storage_name, live), read_table(session, state, STORAGE_INVENTORY, inventory)
         gone = purged_by_rule(session, context, storage_name)
         waiting = quarantine_ledger(session, state, storage_name, rehearsal=context.clock.is_rehearsal)
-        lacking, lacking_samples = unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
+        lacking, lacking_samples = find_unlisted(_of_others(keys, broken), listed, waiting, gone, lister)
     judged = sum(part.rows for part in probed.side.get(CANDIDATES_SIDE, ()))
     log_activity(f"{judged:,} candidates against the live keys themselves")
     written = write_rows(ORPHAN_FILES.schema.empty_table(), ORPHAN_FILES, run, state.files)
@@ -192,12 +192,12 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     written = replace(written, side={**written.side, REWRITTEN_SIDE: again}) if again else written
     for side in probed.side:
         state.files.delete_directory(f"{run.path}/{side}")
-    waterfall = {key[0]: value for key, value in probed.totals.items()}
+    storage_breakdown = {key[0]: value for key, value in probed.totals.items()}
     stopped = {side: sum(part.rows for part in written.side.get(side, ())) for side in STOPPED_SIDES}
     summary = OrphanFilesSummary(
         grace_cutoff=old_before,
         historical=any(table.summary(LakeRefsSummary).historical for table in refs),
-        waterfall={name: total.amount for name, total in sorted(waterfall.items())},
+        storage_breakdown={name: total.amount for name, total in sorted(storage_breakdown.items())},
         by_reason={f"{reason}/{lake}": total.amount for (reason, lake), total in sorted(written.totals.items())},
         # Ranges and metaranges that no retained commit needs. Nobody deletes them, so they are at
         # least counted.
@@ -229,15 +229,15 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
         context.clock,
         inputs=[inventory, bloom, *live, *refs],
         balances=[
-            Balance(name="inventory rows probed", expected=inventory.receipt.rows, found=sum(total.rows for total in waterfall.values())),
-            Balance(name="candidates judged", expected=waterfall.get(CANDIDATE, Totals()).rows, found=written.rows + sum(stopped.values())),
+            Balance(name="inventory rows probed", expected=inventory.receipt.rows, found=sum(total.rows for total in storage_breakdown.values())),
+            Balance(name="candidates judged", expected=storage_breakdown.get(CANDIDATE, Totals()).rows, found=written.rows + sum(stopped.values())),
         ],
         summary=summary,
         unsafe=context.unsafe,
     )
 
 
-def _probed(spark: SparkSession, state: State, inventory: Published, probe: Probe) -> Sequence[Any]:
+def _probed(spark: SparkSession, state: State, inventory: PublishedTable, probe: Probe) -> Sequence[Any]:
     """Returns what the probe reports of all listed objects (rows of `PARTS_DDL`)."""
     sizes = tuple(part.size_bytes for part in inventory.parts())
     listed = ParquetScan(state.files, STORAGE_INVENTORY.schema, tuple(inventory.paths()), sizes)
@@ -246,21 +246,21 @@ def _probed(spark: SparkSession, state: State, inventory: Published, probe: Prob
     return collect(listed.map_arrow(spark, probe, PARTS_DDL))
 
 
-def _size_of_all(state: State, inventory: Published, live: Sequence[Published]) -> tuple[int, int]:
+def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[PublishedTable]) -> tuple[int, int]:
     """Returns how many rows, in how many files, tell which live file is nowhere."""
-    parts, words = [*inventory.parts(), *(part for table in live for part in table.parts())], Reading.of(state, inventory.receipt.owner)
+    parts, words = [*inventory.parts(), *(part for table in live for part in table.parts())], LogReader.of(state, inventory.receipt.owner)
     return sum(part.rows for part in parts) + words.rows, len(parts) + words.pieces
 
 
-def _size(context: RunContext, candidates: int, live: Sequence[Published]) -> tuple[int, int]:
+def _size(context: RunContext, candidates: int, live: Sequence[PublishedTable]) -> tuple[int, int]:
     """Returns how many rows, in how many files, tell the reasons of so many candidates."""
-    released = [released_by_lifecycle(context, lake.name) for lake in context.config.lakes]
+    released = [find_lifecycle_objects(context, lake.name) for lake in context.config.lakes]
     parts = [part for table in live for side in (None, *RELEASED_SIDES) for part in table.parts(side)]
     parts += [part for table in released if table is not None for part in table.parts()]
     return candidates + sum(part.rows for part in parts), len(parts)
 
 
-def _unreadable(context: RunContext, storage_name: str, refs: list[Published], broken: Mapping[Owner, str]) -> tuple[Unreadable, ...]:
+def _unreadable(context: RunContext, storage_name: str, refs: list[PublishedTable], broken: Mapping[Owner, str]) -> tuple[Unreadable, ...]:
     """Returns the tables whose metadata is not there, and since when."""
     if not broken:
         return ()
@@ -284,7 +284,7 @@ def _unreadable(context: RunContext, storage_name: str, refs: list[Published], b
     return tuple(found)
 
 
-def _last_there(context: RunContext, owner: Owner, last: Published | None) -> date:
+def _last_there(context: RunContext, owner: Owner, last: PublishedTable | None) -> date:
     """Returns the last run date whose sweep found all metadata of the table. Where that is none, it
     was read tonight, before it was missed.
     """
@@ -307,7 +307,7 @@ def _orphans(
     context: RunContext,
     storage_name: str,
     candidate_paths: list[str],
-    live: list[Published],
+    live: list[PublishedTable],
 ) -> DataFrame:
     """Returns the candidates with their reasons and witnesses.
 
@@ -378,7 +378,7 @@ def _dangling_commits(spark: SparkSession, context: RunContext, storage_name: st
     """Returns for each key that lifecycle rules release how many retained commits will hold a path
     to nothing (columns key, dangling_commits).
     """
-    tables = [released_by_lifecycle(context, lake.name) for lake in context.config.lakes]
+    tables = [find_lifecycle_objects(context, lake.name) for lake in context.config.lakes]
     frames = [read_table(spark, context.state, LIFECYCLE_OBJECTS, table) for table in tables if table is not None]
     if not frames:
         return frame_from_arrow(spark, DANGLING_COMMITS.empty_table())
@@ -398,7 +398,7 @@ def _never_committed(context: RunContext) -> Column:
     return word
 
 
-def _witnesses(spark: SparkSession, context: RunContext, storage_name: str, live: list[Published]) -> DataFrame:
+def _witnesses(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
     """Returns the strongest commit behind each released key (columns key, w)."""
     parts = [(table, side) for table in live for side in RELEASED_SIDES if table.paths(side)]
     frames = [
@@ -418,13 +418,13 @@ def _witnesses(spark: SparkSession, context: RunContext, storage_name: str, live
     return everything.groupBy("key").agg(F.min("w").alias("w")) if several else everything
 
 
-def _strength(context: RunContext, live: Published, side: str) -> int:
+def _strength(context: RunContext, live: PublishedTable, side: str) -> int:
     if side != EXPIRED_SIDE:
         return LIFECYCLE if side == LIFECYCLE_SIDE else MENTIONED
     return HELD if context.kind(live.receipt.owner).edits_history else RELEASED
 
 
-def _samples(context: RunContext, run: Run, written: Written) -> list[str]:
+def _samples(context: RunContext, run: TableRun, written: WrittenParts) -> list[str]:
     samples: list[str] = []
     for side in (FALSE_NEGATIVES_SIDE, NEAR_MISSES_SIDE):
         for part in written.side.get(side, ())[:1]:
@@ -433,5 +433,5 @@ def _samples(context: RunContext, run: Run, written: Written) -> list[str]:
     return samples
 
 
-def _paths(live: list[Published], side: str) -> tuple[str, ...]:
+def _paths(live: list[PublishedTable], side: str) -> tuple[str, ...]:
     return tuple(path for table in live for path in table.paths(side))

@@ -22,7 +22,7 @@ from gc_assets.stages.mark.live_files import SEVERAL
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.live_filter import ProbeFilter
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Run
+from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, METADATA, SUSPECTS_SIDE
 
@@ -48,7 +48,7 @@ class Probe:
     uncollected: str
     suspect: str
     files: Files
-    run: Run
+    run: TableRun
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, CANDIDATES, CANDIDATES_SIDE)

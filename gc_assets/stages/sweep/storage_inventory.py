@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import StoreError
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     MAX_SAMPLES,
@@ -41,9 +41,9 @@ from gc_assets.engine.tables import (
     write_parts,
 )
 from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
-from gc_assets.stages.mark.lake_refs import side_rows
+from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
@@ -63,7 +63,7 @@ LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
 @log_progress(STORAGE_INVENTORY)
-def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> Published:
+def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
     """Publishes every object of a storage, and what is no object (links, names that are not UTF-8,
     special files).
 
@@ -144,7 +144,7 @@ def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
     return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
-def _was_short(last: Published | None) -> bool:
+def _was_short(last: PublishedTable | None) -> bool:
     """Says whether one process could have listed the storage in a moment last night."""
     seconds = last.summary(StorageInventorySummary).listing_seconds if last is not None else None
     return seconds is not None and seconds <= MAX_IN_PROCESS_SECONDS
@@ -157,14 +157,14 @@ def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List
     return collect(spread.mapInArrow(BudgetedTask(work, max_parallel_tasks(spark, width)), LISTED_DDL))
 
 
-def last_inventory(context: RunContext, storage_name: str) -> Published | None:
+def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | None:
     """Returns the inventory of the night before, null where there is none of the same place."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date)
     is_of_here = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
     return last if is_of_here else None
 
 
-def carried_from(context: RunContext, last: Published | None) -> Published | None:
+def carried_from(context: RunContext, last: PublishedTable | None) -> PublishedTable | None:
     """Returns the last inventory where its unchanged directories need not be listed again.
 
     It is null where the whole storage is to be listed.
@@ -176,7 +176,7 @@ def carried_from(context: RunContext, last: Published | None) -> Published | Non
     return last if age < min(every) else None
 
 
-def _known(context: RunContext, storage_name: str, before: Published) -> list[Directory]:
+def _known(context: RunContext, storage_name: str, before: PublishedTable) -> list[Directory]:
     """Returns the directories of an earlier listing that may be carried over.
 
     They lie below claims of lakes that need not be listed in full every night.
@@ -184,7 +184,7 @@ def _known(context: RunContext, storage_name: str, before: Published) -> list[Di
     prefixes: list[str] = []
     for lake in context.config.lakes:
         refs = context.state.latest(lake.name, LAKE_REFS.name) if lake.full_listing_every is not None else None
-        claims = side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
+        claims = read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
         prefixes += [row["key"] for row in claims if row["storage"] == storage_name]
     rows = read_parts(context.state.files, before.paths(DIRECTORIES_SIDE), DIRECTORIES)
     listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)
@@ -195,7 +195,7 @@ def _uploads(found: Unfinished) -> UnfinishedUploads:
     return UnfinishedUploads(uploads=found.uploads, old=found.old, bytes=found.size_bytes, sized=found.sized, unknown=found.unknown)
 
 
-def _cuts(context: RunContext, last: Published | None) -> list[str] | None:
+def _cuts(context: RunContext, last: PublishedTable | None) -> list[str] | None:
     """Returns keys of the last inventory that are spread evenly over it. Null where there is none."""
     return read_parts(context.state.files, last.paths(CUTS_SIDE), CUTS).column("key").to_pylist() if last is not None else None
 
@@ -211,7 +211,7 @@ class _Carry:
     lister: Lister
     carried: frozenset[str]
     files: Files
-    run: Run
+    run: TableRun
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
@@ -233,7 +233,7 @@ class _List:
     """
 
     files: Files
-    run: Run
+    run: TableRun
     budget: int
     seconds: float = math.inf
 

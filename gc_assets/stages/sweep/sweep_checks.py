@@ -27,7 +27,7 @@ from gc_assets.stages.records.dead_tables import dead_tables
 from gc_assets.stages.sweep.foreign_metadata import foreign_metadata
 from gc_assets.stages.sweep.known_tables import known_tables
 from gc_assets.state.arrow_types import BOOL, STRING
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH
 from gc_assets.state.side_tables import CANDIDATES, METADATA, PROBLEMS, PROBLEMS_SIDE
 from gc_assets.state.summaries import StorageInventorySummary
@@ -127,7 +127,7 @@ class _Reread:
             return False
 
 
-def unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> tuple[int, list[str]]:
+def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> tuple[int, list[str]]:
     """Counts the live files that must exist and are neither in the inventory nor in quarantine, and
     names a few. What the inventory lacks is looked up.
 
@@ -170,7 +170,9 @@ class ForeignMetadata:
         return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
 
 
-def foreign(spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime) -> ForeignMetadata:
+def find_foreign_metadata(
+    spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime
+) -> ForeignMetadata:
     """Returns the metadata of tables and repositories that no configured lake knows. There are
     `count` suspects in the parts `suspects`.
 
@@ -206,18 +208,18 @@ def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: st
     return named.distinct()
 
 
-def behind_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: Published) -> list[str]:
+def behind_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> list[str]:
     """Returns the live keys at or below a symbolic link of the storage, `MAX_NAMED` at most."""
     found = keys_at_links(spark, context, keys, inventory)
     return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
 
 
-def has_links(inventory: Published) -> bool:
+def has_links(inventory: PublishedTable) -> bool:
     """Says whether a listing met a symbolic link."""
     return bool(inventory.summary(StorageInventorySummary).problems.get("symlink"))
 
 
-def keys_at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: Published) -> DataFrame | None:
+def keys_at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> DataFrame | None:
     """Returns those of `keys` at or below a symbolic link that a listing met (column key). Null
     where it met none.
     """

@@ -14,7 +14,7 @@ from benchmarks.iceberg_history import HistoryWriter
 from gc_assets.core.clock import start_of
 from gc_assets.lakes.iceberg import catalog, expire, table_expiry  # noqa: F401 - imported before the fork, the lake imports them late
 from gc_assets.lakes.protocol import ExpiryAction
-from gc_assets.stages.delete.expire import ExpiryRecord, actions_of, make_edits
+from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, read_actions
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.lease import LocalLease, acquire
 from tests.depth import times
@@ -57,7 +57,7 @@ def test_a_plan_killed_at_many_moments_of_its_expiry_is_completed_by_applying_ag
     house.lakes = [builder.config("sales"), house.weather(retention={"default": "10d"})]
     header = house.plan()
     plan = house.approved(header, *house.failed_gates(header))
-    planned = actions_of(house.tonight(), plan)
+    planned = read_actions(house.tonight(), plan)
     assert set(planned) == {"sales", "weather"}
     assert len(planned["sales"]) > HISTORIES
 

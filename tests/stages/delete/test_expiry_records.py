@@ -18,7 +18,7 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.kinds import config_of
 from gc_assets.lakes.protocol import ExpiryAction, ExpiryOutcome
 from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, undo_expiry
-from gc_assets.stages.records.plans import StoredPlan, load, spoilt
+from gc_assets.stages.records.plans import StoredPlan, list_damage, load_plan
 from gc_assets.stores.local.lease import LocalLease, acquire
 from gc_assets.stores.protocol import LEASE_DURATION
 from tests.assets.platforms import NOW, platform, stored_plan
@@ -53,7 +53,7 @@ def context(tmp_path: Path) -> RunContext:
 
 @pytest.fixture
 def plan(context: RunContext, tmp_path: Path) -> StoredPlan:
-    return load(context.config, stored_plan(platform(tmp_path, mode="apply")))
+    return load_plan(context.config, stored_plan(platform(tmp_path, mode="apply")))
 
 
 def leased(plan: StoredPlan, clock: Clock) -> LocalLease:
@@ -117,22 +117,22 @@ def test_what_an_edit_spoilt_is_held_up_by_every_later_plan_until_a_person_remov
 ) -> None:
     record, lease = ExpiryRecord(context, plan.header, "sales"), leased(plan, context.clock)
     lost = ("failed", "the catalog dropped tag audit", True)
-    assert spoilt(context.state, ["sales"]) == []
+    assert list_damage(context.state, ["sales"]) == []
     assert set(edited(monkeypatch, record, lease, Scripted([lost] * 4)).values()) == {"failed"}
     # The second run finds the snapshots gone, which says nothing of the tag.
     assert set(edited(monkeypatch, record, lease, Scripted([("absent",)] * 4)).values()) == {"failed"}
     assert not record.settled()
     assert set(edited(monkeypatch, record, lease, Scripted([]), stale=True).values()) == {"changed"}
     assert "dropped tag audit" in str(record.outcomes()[EDITS[0]].error)
-    (told,) = spoilt(context.state, ["weather", "sales"])
+    (told,) = list_damage(context.state, ["weather", "sales"])
     assert "Lake sales" in told
     assert "the catalog dropped tag audit" in told
     path = Path(told.rpartition("then remove ")[2].rstrip(".").removeprefix("file://"))
     path.write_text("{")
     with pytest.raises(StateError, match="damaged"):
-        spoilt(context.state, ["sales"])
+        list_damage(context.state, ["sales"])
     path.unlink()
-    assert spoilt(context.state, ["sales"]) == []
+    assert list_damage(context.state, ["sales"]) == []
 
 
 def test_an_outdated_plan_ends_its_failed_edits_and_begins_none(
@@ -146,7 +146,7 @@ def test_an_outdated_plan_ends_its_failed_edits_and_begins_none(
         "2": "changed",
         "3": "changed",  # the lake gave no answer, which is a failure
     }
-    assert spoilt(context.state, ["sales"]) == []
+    assert list_damage(context.state, ["sales"]) == []
 
 
 def test_undoing_passes_over_lakes_that_left_the_configuration(context: RunContext, plan: StoredPlan, tmp_path: Path) -> None:

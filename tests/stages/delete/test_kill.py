@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.stages.records.plans import execution_directory, find_plan, unfinished
+from gc_assets.stages.records.plans import execution_directory, find_plan, unfinished_plans
 from tests.killed import kill_session
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages import process
@@ -54,7 +54,7 @@ def test_an_apply_that_was_killed_is_completed_by_applying_again(spark: SparkSes
     assert set(house.files()) | moved == set(before)
     intents = [json.loads(line) for path in log.glob("share-*/*.intent.jsonl") for line in path.read_text().splitlines()]
     assert moved <= {intent["key"] for intent in intents}, "a move is on record nowhere"
-    assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
+    assert unfinished_plans(house.tonight().state, STORAGE) == [header.plan_id]
     left = house.root / "state" / "_recheck"
     assert [path.name.startswith(header.plan_id) for path in left.iterdir()] == [True]
     with pytest.raises(GateRefused, match="is being changed by"):

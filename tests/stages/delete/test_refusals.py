@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
-from gc_assets.stages.records.dead_tables import accept
+from gc_assets.stages.records.dead_tables import accept_dead_table
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -142,7 +142,7 @@ def test_a_table_that_was_made_again_at_its_place_goes_once_a_person_accepts_tha
     iceberg.catalog.drop_table("db.t")
     iceberg.table("db.t", days_ago(20)).append(days_ago(19))
     house.settings = {"gates": {"max_delete_share": 1.0}}
-    accept(house.config, house.clock, uuid, f"file://{house.warehouse}/db/t/", "ada", "dropped in spring")
+    accept_dead_table(house.config, house.clock, uuid, f"file://{house.warehouse}/db/t/", "ada", "dropped in spring")
     header = house.plan()
     assert header.failed_gates == []
     gate = next(gate for gate in header.gates if gate.name == "foreign_metadata")

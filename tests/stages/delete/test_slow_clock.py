@@ -41,7 +41,7 @@ def test_files_are_acted_on_by_a_clock_that_cannot_go_back(spark: SparkSession, 
     table.append(days_ago(30))
     house.lakes = [lake.config("sales")]
     table.leftovers(days_ago(20), 1)
-    clocks, act = list[Clock](), apply.Act
+    clocks, act = list[Clock](), apply.RowExecutor
 
     def spied(store: Any, log: Any, lease: Any, clock: Clock, *others: Any) -> Any:
         clocks.append(clock)

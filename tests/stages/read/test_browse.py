@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gc_assets.core.errors import StateError
-from gc_assets.stages.read.browse import batches, rows_where
+from gc_assets.stages.read.browse import batches, read_matching_rows
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import ORPHAN_FILES
 
@@ -28,7 +28,7 @@ def older(tmp_path: Path) -> State:
 def test_a_table_of_an_older_release_is_named_with_what_it_lacks(older: State) -> None:
     words = r"warehouse/orphan_files of 2026-01-01 was written by an older release.*without the columns held_by, kind.*run that date again"
     with pytest.raises(StateError, match=words):
-        rows_where(older, ORPHAN_FILES.schema, [PART], "key", ["x"])
+        read_matching_rows(older, ORPHAN_FILES.schema, [PART], "key", ["x"])
     with pytest.raises(StateError, match=words):
         list(batches(older, ORPHAN_FILES.schema, [PART]))
 

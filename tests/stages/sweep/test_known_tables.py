@@ -12,10 +12,10 @@ import pytest
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import Commit, ContentRoot
-from gc_assets.stages.mark.commit_graph import commit_rows
+from gc_assets.stages.mark.commit_graph import build_commit_rows
 from gc_assets.stages.records.dead_tables import DeadTable
-from gc_assets.stages.sweep.foreign_metadata import _Judge, signs
-from gc_assets.stages.sweep.known_tables import Known, newest_puts
+from gc_assets.stages.sweep.foreign_metadata import _Judge, foreign_signs
+from gc_assets.stages.sweep.known_tables import KnownTable, newest_puts
 from gc_assets.state.side_tables import LOCATIONS
 from gc_assets.stores.local.objects import LocalObjects
 
@@ -37,10 +37,10 @@ def history(*puts: list[str]) -> pa.Table:
         )
         for minute, files in enumerate(puts)
     ]
-    return pa.Table.from_batches([commit_rows(commits, KeyResolver([]))])
+    return pa.Table.from_batches([build_commit_rows(commits, KeyResolver([]))])
 
 
-def known(shown: list[str]) -> dict[str, Known]:
+def known(shown: list[str]) -> dict[str, KnownTable]:
     graph = history(["a1"], ["a2", "b1"], [], ["c1"], ["a1"], [])
     return newest_puts(places(a1="A", a2="A", b1="B", gone="D"), graph, pa.chunked_array([[f"/{file}" for file in shown]], pa.string()))
 
@@ -50,27 +50,27 @@ def minute(number: int) -> int:
 
 
 def test_a_table_that_no_branch_shows_is_as_new_as_its_newest_put() -> None:
-    assert known([]) == {"A": Known(minute(4), False), "B": Known(minute(1), False), "D": Known(0, False)}
+    assert known([]) == {"A": KnownTable(minute(4), False), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
 
 def test_a_table_that_a_branch_shows_is_as_new_as_the_server() -> None:
-    assert known(["a2"]) == {"A": Known(minute(5), True), "B": Known(minute(1), False), "D": Known(0, False)}
+    assert known(["a2"]) == {"A": KnownTable(minute(5), True), "B": KnownTable(minute(1), False), "D": KnownTable(0, False)}
 
 
 @pytest.mark.parametrize(
     "known, is_old, foreign",
     [
-        (Known(minute(9), False), False, True),  # it left its catalog, and somebody writes on
-        (Known(minute(9), False), True, True),
-        (Known(minute(10), False), True, False),
-        (Known(minute(9), True), False, False),  # perhaps a commit that is under way
-        (Known(minute(9), True), True, True),
-        (Known(minute(10), True), True, False),
+        (KnownTable(minute(9), False), False, True),  # it left its catalog, and somebody writes on
+        (KnownTable(minute(9), False), True, True),
+        (KnownTable(minute(10), False), True, False),
+        (KnownTable(minute(9), True), False, False),  # perhaps a commit that is under way
+        (KnownTable(minute(9), True), True, True),
+        (KnownTable(minute(10), True), True, False),
     ],
 )
-def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: Known, is_old: bool, foreign: bool) -> None:
+def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTable, is_old: bool, foreign: bool) -> None:
     (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10)}]}))
-    judge = _Judge("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, signs())
+    judge = _Judge("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, foreign_signs())
     rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old]})
     assert [batch.num_rows for batch in judge(iter([rows]))] == [int(foreign)]
 
@@ -94,7 +94,7 @@ def test_a_table_that_was_accepted_as_dead_is_not_foreign_there_until_it_is_writ
     metadata.parent.mkdir(parents=True)
     metadata.write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(newest)}]}))
     word = DeadTable(table_uuid=uuid.lower(), prefix=prefix, by="ada", at=START + timedelta(minutes=20))
-    judge = _Judge("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, signs(), (word,))
+    judge = _Judge("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, foreign_signs(), (word,))
     rows = {"key": ["db/t/metadata/1.metadata.json"], "last_modified": [START + timedelta(minutes=modified)], "is_old": [True]}
     found = [row["why"] for batch in judge(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
     assert len(found) == (said is not None)

@@ -22,7 +22,7 @@ from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.stages.sweep import live_filter as stage
 from gc_assets.stages.sweep.exact_comparison import may_hit
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_filter, live_tables
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.side_tables import CANDIDATES
@@ -45,7 +45,7 @@ def night_of(root: Path, day: int = 0) -> RunContext:
     return RunContext.of(Config(state=str(root / "state"), storages=storages, lakes=lakes), Clock(now), now.date())
 
 
-def live(context: RunContext, lake: str, keys: dict[str, list[str]]) -> Published:
+def live(context: RunContext, lake: str, keys: dict[str, list[str]]) -> PublishedTable:
     """Publishes the live files of a lake, by storage."""
     rows: list[dict[str, Any]] = []
     for storage, named in keys.items():
@@ -58,7 +58,7 @@ def live(context: RunContext, lake: str, keys: dict[str, list[str]]) -> Publishe
     return publish(context.state, run, written, context.clock, summary=summary)
 
 
-def held(context: RunContext, table: Published, keys: list[str]) -> list[str]:
+def held(context: RunContext, table: PublishedTable, keys: list[str]) -> list[str]:
     """The keys that the filter takes for live."""
     found = ProbeFilter(context.state.files, tuple(table.paths())).contains(xxhash64(pa.array(keys, pa.string())))
     return [key for key, is_in in zip(keys, found.tolist(), strict=True) if is_in]
@@ -74,7 +74,7 @@ def test_executors_make_the_filter_that_this_process_makes(
     live(context, "sales", {STORAGE: mine[:700], OTHER: elsewhere})
     live(context, "weather", {STORAGE: mine[500:]})
     here = live_filter(spark, context, STORAGE)
-    monkeypatch.setattr(engine, "PASSED_ROWS", -1)
+    monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
     there = live_filter(spark, context, STORAGE)
     assert (there.receipt.digest, there.rows, there.receipt.balances) == (here.receipt.digest, here.rows, here.receipt.balances)
     assert there.rows == -(-1200 // slice_keys)
@@ -90,7 +90,7 @@ def test_each_night_every_live_key_is_in_the_filter_and_none_that_left(
     chance = Random(seed)
     every = [f"k/{number}" for number in range(400)]
     for day in range(4):
-        monkeypatch.setattr(engine, "PASSED_ROWS", chance.choice([-1, 100_000]))
+        monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", chance.choice([-1, 100_000]))
         monkeypatch.setattr(stage, "SLICE_KEYS", chance.choice([100, 10_000]))
         context = night_of(tmp_path, day)
         needed: set[str] = set()
@@ -117,7 +117,7 @@ def test_no_filter_is_made_from_a_part_that_is_gone_or_torn(
     else:
         part.write_bytes(b"\0" * part.stat().st_size)
     if not here:
-        monkeypatch.setattr(engine, "PASSED_ROWS", -1)
+        monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
     with pytest.raises(StateError, match="part-"):
         live_filter(spark, context, STORAGE)
     assert context.state.history(STORAGE, "live_filter") == ()
@@ -128,7 +128,7 @@ def test_a_candidate_that_is_a_live_key_is_found_but_for_its_spelling_and_only_i
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool
 ) -> None:
     if not here:
-        monkeypatch.setattr(engine, "PASSED_ROWS", -1)
+        monkeypatch.setattr(engine, "MAX_IN_PROCESS_COLUMN_ROWS", -1)
     context = night_of(tmp_path)
     live(context, "sales", {STORAGE: ["a", "x=1%2F2"], OTHER: ["elsewhere"]})
     live(context, "weather", {STORAGE: []})

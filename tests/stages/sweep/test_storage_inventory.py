@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.engine.progress import jobs_of
+from gc_assets.engine.progress import count_jobs
 from gc_assets.stages.sweep import storage_inventory
 from gc_assets.stores.local import listing
 from gc_assets.stores.protocol import ListingTask
@@ -31,7 +31,7 @@ def house(spark: SparkSession, tmp_path: Path) -> Lakehouse:
     return house
 
 
-def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: float = storage_inventory.HERE_SECONDS) -> int:
+def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: float = storage_inventory.MAX_IN_PROCESS_SECONDS) -> int:
     """Lists the storage where one process may take so long, and returns how many tasks ran in this process."""
     ran: list[ListingTask] = []
     run = listing.LocalListingTask.run
@@ -49,11 +49,11 @@ def test_a_storage_that_took_a_moment_last_night_is_listed_here_without_a_spark_
     house: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert listed_here(house, monkeypatch) == 0
-    assert 0 < house.summary("storage_inventory")["listing_seconds"] < storage_inventory.HERE_SECONDS
+    assert 0 < house.summary("storage_inventory")["listing_seconds"] < storage_inventory.MAX_IN_PROCESS_SECONDS
     house.now += timedelta(days=1)
-    before = jobs_of(house.spark)
+    before = count_jobs(house.spark)
     assert listed_here(house, monkeypatch) == house.summary("storage_inventory")["tasks"] > 1
-    assert jobs_of(house.spark) == before
+    assert count_jobs(house.spark) == before
 
 
 def test_one_that_took_longer_or_of_which_nobody_knows_is_listed_in_executors(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:

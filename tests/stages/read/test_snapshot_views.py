@@ -216,7 +216,7 @@ def test_a_snapshot_is_removed_only_once_the_history_holds_it_and_one_that_is_go
     house.lakes = [LakeBuilder(tmp_path).config("sales")]
     put(house, SNAPSHOT_HISTORY, [{"table_uuid": "u", "snapshot_id": "1", "expired": False}])
     put(house, EXPIRY_PLAN, [{"table_uuid": "u", "snapshot_id": name, "action": "remove_snapshot", "reason": "old"} for name in "12"])
-    night, again = house.tonight(), replace(house.tonight(), recheck="mark")
+    night, again = house.tonight(), replace(house.tonight(), verification_id="mark")
     actions = read_rows(night.state, EXPIRY_PLAN, night.state.require("sales", EXPIRY_PLAN.name, night.run_date))
 
     put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from gc_assets.core.claims import Claim, Claims, Owner
-from gc_assets.stages.delete.revalidate import REFUSED, Judge
+from gc_assets.stages.delete.revalidate import REFUSED, Revalidation
 from gc_assets.stages.sweep.ages import Ages, LakeAge
 from gc_assets.stores.store import open_store
 
@@ -30,7 +30,7 @@ def named(_: pa.Array) -> pa.Array:
 
 
 JUDGES = {
-    location: Judge(CLAIMS, Ages(CUTOFF, {"weather": LakeAge(CUTOFF, named)}), open_store(location))
+    location: Revalidation(CLAIMS, Ages(CUTOFF, {"weather": LakeAge(CUTOFF, named)}), open_store(location))
     for location in ("file:///data/", "s3://bucket/data/")
 }
 

@@ -18,52 +18,51 @@ from gc_assets.core.claims import Claim, Claims, Owner
 from gc_assets.core.phases import PURGE
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import passed
-from gc_assets.stages.mark.lake_refs import CLAIMS_SIDE
-from gc_assets.stages.records.plans import plans
+from gc_assets.engine.tables import map_arrow
+from gc_assets.stages.records.plans import list_plans
 from gc_assets.stages.sweep.claims import prefixes_of
 from gc_assets.state.arrow_types import BOOL, STRING
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import ORPHAN_FILES
-from gc_assets.state.side_tables import CLAIMS
+from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, OrphanFilesSummary
 
-WITHHELD: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
+DEFERRED: Final = pa.schema([("key", STRING), ("needed", STRING), ("is_live", BOOL)])
 
 
-def unreadable_of(live: Sequence[Published]) -> tuple[Unreadable, ...]:
+def list_unreadable(live: Sequence[PublishedTable]) -> tuple[Unreadable, ...]:
     """Returns what is sick, by `live_files` of every lake."""
     return tuple(item for table in live for item in table.summary(LiveFilesSummary).unreadable)
 
 
-def swept(context: RunContext) -> tuple[Unreadable, ...]:
+def read_missed_tables(context: RunContext) -> tuple[Unreadable, ...]:
     """Returns the tables whose metadata the last sweep of a storage missed. A mark goes by what was
     decoded before and does not see it.
     """
     found: list[Unreadable] = []
     for storage in context.config.storages:
-        made = (plan.header for plan in plans(context.config, storage.name, empty=True))
+        made = (plan.header for plan in list_plans(context.config, storage.name, empty=True))
         dates = [header.run_date for header in made if not header.historical and header.rehearsal == context.clock.is_rehearsal]
         last = context.state.current(storage.name, ORPHAN_FILES.name, max(dates)) if dates else None
         found += last.summary(OrphanFilesSummary).unreadable if last is not None else ()
     return tuple(found)
 
 
-def with_withheld(
+def add_deferred_rows(
     needed: DataFrame,
     rows: Callable[[], DataFrame],
     context: RunContext,
     storage_name: str,
-    live: Sequence[Published],
-    refs: Sequence[Published],
+    live: Sequence[PublishedTable],
+    refs: Sequence[PublishedTable],
 ) -> DataFrame:
     """Adds to the needed keys (columns key, needed, is_live) those of a plan that must wait: all
     that it would purge, and all below the claims of what is sick. The plan's rows are asked for only
     where something is.
     """
-    missed = swept(context)
-    unreadable = (*unreadable_of(live), *missed)
+    missed = read_missed_tables(context)
+    unreadable = (*list_unreadable(live), *missed)
     if not unreadable:
         return needed
     shields = [
@@ -78,7 +77,7 @@ def with_withheld(
     everywhere = Claim("", Owner("", None), collect=True)
     names = ", ".join(item.name for item in unreadable[:3]) + (f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else "")
     withhold = _Withhold(Claims.of([everywhere, *shields]), f"{names} cannot be read, so it waits")
-    waiting = passed(rows().select("key", "action"), withhold, WITHHELD)
+    waiting = map_arrow(rows().select("key", "action"), withhold, DEFERRED)
     return needed.unionByName(waiting.join(needed.select("key"), "key", "left_anti").dropDuplicates(["key"]))
 
 
@@ -94,4 +93,4 @@ class _Withhold:
             shielded = pc.is_null(self.claims.resolve(batch.column("key"))[0])
             waits = batch.column("key").filter(pc.or_(shielded, pc.equal(batch.column("action"), PURGE)))
             count = len(waits)
-            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.why, count), pa.repeat(True, count)], schema=WITHHELD)
+            yield pa.RecordBatch.from_arrays([waits, pa.repeat(self.why, count), pa.repeat(True, count)], schema=DEFERRED)

@@ -12,7 +12,7 @@ from gc_assets.core.plan import Amount, PlanHeader
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.read.reversibility import apply_command, in_one_sentence, undoing
+from gc_assets.stages.read.reversibility import apply_command, describe_reversibility, summarize_reversibility
 from tests.assets.platforms import platform, stored_plan
 
 
@@ -26,7 +26,7 @@ def plan(at: Platform, **how: Any) -> PlanHeader:
 
 
 def told(at: Platform, *, restored: bool = False, **how: Any) -> tuple[str, str, str]:
-    return undoing(plan(at, **how), at.config, restored=restored).lines
+    return describe_reversibility(plan(at, **how), at.config, restored=restored).lines
 
 
 AMOUNT = Amount(files=3, bytes=2_000_000)
@@ -42,7 +42,7 @@ def test_quarantined_files_come_back_until_a_purge_and_free_nothing_before(at: P
 
 def test_one_sentence_says_what_is_free_now_and_later_what_is_final_and_what_can_be_undone(at: Platform) -> None:
     totals = {QUARANTINE: AMOUNT, PURGE: Amount(files=1, bytes=7)}
-    said = in_one_sentence(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
+    said = summarize_reversibility(plan(at, totals=totals, expiry_actions={"sales": 9, "weather": 2}), at.config)
     free, final, undone = said.split("; ")
     assert free == "7 B becomes free at once and 2 MB when a later plan purges it, 7 days after this one is applied at the earliest"
     assert final == "final is the purge of 1 files, 9 edits of the history of lake sales"
@@ -50,7 +50,7 @@ def test_one_sentence_says_what_is_free_now_and_later_what_is_final_and_what_can
 
 
 def test_one_sentence_of_a_plan_that_was_put_back_promises_nothing(at: Platform) -> None:
-    said = in_one_sentence(plan(at, totals={QUARANTINE: AMOUNT}), at.config, restored=True)
+    said = summarize_reversibility(plan(at, totals={QUARANTINE: AMOUNT}), at.config, restored=True)
     assert said == "nothing becomes free at once; final is nothing; can be undone: nothing"
 
 

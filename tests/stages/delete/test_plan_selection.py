@@ -11,7 +11,7 @@ from gc_assets.core.errors import GateRefused, UsageError
 from gc_assets.core.phases import PHASES, PURGE, QUARANTINE, RESTORE
 from gc_assets.stages.delete.apply import refuse_apply
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.delete.plan_selection import chosen, in_mode
+from gc_assets.stages.delete.plan_selection import in_mode, select_plan
 from gc_assets.stages.records.plans import approve, find_plan
 from tests.assets.platforms import NOW, TODAY, platform, stored_plan
 
@@ -21,7 +21,7 @@ YESTERDAY = "2026-03-13"
 def test_a_plan_id_chooses_that_plan_with_all_its_phases(tmp_path: Path) -> None:
     at = platform(tmp_path)
     header = header_of(stored_plan(at))
-    choice = chosen(at.night(NOW.date()), "warehouse", header.plan_id)
+    choice = select_plan(at.night(NOW.date()), "warehouse", header.plan_id)
     assert choice.plan is not None
     assert (choice.plan.header, choice.phases) == (header, PHASES)
 
@@ -29,7 +29,7 @@ def test_a_plan_id_chooses_that_plan_with_all_its_phases(tmp_path: Path) -> None
 def test_without_a_plan_id_what_is_needed_again_is_put_back_and_nothing_else_is_done(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, action=RESTORE))
-    choice = chosen(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.night(NOW.date()), "warehouse")
     assert choice.plan is not None
     assert (choice.plan.header, choice.phases) == (header, (RESTORE,))
 
@@ -38,7 +38,7 @@ def test_without_a_plan_id_what_is_needed_again_is_put_back_and_nothing_else_is_
 def test_without_a_plan_id_a_plan_that_puts_nothing_back_waits_for_its_approval(tmp_path: Path, action: str) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, action=action)
-    choice = chosen(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.night(NOW.date()), "warehouse")
     assert choice.plan is None
     assert "no quarantined file is needed again" in choice.why_not
 
@@ -46,7 +46,7 @@ def test_without_a_plan_id_a_plan_that_puts_nothing_back_waits_for_its_approval(
 def test_without_a_plan_id_nothing_is_put_back_in_mode_plan(tmp_path: Path) -> None:
     at = platform(tmp_path)
     stored_plan(at, action=RESTORE)
-    choice = chosen(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.night(NOW.date()), "warehouse")
     assert choice.plan is None
     assert "mode plan" in choice.why_not
 
@@ -54,7 +54,7 @@ def test_without_a_plan_id_nothing_is_put_back_in_mode_plan(tmp_path: Path) -> N
 def test_without_a_plan_id_nothing_is_put_back_of_a_past_run_date(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     stored_plan(at, run_date=YESTERDAY, action=RESTORE)
-    choice = chosen(at.night(date.fromisoformat(YESTERDAY)), "warehouse")
+    choice = select_plan(at.night(date.fromisoformat(YESTERDAY)), "warehouse")
     assert choice.plan is None
     assert "is past" in choice.why_not
 
@@ -62,7 +62,7 @@ def test_without_a_plan_id_nothing_is_put_back_of_a_past_run_date(tmp_path: Path
 def test_nothing_is_put_back_by_a_rehearsals_clock_where_rehearsals_may_change_nothing(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply", rehearsals="refused")
     stored_plan(at, action=RESTORE)
-    choice = chosen(at.night(NOW.date()), "warehouse")
+    choice = select_plan(at.night(NOW.date()), "warehouse")
     assert choice.plan is None
     assert "the clock is a rehearsal's" in choice.why_not
 
@@ -82,7 +82,7 @@ def test_a_plan_of_another_run_date_is_wrong_usage(tmp_path: Path) -> None:
     at = platform(tmp_path, mode="apply")
     header = header_of(stored_plan(at, run_date=YESTERDAY))
     with pytest.raises(UsageError, match=f"this is warehouse of {TODAY}"):
-        chosen(at.night(NOW.date()), "warehouse", header.plan_id)
+        select_plan(at.night(NOW.date()), "warehouse", header.plan_id)
 
 
 def test_another_mode_is_that_storages_alone_and_leaves_the_policy_as_it_is(tmp_path: Path) -> None:

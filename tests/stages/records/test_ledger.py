@@ -19,17 +19,17 @@ from gc_assets.core.phases import PHASES, VERDICTS
 from gc_assets.engine.run_context import RunContext
 from gc_assets.report.load import load_report
 from gc_assets.stages.records.ledger import (
-    HELD,
-    WORDS,
-    Copies,
+    LOG_ENTRIES,
+    QUARANTINED_COPY,
+    CopySelection,
+    copies_in_quarantine,
     first_of_each_key,
-    held,
-    left,
     newest_first,
     newest_of_each_key,
     quarantine_ledger,
-    quarantined,
-    settled,
+    read_quarantine,
+    removed_objects,
+    settled_entries,
 )
 from gc_assets.state.schemas import ORPHAN_FILES
 from tests.records import NOTHING_SWEPT, NOW, STORAGE, night_at, put, put_log, put_marked, word
@@ -65,25 +65,25 @@ def test_words_of_one_moment_are_in_the_order_of_their_runs(context: RunContext)
     """Under a rehearsal's clock nights and restores share one moment."""
     put_log(context, word("a", "quarantine", "p1"))
     put_log(context, word("a", "restore", "r1", source="p1"))
-    assert quarantined(context.state, STORAGE).num_rows == 0
+    assert read_quarantine(context.state, STORAGE).num_rows == 0
     put_log(context, word("a", "quarantine", "p1", run_id="zz"))
-    assert quarantined(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
+    assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
 def test_a_log_of_an_older_release_is_read_by_its_receipts_run(context: RunContext) -> None:
     """0.2.0 wrote no column `run_id`."""
     published = put_log(context, word("a", "quarantine", "p1"))
     assert published.receipt.run_id < put_log(context, word("a", "restore", "r1", source="p1")).receipt.run_id
-    assert quarantined(context.state, STORAGE).num_rows == 0
+    assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
 def test_words_are_in_the_order_of_their_leases_whatever_a_clock_said(context: RunContext) -> None:
     """A restore by a clock that was behind is still the last word, and so is the quarantine after it."""
     put_log(context, word("a", "quarantine", "p1", minutes=60, token=4))
     put_log(context, word("a", "restore", "r1", minutes=-60, source="p1", token=5))
-    assert quarantined(context.state, STORAGE).num_rows == 0
+    assert read_quarantine(context.state, STORAGE).num_rows == 0
     put_log(context, word("a", "quarantine", "p1", minutes=-90, token=6))
-    assert quarantined(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
+    assert read_quarantine(context.state, STORAGE).column("source_plan_id").to_pylist() == ["p1"]
 
 
 def test_words_of_a_release_without_tokens_come_before_all_others(context: RunContext) -> None:
@@ -91,11 +91,11 @@ def test_words_of_a_release_without_tokens_come_before_all_others(context: RunCo
     put_log(context, word("a", "quarantine", "p1", minutes=60))
     put_log(context, word("b", "quarantine", "p1"))
     put_log(context, word("b", "restore", "r1", minutes=5, source="p1"))
-    assert quarantined(context.state, STORAGE).num_rows == 0
+    assert read_quarantine(context.state, STORAGE).num_rows == 0
 
 
 def of_whom(context: RunContext, *, rehearsal: bool) -> list[str]:
-    return sorted(quarantined(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
+    return sorted(read_quarantine(context.state, STORAGE, rehearsal=rehearsal).column("key").to_pylist())
 
 
 def test_a_rehearsals_copy_is_nothing_to_a_real_night_and_a_real_one_nothing_to_a_rehearsal(context: RunContext) -> None:
@@ -104,7 +104,7 @@ def test_a_rehearsals_copy_is_nothing_to_a_real_night_and_a_real_one_nothing_to_
     put_log(context, word("older", "quarantine", "p3"))
     assert of_whom(context, rehearsal=False) == ["older", "real"]
     assert of_whom(context, rehearsal=True) == ["older", "rehearsed"]
-    assert quarantined(context.state, STORAGE).num_rows == 3
+    assert read_quarantine(context.state, STORAGE).num_rows == 3
 
 
 def test_a_file_that_a_person_put_back_stays_so_when_a_rehearsal_quarantines_it_later(context: RunContext) -> None:
@@ -123,7 +123,7 @@ def test_what_a_rehearsal_moved_is_put_back_for_both_by_a_real_restore(context: 
 
 def test_a_rehearsed_move_counts_for_an_inventory_of_any_moment() -> None:
     words = [word("real", "quarantine", "p1", token=1, rehearsal=False), word("rehearsed", "quarantine", "p2", token=2, rehearsal=True)]
-    later = left(pa.Table.from_pylist(words, WORDS), NOW + timedelta(days=1))
+    later = removed_objects(pa.Table.from_pylist(words, LOG_ENTRIES), NOW + timedelta(days=1))
     assert later.column("key").to_pylist() == ["rehearsed"]
 
 
@@ -170,21 +170,21 @@ def copies(rows: pa.Table) -> dict[tuple[str, str], str]:
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_the_rule_equals_a_walk_over_all_words(choose: random.Random, size: int) -> None:
     words = some_words(choose, "ab", size)
-    assert copies(held(pa.Table.from_pylist(words, WORDS))) == by_hand(words)
+    assert copies(copies_in_quarantine(pa.Table.from_pylist(words, LOG_ENTRIES))) == by_hand(words)
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 12))
 def test_the_copies_that_are_meant_are_found_among_their_own_words_alone(choose: random.Random, size: int) -> None:
-    words = pa.Table.from_pylist(some_words(choose, "ab", size), WORDS)
-    for meant in (Copies(plan_id="p"), Copies(prefix="a"), Copies(key="b"), Copies(plan_id="q", key="a")):
-        few = meant.among(settled(words), "by").select(WORDS.names)
+    words = pa.Table.from_pylist(some_words(choose, "ab", size), LOG_ENTRIES)
+    for meant in (CopySelection(plan_id="p"), CopySelection(prefix="a"), CopySelection(key="b"), CopySelection(plan_id="q", key="a")):
+        few = meant.among(settled_entries(words), "by").select(LOG_ENTRIES.names)
         assert copies(meant.held(few)) == copies(meant.held(words))
 
 
 @pytest.mark.spark
 def test_both_readers_say_which_copy_of_a_key_comes_back(spark: SparkSession) -> None:
-    rows = held(pa.Table.from_pylist(some_words(random.Random(3), "abcdefghij", 200), WORDS))
-    told = first_of_each_key(spark.createDataFrame(rows), newest_first()).select(*HELD.names).toArrow()
+    rows = copies_in_quarantine(pa.Table.from_pylist(some_words(random.Random(3), "abcdefghij", 200), LOG_ENTRIES))
+    told = first_of_each_key(spark.createDataFrame(rows), newest_first()).select(*QUARANTINED_COPY.names).toArrow()
     assert copies(told) == copies(newest_of_each_key(rows))
     assert told.num_rows == pc.count_distinct(rows.column("key")).as_py() < rows.num_rows
 
@@ -195,5 +195,5 @@ def test_both_readers_find_the_same(spark: SparkSession, context: RunContext) ->
     for start in range(0, 300, 50):
         put_log(context, *words[start : start + 50])
     found = quarantine_ledger(spark, context.state, STORAGE).toArrow()
-    assert copies(found) == copies(quarantined(context.state, STORAGE)) == by_hand(words)
-    assert found.select(HELD.names).num_rows > 5
+    assert copies(found) == copies(read_quarantine(context.state, STORAGE)) == by_hand(words)
+    assert found.select(QUARANTINED_COPY.names).num_rows > 5

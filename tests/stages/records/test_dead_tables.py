@@ -10,7 +10,7 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GcError, StateError, UsageError
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.dead_tables import accept, dead_tables
+from gc_assets.stages.records.dead_tables import accept_dead_table, dead_tables
 from tests.records import night_at
 
 UUID = "9c12d441-03fe-4693-9a96-a0705ddf69c1"
@@ -27,10 +27,10 @@ def place(context: RunContext, below: str) -> str:
 
 def test_the_last_word_about_a_table_and_a_place_counts_and_all_stay_on_record(tmp_path: Path) -> None:
     context = night_at(tmp_path)
-    accept(context.config, Clock(), UUID.upper(), place(context, "db/t"), "ada", "dropped in spring")
-    accept(context.config, Clock(), UUID, place(context, "db/u/"), "bob")
+    accept_dead_table(context.config, Clock(), UUID.upper(), place(context, "db/t"), "ada", "dropped in spring")
+    accept_dead_table(context.config, Clock(), UUID, place(context, "db/u/"), "bob")
     assert counting(context, Clock()) == [("db/t/", "ada"), ("db/u/", "bob")]
-    storage, record = accept(context.config, Clock(), UUID, place(context, "db/t/"), "bob", withdraw=True)
+    storage, record = accept_dead_table(context.config, Clock(), UUID, place(context, "db/t/"), "bob", withdraw=True)
     assert counting(context, Clock()) == [("db/u/", "bob")]
     text = context.state.files.read(f"{storage}/dead_tables.json").decode()
     assert (text.count(UUID), "dropped in spring" in text, record.said) == (3, True, "withdrawn")
@@ -39,7 +39,7 @@ def test_the_last_word_about_a_table_and_a_place_counts_and_all_stay_on_record(t
 @pytest.mark.parametrize("ahead", [timedelta(hours=-1), timedelta(days=400)])
 def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: timedelta) -> None:
     context, rehearsed = night_at(tmp_path), Clock(datetime.now(UTC) + ahead)
-    accept(context.config, rehearsed, UUID, place(context, "db/t/"), "ada")
+    accept_dead_table(context.config, rehearsed, UUID, place(context, "db/t/"), "ada")
     assert counting(context, rehearsed) == [("db/t/", "ada")]
     assert counting(context, Clock()) == []
 
@@ -57,15 +57,15 @@ def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: tim
 def test_a_word_names_one_uuid_one_place_and_who_says_it(tmp_path: Path, uuid: str, below: str, by: str, withdraw: bool, said: str) -> None:
     context = night_at(tmp_path)
     with pytest.raises(GcError, match=said):
-        accept(context.config, Clock(), uuid, place(context, below), by, withdraw=withdraw)
+        accept_dead_table(context.config, Clock(), uuid, place(context, below), by, withdraw=withdraw)
     with pytest.raises(UsageError, match="no directory within"):
-        accept(context.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
+        accept_dead_table(context.config, Clock(), UUID, "file:///elsewhere/db/t/", "ada")
     assert counting(context, Clock()) == []
 
 
 def test_a_damaged_record_stops_the_night_by_name(tmp_path: Path) -> None:
     context = night_at(tmp_path)
-    storage, _ = accept(context.config, Clock(), UUID, place(context, "db/t/"), "ada")
+    storage, _ = accept_dead_table(context.config, Clock(), UUID, place(context, "db/t/"), "ada")
     context.state.files.replace(f"{storage}/dead_tables.json", b"[{")
     with pytest.raises(StateError, match=r"dead_tables\.json is damaged"):
         counting(context, Clock())

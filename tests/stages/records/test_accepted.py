@@ -10,7 +10,7 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.plan import LiveCount
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.accepted_runs import Earlier, forget
+from gc_assets.stages.records.accepted_runs import AcceptedRun, forget_lake
 from tests.core.test_plan import plan
 from tests.records import LAKE, night_at
 
@@ -21,10 +21,10 @@ THEN = plan(created_at=MADE, live_files=7, live_by_lake={LAKE: 7}, refs_digests=
 def test_a_word_by_the_real_clock_lets_a_lake_go(tmp_path: Path) -> None:
     config = night_at(tmp_path).config
     tonight = RunContext.of(config, Clock(), Clock().today())
-    assert Earlier.of(tonight, THEN).gone(LiveCount(0)) == ["weather (nothing of it is live here by now, 7 files then)"]
-    forget(config, Clock(), LAKE, "ada")
-    earlier = Earlier.of(tonight, THEN)
-    assert earlier.gone(LiveCount(0)) == []
+    assert AcceptedRun.of(tonight, THEN).missing_lakes(LiveCount(0)) == ["weather (nothing of it is live here by now, 7 files then)"]
+    forget_lake(config, Clock(), LAKE, "ada")
+    earlier = AcceptedRun.of(tonight, THEN)
+    assert earlier.missing_lakes(LiveCount(0)) == []
     assert earlier.count(LiveCount(0)) == LiveCount(0)
     assert earlier.count(LiveCount(3, {LAKE: 3})) == LiveCount(7, {LAKE: 7}), "a lake that is still there is compared"
 
@@ -33,13 +33,13 @@ def test_a_word_by_the_real_clock_lets_a_lake_go(tmp_path: Path) -> None:
 def test_a_rehearsals_word_counts_in_a_rehearsal_only(tmp_path: Path, ahead: timedelta) -> None:
     config = night_at(tmp_path).config
     rehearsed = Clock(datetime.now(UTC) + ahead)
-    forget(config, rehearsed, LAKE, "ada")
-    assert Earlier.of(RunContext.of(config, rehearsed, rehearsed.today()), THEN).gone(LiveCount(0)) == []
-    assert Earlier.of(RunContext.of(config, Clock(), Clock().today()), THEN).gone(LiveCount(0)) != []
+    forget_lake(config, rehearsed, LAKE, "ada")
+    assert AcceptedRun.of(RunContext.of(config, rehearsed, rehearsed.today()), THEN).missing_lakes(LiveCount(0)) == []
+    assert AcceptedRun.of(RunContext.of(config, Clock(), Clock().today()), THEN).missing_lakes(LiveCount(0)) != []
 
 
 def test_a_word_of_before_the_plan_is_used_up(tmp_path: Path) -> None:
     config = night_at(tmp_path).config
-    forget(config, Clock(), LAKE, "ada")
+    forget_lake(config, Clock(), LAKE, "ada")
     later = plan(created_at=datetime.now(UTC), live_files=7, live_by_lake={LAKE: 7}, refs_digests={LAKE: "a" * 16})
-    assert Earlier.of(RunContext.of(config, Clock(), Clock().today()), later).gone(LiveCount(0)) != []
+    assert AcceptedRun.of(RunContext.of(config, Clock(), Clock().today()), later).missing_lakes(LiveCount(0)) != []

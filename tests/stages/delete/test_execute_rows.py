@@ -21,7 +21,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.core.phases import Action
 from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS, Kind
-from gc_assets.stages.delete.act import Act
+from gc_assets.stages.delete.execute_rows import RowExecutor
 from gc_assets.stages.delete.restore import _Moved
 from gc_assets.state.files import Files
 from gc_assets.stores.execution import planned_rows
@@ -32,7 +32,7 @@ from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 from tests.killed import exit_code, killed_before
 from tests.lakes.icechunk.builder import DocumentTree, document_tree, numbers
 from tests.lakes.icechunk.support import expire, lake_at, planned, verdicts
-from tests.stages.delete.acting import act
+from tests.stages.delete.row_execution import act
 from tests.stores.builders import CLOCK, NOW, PLAN, in_memory, write
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -87,7 +87,7 @@ def snapshots(root: Path) -> list[str]:
 
 
 def rows_of(root: Path, keys: list[str], action: Action, held: Path | None = None) -> pa.RecordBatch:
-    """Columns of `ACT`."""
+    """Columns of `EXECUTION_ROWS`."""
     rows = [
         {
             "key": key,
@@ -117,7 +117,7 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     os.link(root / "repo/chunks/a", held)
     store = open_store(f"file://{root}/")
     lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(tmp_path / "state")), "wal", PLAN, 1)
-    late = Act(store, log, lease, CLOCK, PLAN, only_interrupted=True)
+    late = RowExecutor(store, log, lease, CLOCK, PLAN, only_interrupted=True)
     (never_begun,) = late(iter([rows]))
     assert never_begun.column("outcome").to_pylist() == ["denied"]
 
@@ -142,7 +142,7 @@ def test_a_machine_that_does_not_see_the_log_moves_nothing(tmp_path: Path) -> No
     there = replace(log, files=Files(str(tmp_path / "state of another machine")))
     rows = rows_of(root, ["repo/chunks/a"], "quarantine")
     with pytest.raises(StateError, match=r"is not to be seen on .*: nothing was touched there\. `state` must be one place"):
-        list(Act(store, there, lease, CLOCK, PLAN)(iter([rows])))
+        list(RowExecutor(store, there, lease, CLOCK, PLAN)(iter([rows])))
     assert (root / "repo/chunks/a").exists()
     with pytest.raises(StateError, match="is not to be seen on"):
         list(_Moved(there, "trash", NOW, lease.token, rehearsal=False, rows=1)(iter([pa.RecordBatch.from_pydict({"id": [0]})])))
@@ -161,7 +161,7 @@ class Moved:
 
     def outcomes(self, store: Store) -> list[str]:
         """What the plan comes to when it goes on over this store."""
-        (told,) = Act(store, self.log, self.lease, CLOCK, PLAN)(iter([self.row]))
+        (told,) = RowExecutor(store, self.log, self.lease, CLOCK, PLAN)(iter([self.row]))
         return told.column("outcome").to_pylist()
 
 

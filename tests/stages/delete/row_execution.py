@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gc_assets.core.clock import Clock
-from gc_assets.stages.delete.act import Act
+from gc_assets.stages.delete.execute_rows import RowExecutor
 from gc_assets.state.files import Files
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import open_log
@@ -20,6 +20,6 @@ def act(root: Path, state: Path, rows: pa.RecordBatch, clock: Clock) -> pa.Table
     store = open_store(f"file://{root}/")
     lease = store.acquire(PLAN, str(os.getpid()), clock)
     log = open_log(Files(str(state)), "wal", PLAN, rows.num_rows)
-    outcomes = pa.Table.from_batches(Act(store, log, lease, clock, PLAN)(iter([rows])))
+    outcomes = pa.Table.from_batches(RowExecutor(store, log, lease, clock, PLAN)(iter([rows])))
     lease.release()
     return outcomes

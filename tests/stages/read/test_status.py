@@ -12,8 +12,8 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.notifications import FailedApply, StorageSummary
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.read.reversibility import undoing
-from gc_assets.stages.read.status import standing
+from gc_assets.stages.read.reversibility import describe_reversibility
+from gc_assets.stages.read.status import storage_status
 from gc_assets.stages.records.leases import take_lease
 from gc_assets.stages.records.plans import approve, reject
 from tests.assets.platforms import NOW, platform, stored_plan
@@ -26,7 +26,7 @@ def at(tmp_path: Path) -> Platform:
 
 
 def found(at: Platform, *failed: FailedApply) -> StorageSummary:
-    return standing(at.config, at.clock, at.config.storage("warehouse"), failed)
+    return storage_status(at.config, at.clock, at.config.storage("warehouse"), failed)
 
 
 def approved(at: Platform) -> str:
@@ -52,7 +52,7 @@ def test_the_last_night_is_told_with_its_plan_and_what_that_lacks(at: Platform) 
     last = found(at).last
     assert last is not None
     assert (last.header, last.status, last.missing) == (header, "ready", "not approved")
-    assert last.undoing == undoing(header, at.config).lines
+    assert last.undoing == describe_reversibility(header, at.config).lines
 
 
 def test_an_empty_plan_is_a_night_and_an_analysis_is_none(at: Platform) -> None:

@@ -27,15 +27,15 @@ from gc_assets.stages.records.plans import (
     approve,
     execution_directory,
     find_plan,
-    plans,
+    list_plans,
     record_finished,
     record_restored,
     refuse_unapproved,
     reject,
-    unfinished,
+    unfinished_plans,
 )
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, State
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 from tests.assets.platforms import NOW, platform, stored_plan
 
@@ -74,7 +74,7 @@ def file_of(at: Platform, path: str) -> Path:
     return Path(at.config.state) / path
 
 
-def edit_receipt(at: Platform, published: Published, edit: Any) -> None:
+def edit_receipt(at: Platform, published: PublishedTable, edit: Any) -> None:
     path = file_of(at, f"{published.path}/_receipt.json")
     document = json.loads(path.read_text())
     edit(document)
@@ -144,7 +144,7 @@ def test_a_state_that_may_only_be_read_still_lists_its_approvals(at: Platform, m
         raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(Files, "replace_if", refused)
-    assert [plan.verdict.words for plan in plans(at.config)] == [(approval,)]
+    assert [plan.verdict.words for plan in list_plans(at.config)] == [(approval,)]
     assert not file_of(at, "warehouse/apply/_records.json").exists()
 
 
@@ -283,7 +283,7 @@ def test_a_plan_without_its_header_or_with_half_of_it_is_damaged(at: Platform, d
 
     edit_receipt(at, stored_plan(at), cut)
     with pytest.raises(StateError, match=r"warehouse/deletion_plan/.* is damaged.*run its asset again"):
-        list(plans(at.config))
+        list(list_plans(at.config))
 
 
 def test_rows_that_are_not_those_of_the_header_are_no_plan(at: Platform) -> None:
@@ -356,7 +356,7 @@ def test_what_became_of_many_plans_is_known_by_a_few_requests(at: Platform, monk
             return inner(files, path)
 
         monkeypatch.setattr(Files, name, counted)
-    found = {plan.header.plan_id: plan.status_at(NOW) for plan in plans(at.config)}
+    found = {plan.header.plan_id: plan.status_at(NOW) for plan in list_plans(at.config)}
     assert [found[plan_id] for plan_id in made] == ["applied", "restored", *["approved"] * 10]
     assert len(asked) == 4
 
@@ -368,21 +368,21 @@ def test_what_an_older_release_recorded_of_its_plans_is_read_once(at: Platform) 
         approve(at.config, at.clock, header.plan_id, "ada")
     record_finished(state, made[0], {"at": NOW.isoformat()})
     record_restored(state, "warehouse", made[1].plan_id, NOW, "restore-1")
-    before = list(plans(at.config))
+    before = list(list_plans(at.config))
     book = file_of(at, "warehouse/apply/_records.json")
     noted = book.read_text()
     book.unlink()
-    assert list(plans(at.config)) == before
+    assert list(list_plans(at.config)) == before
     assert book.read_text() == noted
     file_of(at, word_path(made[2])).unlink()
-    assert {plan.header.plan_id: plan.verdict.words for plan in plans(at.config)}[made[2].plan_id] == ()
+    assert {plan.header.plan_id: plan.verdict.words for plan in list_plans(at.config)}[made[2].plan_id] == ()
 
 
 def test_what_another_name_says_takes_nothing_back(at: Platform) -> None:
     header = stored(at, max_delete_bytes=1)
     mine = approve(at.config, at.clock, header.plan_id, "ada", ("delete_bytes",), "the owners agreed")
     other = approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
-    (plan,) = plans(at.config)
+    (plan,) = list_plans(at.config)
     assert plan.verdict == find_plan(at.config, header.plan_id).verdict
     assert plan.verdict.words == (mine, other)
     assert (plan.verdict.approved_by, plan.verdict.overrides) == ("ada, grace", ("delete_bytes",))
@@ -421,14 +421,14 @@ def test_a_rejection_holds_until_the_same_name_takes_it_back(at: Platform) -> No
     approve(at.config, at.clock, header.plan_id, "ada")
     reject(at.config, at.clock, header.plan_id, "grace", "orders is being migrated")
     approve(at.config, at.clock, header.plan_id, "kim")
-    (listed,), plan = plans(at.config), find_plan(at.config, header.plan_id)
+    (listed,), plan = list_plans(at.config), find_plan(at.config, header.plan_id)
     assert listed.status_at(NOW) == plan.status_at(NOW) == "rejected"
     with pytest.raises(
         GateRefused, match=r"is rejected by grace at .*: orders is being migrated; it stays so until the same name approves it"
     ):
         refuse_unapproved(plan)
     approve(at.config, at.clock, header.plan_id, "grace")
-    (listed,) = plans(at.config)
+    (listed,) = list_plans(at.config)
     assert listed.status_at(NOW) == "approved"
     assert [word.said for word in listed.verdict.words] == ["approved", "rejected", "approved", "approved"]
 
@@ -450,7 +450,7 @@ def test_words_said_at_the_same_time_are_all_kept(at: Platform) -> None:
         list(pool.map(lambda name: approve(at.config, at.clock, header.plan_id, name), names))
     words = find_plan(at.config, header.plan_id).verdict.words
     assert sorted(word.by for word in words) == sorted(names)
-    assert [plan.verdict.words for plan in plans(at.config)] == [words]
+    assert [plan.verdict.words for plan in list_plans(at.config)] == [words]
 
 
 def test_a_word_that_somebody_removed_is_not_taken_for_the_next_one(at: Platform) -> None:
@@ -459,7 +459,7 @@ def test_a_word_that_somebody_removed_is_not_taken_for_the_next_one(at: Platform
     approve(at.config, at.clock, header.plan_id, "grace")
     file_of(at, word_path(header, 2)).unlink()
     approve(at.config, at.clock, header.plan_id, "kim")
-    assert [plan.verdict.approved_by for plan in plans(at.config)] == ["ada, kim"]
+    assert [plan.verdict.approved_by for plan in list_plans(at.config)] == ["ada, kim"]
     assert file_of(at, word_path(header, 3)).exists()
 
 
@@ -469,30 +469,30 @@ def test_an_approval_by_a_release_before_is_read_on_and_added_to(at: Platform) -
     written = {"plan_id": header.plan_id, "by": "ada", "at": NOW.isoformat(), "overrides": ["delete_bytes"]}
     state.files.replace(word_path(header), json.dumps(written).encode())
     state.files.replace("warehouse/apply/_records.json", json.dumps({header.plan_id: {"approval": written}}).encode())
-    assert [(plan.status_at(NOW), plan.verdict.approved_by) for plan in plans(at.config)] == [("approved", "ada")]
+    assert [(plan.status_at(NOW), plan.verdict.approved_by) for plan in list_plans(at.config)] == [("approved", "ada")]
     reject(at.config, at.clock, header.plan_id, "grace")
-    assert [plan.status_at(NOW) for plan in plans(at.config)] == ["rejected"]
+    assert [plan.status_at(NOW) for plan in list_plans(at.config)] == ["rejected"]
     assert json.loads(file_of(at, word_path(header)).read_text()) == written
 
 
 def test_the_same_plan_made_twice_is_listed_once_and_a_plan_without_rows_not_at_all(at: Platform) -> None:
     first, again, empty = stored(at), stored(at), stored(at, files=0)
     assert first.plan_id == again.plan_id != empty.plan_id
-    assert [plan.header.plan_id for plan in plans(at.config)] == [first.plan_id]
+    assert [plan.header.plan_id for plan in list_plans(at.config)] == [first.plan_id]
 
 
 def test_plans_are_listed_newest_first(at: Platform) -> None:
     made = [stored(at, files=number).plan_id for number in (1, 2, 3)]
-    assert [plan.header.plan_id for plan in plans(at.config)] == made[::-1]
-    assert list(plans(at.config, "another")) == []
+    assert [plan.header.plan_id for plan in list_plans(at.config)] == made[::-1]
+    assert list(list_plans(at.config, "another")) == []
 
 
 def test_a_plan_that_began_is_unfinished_until_it_ended_or_was_restored(at: Platform) -> None:
     state, header = State.at(at.config.state), stored(at)
-    assert unfinished(state, "warehouse") == []
+    assert unfinished_plans(state, "warehouse") == []
     state.files.replace(f"{execution_directory(header)}/log.json", b"{}")
-    assert unfinished(state, "warehouse") == [header.plan_id]
+    assert unfinished_plans(state, "warehouse") == [header.plan_id]
     for name in ("finished", "restored"):
         state.files.replace(f"{execution_directory(header)}/{name}.json", b'{"at": "2026-11-20T03:00:00+00:00"}')
-        assert unfinished(state, "warehouse") == []
+        assert unfinished_plans(state, "warehouse") == []
         state.files.delete(f"{execution_directory(header)}/{name}.json")

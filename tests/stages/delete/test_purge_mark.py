@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete import apply
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.summaries import LiveFilesSummary
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
@@ -28,7 +28,7 @@ def test_the_mark_before_a_purge_takes_no_live_file_over_from_the_nights_before(
     house.lakes = [lake.config("sales")]
     mark, marked = apply.mark, list[tuple[str | None, str | None]]()
 
-    def heard(session: SparkSession, context: RunContext, lake_name: str) -> Published:
+    def heard(session: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
         live = mark(session, context, lake_name)
         summary = live.summary(LiveFilesSummary)
         marked.append((summary.carried_from, summary.full_for))

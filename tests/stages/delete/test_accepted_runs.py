@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, UsageError
-from gc_assets.stages.records.accepted_runs import forget
+from gc_assets.stages.records.accepted_runs import forget_lake
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.stages.lakehouse import Lakehouse, days_ago
 
@@ -73,10 +73,10 @@ def test_a_lake_that_is_emptied_or_leaves_the_configuration_stops_the_plans_unti
     assert "little (not in lakes.yaml" in left.failed_gates[0].message
 
     with pytest.raises(UsageError, match=r"no lake 'litle'.*sales"):
-        forget(house.config, Clock(house.now), "litle", "ada")
+        forget_lake(house.config, Clock(house.now), "litle", "ada")
     with pytest.raises(UsageError, match="--by WHO"):
-        forget(house.config, Clock(house.now), "little", " ")
-    forget(house.config, Clock(house.now), "little", "ada")
+        forget_lake(house.config, Clock(house.now), "little", " ")
+    forget_lake(house.config, Clock(house.now), "little", "ada")
     house.now = days_ago(1)
     assert not house.failed_gates(house.plan())
     house.lakes = [large.config("sales"), small.config("little")]

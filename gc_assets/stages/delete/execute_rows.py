@@ -19,11 +19,11 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, PURGE, QUARANTINE, RESTORE
-from gc_assets.engine.tables import REQUESTS, Written, spark_schema, write_rows
+from gc_assets.engine.tables import REQUESTS, WrittenParts, spark_schema, write_rows
 from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS
 from gc_assets.state.arrow_types import STRING
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Run
+from gc_assets.state.journal import TableRun
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import execute, outcome_rows, planned_rows
 from gc_assets.stores.protocol import Aborting, Lease, Planned, Quarantine, QuarantineMode, Result, Store
@@ -32,7 +32,7 @@ from gc_assets.stores.write_ahead import WriteAheadLog
 # `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's
 # own expiry, which is not done yet. `refused` says why the row must not be executed though nobody
 # needs the key (null: it may).
-ACT: Final = pa.schema(
+EXECUTION_ROWS: Final = pa.schema(
     [
         ("key", STRING),
         ("action", STRING),
@@ -48,11 +48,11 @@ ACT: Final = pa.schema(
         ("refused", STRING),
     ]
 )
-# What `Act` yields in executors: rows of `deletion_log`, and what was sent for them.
-ACTED: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
+# What `RowExecutor` yields in executors: rows of `deletion_log`, and what was sent for them.
+OUTCOME_ROWS: Final = spark_schema(DELETION_LOG.schema.append(pa.field(REQUESTS, pa.string())))
 
 
-def in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
+def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
     """Returns rows of one action in the order in which they must be acted on.
 
     That is by rising rank, for a restore by falling rank.
@@ -128,8 +128,8 @@ class _PutBack:
 
 
 @dataclass(frozen=True)
-class Act:
-    """Executes the rows of a partition (columns `ACT`) through the write-ahead log.
+class RowExecutor:
+    """Executes the rows of a partition (columns `EXECUTION_ROWS`) through the write-ahead log.
 
     A row that the fresh mark needs is never quarantined or purged. A row that is no longer in
     quarantine is not purged. Both get the outcome `changed`, or `failed` where `retry` is set. A row
@@ -176,8 +176,8 @@ class Act:
                 yield key, refused, True
 
 
-def act_here(act: Act, rows: pa.Table, run: Run, files: Files, totals_by: Sequence[str]) -> Written:
-    """Executes few rows (columns `ACT`) in this process, as one batch, and writes what came of them
+def execute_in_process(act: RowExecutor, rows: pa.Table, run: TableRun, files: Files, totals_by: Sequence[str]) -> WrittenParts:
+    """Executes few rows (columns `EXECUTION_ROWS`) in this process, as one batch, and writes what came of them
     as parts of `run`.
     """
     batches = rows.sort_by("key").combine_chunks().to_batches()
