@@ -15,7 +15,7 @@ from gc_assets.cli.context import spark_of
 from gc_assets.cli.dagster_run import Step, run_night
 from gc_assets.engine.tables import read_rows
 from gc_assets.resources.platform import load_platform
-from gc_assets.stages.delete.apply import Applied, apply_plan
+from gc_assets.stages.delete.apply import ApplyResult, apply_plan
 from gc_assets.stages.records.plans import approve, find_plan
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_LOG
@@ -57,7 +57,7 @@ class Applies:
         }
 
 
-def _moving(state: State, applied: Applied) -> float:
+def _moving(state: State, applied: ApplyResult) -> float:
     """Seconds from the first outcome on record to the last."""
     if applied.published is None:
         return 0.0

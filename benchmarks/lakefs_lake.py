@@ -26,7 +26,7 @@ from gc_assets.stages.mark.lake_refs import lake_refs
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import manifest_entries
 from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from tests.lakes.lakefs.fake_server import KEY_ID, SECRET, Branch, Commit, FakeRepository, FakeServer
 from tests.lakes.lakefs.tables import Entry, metarange_table, range_table
 
@@ -36,7 +36,7 @@ ENTRIES_A_RANGE = 5_000
 XID = "d7k67ohksdudjsb1{:04x}"
 
 Range = tuple[str, bytes, bytes, int]
-STAGES: tuple[tuple[str, Callable[[SparkSession, RunContext], Published]], ...] = (
+STAGES: tuple[tuple[str, Callable[[SparkSession, RunContext], PublishedTable]], ...] = (
     ("lake_refs", lambda _, night: lake_refs(night, "bench")),
     ("commit_graph", lambda spark, night: commit_graph(spark, night, "bench")),
     ("reachable_snapshots", lambda spark, night: reachable_snapshots(spark, night, "bench")[0]),

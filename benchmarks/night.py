@@ -16,9 +16,9 @@ from benchmarks.meter import Meter
 from benchmarks.resident import answer
 from gc_assets.config.file import load_config
 from gc_assets.core.clock import Clock
-from gc_assets.engine.progress import jobs_of
+from gc_assets.engine.progress import count_jobs
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import were_few
+from gc_assets.engine.sessions import was_small
 from gc_assets.lakes.kinds import config_models
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.stages.delete.plan import deletion_plan, header_of
@@ -31,9 +31,9 @@ from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 
-Stage = Callable[[], Published]
+Stage = Callable[[], PublishedTable]
 
 
 class Nights:
@@ -52,13 +52,13 @@ class Nights:
         with self._meter.measure() as whole:
             with self._meter.measure() as usage:
                 self._runtime = self._runtime or SparkRuntime.from_config(config.spark)
-                spark = self._runtime.session(partial(were_few, config))
+                spark = self._runtime.session(partial(was_small, config))
             stages.append({"stage": "session", "rows": 0, "jobs": 0, **asdict(usage)})
             for name, stage in stages_of(spark, night):
-                jobs = jobs_of(spark) or 0
+                jobs = count_jobs(spark) or 0
                 with self._meter.measure() as usage:
                     published = stage()
-                stages.append({"stage": name, "rows": published.receipt.rows, "jobs": (jobs_of(spark) or 0) - jobs, **asdict(usage)})
+                stages.append({"stage": name, "rows": published.receipt.rows, "jobs": (count_jobs(spark) or 0) - jobs, **asdict(usage)})
         found = published.receipt.summary
         header = header_of(published)
         return {

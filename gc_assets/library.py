@@ -25,8 +25,9 @@ from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, 
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.stages.read.browse import batches, runs_of
 from gc_assets.stages.read.explain import Explanation, explain
-from gc_assets.stages.records.ledger import quarantined
-from gc_assets.stages.records.plans import ListedPlan, StoredPlan, find_plan, load, plans
+from gc_assets.stages.read.snapshot_views import history_views
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import ListedPlan, StoredPlan, find_plan, list_plans, load_plan
 from gc_assets.state import schemas
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, Table
@@ -106,13 +107,21 @@ class PublishedNight:
         it. Its rows are `deletion_plan`.
         """
         name = _owner(self.context.config, DELETION_PLAN, storage)
-        return load(self.context.config, self.context.table(DELETION_PLAN, name))
+        return load_plan(self.context.config, self.context.table(DELETION_PLAN, name))
 
     def explain(self, key: str, storage: str | None = None) -> list[Explanation]:
         """Returns why a file is kept, planned or gone, by its canonical key or its address; one
         explanation for each storage that knows the key.
         """
         return explain(self.context, key, storage)
+
+    def snapshot_views(self, spark: SparkSession, lake: str | None = None) -> None:
+        """Create temporary views over the history of an Iceberg lake in a Spark session.
+
+        The session gets the views `snapshot_history`, `manifest_entries` and `all_snapshots`, and
+        the table function `expired_snapshots(table)`. They replace the views of another lake.
+        """
+        history_views(spark, self.context, _owner(self.context.config, SNAPSHOT_HISTORY, lake))
 
     def _table(self, name: str, owner: str | None, columns: Collection[str] | None) -> tuple[Table, list[str]]:
         tables = all_tables()
@@ -157,7 +166,7 @@ class Nights:
         """Returns the plans of all storages or of one, newest first within a storage; with `empty`
         those too that have nothing to do.
         """
-        return list(plans(self.platform.config, None if storage is None else self.platform.config.storage(storage).name, empty=empty))
+        return list(list_plans(self.platform.config, None if storage is None else self.platform.config.storage(storage).name, empty=empty))
 
     def plan(self, plan_id: str) -> StoredPlan:
         """Returns a plan by its id or the first characters of it (8 at least). Every byte of its rows
@@ -165,12 +174,12 @@ class Nights:
         """
         return find_plan(self.platform.config, plan_id)
 
-    def quarantined(self, storage: str | None = None) -> pa.Table:
+    def read_quarantine(self, storage: str | None = None) -> pa.Table:
         """Returns what is in quarantine in a storage, one row per copy, with the plan that put it
         there (`source_plan_id`) and when (`quarantined_at`).
         """
         config = self.platform.config
-        return quarantined(State.of(config), _owner(config, DELETION_PLAN, storage))
+        return read_quarantine(State.of(config), _owner(config, DELETION_PLAN, storage))
 
 
 def _owner(config: Config, table: Table, given: str | None) -> str:

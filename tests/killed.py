@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).parents[1]
 # Children are forked from a process that has imported their work, so that a start takes milliseconds.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["tests.killed", "tests.lakes.icechunk.support", "tests.stages.delete.acting", "tests.stores.builders", "tests.stores.s3_bench"]
+    ["tests.killed", "tests.lakes.icechunk.support", "tests.stages.delete.row_execution", "tests.stores.builders", "tests.stores.s3_bench"]
 )
 
 

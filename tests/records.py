@@ -14,7 +14,7 @@ from gc_assets.core.clock import Clock
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, LAKE_REFS, LIVE_FILES, Table
 from gc_assets.state.side_tables import CLAIMS
 
@@ -26,7 +26,7 @@ _COUNTS = ("live_keys", "false_negatives", "near_misses")
 _SAMPLES = ("missing_metadata", "live_unlisted", "foreign_metadata", "behind_links")
 # Facts of `orphan_files` where nothing was there.
 NOTHING_SWEPT: dict[str, Any] = {
-    **{"grace_cutoff": NOW.isoformat(), "historical": False, "waterfall": {}, "by_reason": {}, "problems": {}},
+    **{"grace_cutoff": NOW.isoformat(), "historical": False, "storage_breakdown": {}, "by_reason": {}, "problems": {}},
     **dict.fromkeys([*_COUNTS, *(f"{name}_count" for name in _SAMPLES)], 0),
     **{name: [] for name in (*_SAMPLES, "stopped_samples")},
 }
@@ -50,7 +50,7 @@ def put(
     rows: Sequence[dict[str, Any]] = (),
     side: dict[str, pa.Table] | None = None,
     **summary: Any,
-) -> Published:
+) -> PublishedTable:
     """A table of the night, published with these facts."""
     run = context.state.start(group, table.name, context.run_date, context.clock)
     written = write_rows(pa.Table.from_pylist(list(rows), table.schema), table, run, context.state.files, side)
@@ -73,6 +73,6 @@ def word(
     return {"size_bytes": 10, "etag": f"etag of {plan}", "quarantine": "trash", **row, "at": NOW + timedelta(minutes=minutes), **more}
 
 
-def put_log(context: RunContext, *words: dict[str, Any]) -> Published:
+def put_log(context: RunContext, *words: dict[str, Any]) -> PublishedTable:
     """One apply's or restore's log."""
     return put(context, STORAGE, DELETION_LOG, words)

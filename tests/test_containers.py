@@ -97,11 +97,11 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not target.startswith("/"):
             for source in sources:
                 at = folder / target / (Path(source).name if target == "./" else "")
-                (shutil.copytree if (ROOT / source).is_dir() else shutil.copyfile)(ROOT / source, at, **at_links(ROOT / source))
+                (shutil.copytree if (ROOT / source).is_dir() else shutil.copyfile)(ROOT / source, at, **keys_at_links(ROOT / source))
     return folder
 
 
-def at_links(source: Path) -> dict[str, Any]:
+def keys_at_links(source: Path) -> dict[str, Any]:
     """A folder is copied as Docker does: with its links, without what .dockerignore keeps back."""
     return {"symlinks": True, "ignore": shutil.ignore_patterns("__pycache__")} if source.is_dir() else {}
 

@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.mark.content_roots import names_files
+from gc_assets.stages.mark.content_roots import has_live_roots
 from gc_assets.stages.records import plans as approvals
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_tables
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS, LIVE_FILES
 from gc_assets.state.summaries import DeletionLogSummary, LiveFilesSummary, ManifestEntriesSummary, OrphanFilesSummary
@@ -47,10 +47,10 @@ class Check:
 
     name: str
     danger: str
-    judge: Callable[[RunContext, Published], Verdict]
+    judge: Callable[[RunContext, PublishedTable], Verdict]
     blocking: bool = True
 
-    def result(self, context: RunContext, key: dg.AssetKey, published: Published) -> dg.AssetCheckResult:
+    def result(self, context: RunContext, key: dg.AssetKey, published: PublishedTable) -> dg.AssetCheckResult:
         verdict = self.judge(context, published)
         severity = dg.AssetCheckSeverity.ERROR if self.blocking else dg.AssetCheckSeverity.WARN
         return dg.AssetCheckResult(
@@ -63,7 +63,7 @@ class Check:
         )
 
 
-def _receipt(context: RunContext, published: Published) -> Verdict:
+def _receipt(context: RunContext, published: PublishedTable) -> Verdict:
     hashed = wrong = size_bytes = 0
     for part, path in zip(published.receipt.files, published.paths(), strict=True):
         if size_bytes >= HASHED_BYTES:
@@ -75,18 +75,18 @@ def _receipt(context: RunContext, published: Published) -> Verdict:
     return Verdict(wrong == 0, numbers, f"{wrong:,} parts below {published.path} are not the bytes that were published" if wrong else None)
 
 
-def _complete(_: RunContext, published: Published) -> Verdict:
+def _complete(_: RunContext, published: PublishedTable) -> Verdict:
     balances = published.receipt.balances
     missing = [f"{item.name}: expected {item.expected:,}, found {item.found:,}" for item in balances if item.expected != item.found]
     numbers = {"counts": len(balances), "expected": sum(item.expected for item in balances), "found": sum(item.found for item in balances)}
     return Verdict(not missing, numbers, "; ".join(missing) or None)
 
 
-def _live_while_refs(context: RunContext, published: Published) -> Verdict:
+def _live_while_refs(context: RunContext, published: PublishedTable) -> Verdict:
     refs = context.table(LAKE_REFS, published.receipt.owner)
     heads = _heads(context, refs)
     live = published.receipt.rows
-    is_empty = live == 0 and heads > 0 and not names_files(context, published.receipt.owner)
+    is_empty = live == 0 and heads > 0 and not has_live_roots(context, published.receipt.owner)
     return Verdict(
         live > 0 or heads == 0 or is_empty,
         {"live_files": live, "refs": heads},
@@ -94,30 +94,30 @@ def _live_while_refs(context: RunContext, published: Published) -> Verdict:
     )
 
 
-def _heads(context: RunContext, refs: Published) -> int:
+def _heads(context: RunContext, refs: PublishedTable) -> int:
     column = read_parts(context.state.files, refs.paths(), LAKE_REFS.schema, ["head_commit_id"]).column(0)
     return len(column) - column.null_count
 
 
-def _all_readable(_: RunContext, published: Published) -> Verdict:
+def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
     unreadable = published.summary(LiveFilesSummary).unreadable
     return Verdict(not unreadable, {"sick": len(unreadable)}, "\n".join(item.told for item in unreadable) or None)
 
 
-def _carried_right(_: RunContext, published: Published) -> Verdict:
+def _carried_right(_: RunContext, published: PublishedTable) -> Verdict:
     summary = published.summary(LiveFilesSummary)
     numbers = {"carried_files": summary.carried_files, "nights_carried": summary.incremental_runs, "differences": len(summary.differences)}
     distrusted = f"nothing is carried over since {summary.distrusted_on}" if summary.distrusted_on is not None else None
     return Verdict(distrusted is None, numbers, "\n".join(summary.differences) or distrusted)
 
 
-def _everything_decoded(_: RunContext, published: Published) -> Verdict:
+def _everything_decoded(_: RunContext, published: PublishedTable) -> Verdict:
     unreadable = published.summary(ManifestEntriesSummary).unreadable
     found = f"{unreadable:,} containers could not be decoded; live_files stops if a commit that is kept needs one" if unreadable else None
     return Verdict(unreadable == 0, {"unreadable_containers": unreadable}, found)
 
 
-def _holds_live_keys(context: RunContext, published: Published) -> Verdict:
+def _holds_live_keys(context: RunContext, published: PublishedTable) -> Verdict:
     probe = ProbeFilter(context.state.files, tuple(published.paths()))
     probed = hits = 0
     for path in (path for table in live_tables(context) for path in table.paths()):
@@ -131,29 +131,29 @@ def _holds_live_keys(context: RunContext, published: Published) -> Verdict:
     return Verdict(missed == 0, numbers, f"{missed:,} live keys are not in the filter" if missed else None)
 
 
-def _no_live_candidate(_: RunContext, published: Published) -> Verdict:
+def _no_live_candidate(_: RunContext, published: PublishedTable) -> Verdict:
     summary = published.summary(OrphanFilesSummary)
     hits, samples = summary.false_negatives, ", ".join(summary.stopped_samples)
     return Verdict(hits == 0, {"false_negatives": hits}, f"{hits:,} candidates are live keys: {samples}" if hits else None)
 
 
-def _plan_intact(context: RunContext, published: Published) -> Verdict:
+def _plan_intact(context: RunContext, published: PublishedTable) -> Verdict:
     try:
-        header = approvals.load(context.config, published).header
+        header = approvals.load_plan(context.config, published).header
     except StateError as error:
         return Verdict(False, {}, str(error))
     return Verdict(header.rows == published.receipt.rows, {"planned_rows": header.rows, "rows_on_disk": published.receipt.rows})
 
 
-def _gates(context: RunContext, published: Published) -> Verdict:
-    header = approvals.load(context.config, published).header
+def _gates(context: RunContext, published: PublishedTable) -> Verdict:
+    header = approvals.load_plan(context.config, published).header
     failed = header.failed_gates
     found = "\n".join(f"{gate.name}: {gate.message}" for gate in failed) or None
     names = {"failed_gates": ", ".join(gate.name for gate in failed)} if failed else {}
     return Verdict(not failed, {"gates": len(header.gates), "gates_failed": len(failed)}, found, names)
 
 
-def _no_failed_key(_: RunContext, published: Published) -> Verdict:
+def _no_failed_key(_: RunContext, published: PublishedTable) -> Verdict:
     books = published.summary(DeletionLogSummary).books
     failed = sum(amount.files for name, amount in books.items() if name.endswith("/failed"))
     return Verdict(failed == 0, {"failed_files": failed}, f"{failed:,} files failed; apply the plan again to resume" if failed else None)

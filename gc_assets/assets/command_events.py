@@ -19,29 +19,31 @@ from gc_assets.assets.plan_metadata import verdict_told
 from gc_assets.assets.results import key_of
 from gc_assets.core.plan import PlanHeader
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.delete.apply import Applied
-from gc_assets.stages.read.reversibility import undoing_told
+from gc_assets.stages.delete.apply import ApplyResult
+from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN
 from gc_assets.state.summaries import DeletionLogSummary
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
-def report_plan(context: RunContext, header: PlanHeader, applied: Applied) -> None:
+def report_plan(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
     """Reports that a plan was executed: its edits of history, and its log where files were to be
     touched.
     """
     of_plan = replace(context, run_date=header.run_date)
     edits = edits_told(of_plan, header.expiry_actions) if applied.edited else ()
     log = (
-        _log_events(of_plan, header.storage, header.plan_id, undoing_told(header, context.config)) if applied.published is not None else ()
+        _log_events(of_plan, header.storage, header.plan_id, reversibility_json(header, context.config))
+        if applied.published is not None
+        else ()
     )
     _report([*edits, *log])
 
 
-def report_restore(context: RunContext, storage_name: str, log: Published) -> None:
+def report_restore(context: RunContext, storage_name: str, log: PublishedTable) -> None:
     """Reports that quarantined files were put back."""
     _report(list(restore_events(context, storage_name, log)))
 
@@ -51,7 +53,7 @@ def report_undone(context: RunContext, header: PlanHeader) -> None:
     _report(list(undone_events(context, header)))
 
 
-def restore_events(context: RunContext, storage_name: str, log: Published) -> Iterator[Event]:
+def restore_events(context: RunContext, storage_name: str, log: PublishedTable) -> Iterator[Event]:
     """Returns what the page shows of files that were put back."""
     return _log_events(context, storage_name, log.summary(DeletionLogSummary).plan_id)
 

@@ -18,8 +18,8 @@ from gc_assets.config.models import Config, PageJob
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.errors import GcError, UsageError
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.delete.restore_request import PutBack, asked_for, put_back, with_history
-from gc_assets.stages.read.reversibility import undoing_told
+from gc_assets.stages.delete.restore_request import RestoreResult, resolve_request, restore_files, with_history
+from gc_assets.stages.read.reversibility import reversibility_json
 from gc_assets.stages.records.plans import StoredPlan, approve, find_plan, reject
 
 APPROVE: Final = "Records your yes to exactly one plan, as `gc-assets approve` does. Changes no lake."
@@ -74,7 +74,7 @@ def _approve() -> dg.JobDefinition:
             word = approve(at.config, at.clock, config.plan_id, config.by, tuple(config.override), config.comment)
             plan = find_plan(at.config, word.plan_id)
             context.log_event(word_told(plan, word.at))
-            context.add_output_metadata({**_told(plan, word), **undoing_told(plan.header, at.config)})
+            context.add_output_metadata({**_told(plan, word), **reversibility_json(plan.header, at.config)})
 
     @dg.job(name="approve", description=APPROVE, tags=ONCE)
     def job() -> None:
@@ -109,8 +109,8 @@ def _restore() -> dg.JobDefinition:
         with plain_failures(retry_io=False), lines_in(context):
             at = collector.platform
             run_context = at.run_context(at.clock.today())
-            asked = asked_for(run_context, **config.model_dump())
-            back = put_back(collector.spark, run_context, asked)
+            asked = resolve_request(run_context, **config.model_dump())
+            back = restore_files(collector.spark, run_context, asked)
             undone = with_history(run_context, back)
             yield from restore_events(run_context, asked.storage, back.log)
             if asked.plan is not None and undone is not None:
@@ -143,7 +143,7 @@ def _told(plan: StoredPlan, word: ApprovalEvent) -> dict[str, Any]:
     return {**told, "apply_before": dg.MetadataValue.timestamp(plan.header.apply_before)}
 
 
-def _books(back: PutBack) -> Mapping[str, Any]:
+def _books(back: RestoreResult) -> Mapping[str, Any]:
     if not back.books:
         return {"nothing_changed": f"storage {back.asked.storage} has nothing of that in quarantine"}
     counts = {name.replace("/", "_"): total for name, total in back.books.items()}

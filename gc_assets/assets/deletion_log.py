@@ -27,9 +27,9 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.report.shares import Amounts
 from gc_assets.resources.collector import Collector
 from gc_assets.stages.delete.apply import apply_plan
-from gc_assets.stages.delete.plan_selection import chosen, in_mode
-from gc_assets.stages.read.reversibility import undoing_told
-from gc_assets.state.journal import Published
+from gc_assets.stages.delete.plan_selection import in_mode, select_plan
+from gc_assets.stages.read.reversibility import reversibility_json
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, EXPIRY_LOG
 from gc_assets.state.summaries import DeletionLogSummary, ExpiryLogSummary
 
@@ -61,12 +61,12 @@ def deletion_log(storage: StorageConfig, lakes: Sequence[LakeConfig], run_dates:
             run_context = collector.run_context(context.partition_key)
             if config.mode is not Mode.configured:
                 run_context = in_mode(run_context, storage.name, config.mode.value)
-            choice = chosen(run_context, storage.name, config.plan_id)
+            choice = select_plan(run_context, storage.name, config.plan_id)
             if choice.plan is None:
                 return log_told(run_context, storage.name, {"nothing_changed": choice.why_not})
             header = choice.plan.header
             applied = apply_plan(collector.spark(), run_context, choice.plan, choice.phases)
-            of_plan = {"plan_id": header.plan_id, **undoing_told(header, run_context.config)}
+            of_plan = {"plan_id": header.plan_id, **reversibility_json(header, run_context.config)}
             if applied.nothing_to_do is not None:
                 return log_told(run_context, storage.name, {"nothing_changed": applied.nothing_to_do, **of_plan})
             if applied.edited:
@@ -103,7 +103,7 @@ def edits_told(run_context: RunContext, lakes: Iterable[str]) -> Iterator[dg.Ass
         yield dg.AssetMaterialization([lake, EXPIRY_LOG.name], partition=run_context.run_date.isoformat(), metadata=metadata)
 
 
-def _figures(published: Published) -> Figures:
+def _figures(published: PublishedTable) -> Figures:
     return _amounts(published.summary(DeletionLogSummary).books)
 
 
@@ -122,14 +122,14 @@ def _amounts(books: Amounts) -> dict[str, int]:
     }
 
 
-def _report(_: RunContext, published: Published) -> str:
+def _report(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(DeletionLogSummary)
     by = f", approved by {plain(summary.approved_by)}" if summary.approved_by else ""
     said = "".join(f"- {plain(str(word))}\n" for word in summary.words)
     return f"Plan `{summary.plan_id}`{by}.\n\n{said}\n" + amounts_table("phase/outcome", summary.books)
 
 
-def _said(_: RunContext, published: Published) -> dict[str, str]:
+def _said(_: RunContext, published: PublishedTable) -> dict[str, str]:
     approved_by = published.summary(DeletionLogSummary).approved_by
     return {"approved_by": approved_by} if approved_by else {}
 

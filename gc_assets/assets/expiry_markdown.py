@@ -14,7 +14,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.report.drawing import history_svg, standing_alone
 from gc_assets.report.lakes import histories
 from gc_assets.report.storage_breakdown import data_uri
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import ReachableSnapshotsSummary
@@ -25,7 +25,7 @@ REASONS_SHOWN: Final = 10
 DRAWN: Final = 3
 
 
-def history_markdown(context: RunContext, published: Published) -> str:
+def history_markdown(context: RunContext, published: PublishedTable) -> str:
     """Returns the number of commits of each table before and after, from `reachable_snapshots`, and
     how often each reason decided.
     """
@@ -43,7 +43,7 @@ def history_markdown(context: RunContext, published: Published) -> str:
     return "\n".join([*table, "", *_notes(published), "", *_reasons(rows)])
 
 
-def drawings_markdown(context: RunContext, expiry: Published) -> str:
+def drawings_markdown(context: RunContext, expiry: PublishedTable) -> str:
     """Draws the newest commits of the histories that the policy would change, now and afterwards."""
     lake = expiry.receipt.owner
     refs, reachable = (context.table(table, lake) for table in (LAKE_REFS, REACHABLE_SNAPSHOTS))
@@ -57,7 +57,7 @@ def drawings_markdown(context: RunContext, expiry: Published) -> str:
     return "\n\n".join([*drawn, *more])
 
 
-def expiry_markdown(context: RunContext, published: Published) -> str:
+def expiry_markdown(context: RunContext, published: PublishedTable) -> str:
     """Says how many edits of each kind the policy asks for, by table."""
     columns = ["table_name", "action", "reason"]
     rows = read_parts(context.state.files, published.paths(), EXPIRY_PLAN.schema, columns)
@@ -71,7 +71,7 @@ def expiry_markdown(context: RunContext, published: Published) -> str:
     )
 
 
-def _notes(published: Published) -> list[str]:
+def _notes(published: PublishedTable) -> list[str]:
     notes = published.summary(ReachableSnapshotsSummary).notes
     return [f"- {plain(note)}" for note in notes[:TABLES_SHOWN]]
 

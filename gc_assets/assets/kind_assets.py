@@ -16,7 +16,7 @@ from gc_assets.lakes.kind import KindTable
 from gc_assets.lakes.kinds import kind_of
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.stages.mark.kind_tables import make_kind_table, needs_spark
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_FILES
 from gc_assets.state.summaries import LifecycleObjectsSummary, PotentialCommitsSummary, SnapshotHistorySummary, UncommittedObjectsSummary
 
@@ -45,29 +45,29 @@ def _stage(own: KindTable, spark: Any, context: RunContext, lake_name: str) -> o
     return make_kind_table(spark, context, lake_name, own)
 
 
-def _rows(published: Published) -> Figures:
+def _rows(published: PublishedTable) -> Figures:
     return {"rows": published.receipt.rows}
 
 
-def _listed(published: Published) -> Figures:
+def _listed(published: PublishedTable) -> Figures:
     summary = published.summary(SnapshotHistorySummary)
     return {"listed_snapshots": summary.listed, "expired_snapshots": summary.expired}
 
 
-def _staged(published: Published) -> Figures:
+def _staged(published: PublishedTable) -> Figures:
     return {"staged_objects": published.summary(UncommittedObjectsSummary).objects}
 
 
-def _potential(published: Published) -> Figures:
+def _potential(published: PublishedTable) -> Figures:
     summary = published.summary(PotentialCommitsSummary)
     return {"commits": summary.commits, "potential_commits": summary.potential}
 
 
-def _notes(_: RunContext, published: Published) -> str:
+def _notes(_: RunContext, published: PublishedTable) -> str:
     return "\n".join(f"- {plain(note)}" for note in published.summary(PotentialCommitsSummary).notes)
 
 
-def _released(published: Published) -> Figures:
+def _released(published: PublishedTable) -> Figures:
     summary = published.summary(LifecycleObjectsSummary)
     released = summary.released
     return {"released_objects": released.files, "released_bytes": released.bytes, "deduplicated_objects": summary.deduplicated.files}

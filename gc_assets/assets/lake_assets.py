@@ -26,7 +26,7 @@ from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import manifest_entries
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.mark.reachable_snapshots import reachable_snapshots
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import (
     COMMIT_GRAPH,
     CURRENT_RULES,
@@ -83,20 +83,20 @@ def logs_of(lake: LakeConfig, storages: Sequence[StorageConfig], run_dates: RunD
     return [spec_of(lake, EXPIRY_LOG, [*keys_of(lake, [EXPIRY_PLAN]), *plans], run_dates, spark=False)]
 
 
-def _policy(published: Published) -> Figures:
+def _policy(published: PublishedTable) -> Figures:
     return {"rules": published.summary(PolicyTableSummary).rules}
 
 
-def _rules(published: Published) -> Figures:
+def _rules(published: PublishedTable) -> Figures:
     return {"rules": published.receipt.rows}
 
 
-def _refs(published: Published) -> Figures:
+def _refs(published: PublishedTable) -> Figures:
     summary = published.summary(LakeRefsSummary)
     return {"refs": published.receipt.rows, "claimed_prefixes": summary.claims, "pinned_files": summary.pinned}
 
 
-def _frozen(_: RunContext, published: Published) -> str:
+def _frozen(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(LakeRefsSummary)
     lines = [f"Frozen at **{summary.frozen_at.isoformat()}**, as of {summary.as_of.isoformat()}, refs digest `{summary.refs_digest}`."]
     if summary.historical:
@@ -106,24 +106,24 @@ def _frozen(_: RunContext, published: Published) -> str:
     return "\n\n".join(lines + [f"- {plain(note)}" for note in summary.notes])
 
 
-def _commits(published: Published) -> Figures:
+def _commits(published: PublishedTable) -> Figures:
     return {"commits": published.receipt.rows}
 
 
-def _states(published: Published) -> Figures:
+def _states(published: PublishedTable) -> Figures:
     summary = published.summary(ReachableSnapshotsSummary)
     return {f"{state}_commits": getattr(summary, state) for state in (RETAINED, EXPIRED, DANGLING)}
 
 
-def _edits(published: Published) -> Figures:
+def _edits(published: PublishedTable) -> Figures:
     return {"expiry_actions": published.receipt.rows}
 
 
-def _contents(published: Published) -> Figures:
+def _contents(published: PublishedTable) -> Figures:
     return {"live_contents": published.receipt.rows}
 
 
-def _decoded(published: Published) -> Figures:
+def _decoded(published: PublishedTable) -> Figures:
     summary = published.summary(ManifestEntriesSummary)
     return {
         "decoded_containers": summary.decoded,
@@ -133,7 +133,7 @@ def _decoded(published: Published) -> Figures:
     }
 
 
-def _live(published: Published) -> Figures:
+def _live(published: PublishedTable) -> Figures:
     summary = published.summary(LiveFilesSummary)
     return {
         "live_files": summary.files,
@@ -144,7 +144,7 @@ def _live(published: Published) -> Figures:
     }
 
 
-def _by_kind(_: RunContext, published: Published) -> str:
+def _by_kind(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(LiveFilesSummary)
     return "\n\n".join([amounts_table("Kind of file", summary.by_kind), _how(summary), *(f"- {plain(note)}" for note in summary.notes)])
 

@@ -20,7 +20,7 @@ from gc_assets.core.notifications import FailedApply, Notification, StorageSumma
 from gc_assets.core.plan import APPLY_WITHIN
 from gc_assets.notify.dispatch import tell
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.read.status import standing
+from gc_assets.stages.read.status import storage_status
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "notifications"
@@ -52,7 +52,7 @@ def notification_sensors(config: Config) -> list[dg.SensorDefinition]:
         for storage in at.config.storages:
             try:
                 left = max(until - monotonic(), 1.0)
-                summary.append(within(left, storage.location, lambda storage=storage: standing(at.config, at.clock, storage, failed)))
+                summary.append(within(left, storage.location, lambda storage=storage: storage_status(at.config, at.clock, storage, failed)))
             except (GcError, OSError) as error:
                 unread.append(state_unread(storage.name, str(error)))
         happening = [*notifications(summary, at.clock.now()), *unread]

@@ -10,8 +10,8 @@ from typing import Any, Final
 import dagster as dg
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.stages.records.plans import StoredPlan, load
-from gc_assets.state.journal import Published
+from gc_assets.stages.records.plans import StoredPlan, load_plan
+from gc_assets.state.journal import PublishedTable
 
 NOBODY: Final = "nobody yet"
 _GATES: Final = dg.TableSchema(
@@ -19,9 +19,9 @@ _GATES: Final = dg.TableSchema(
 )
 
 
-def plan_told(context: RunContext, published: Published) -> dict[str, Any]:
+def plan_told(context: RunContext, published: PublishedTable) -> dict[str, Any]:
     """Returns the metadata of the plan that was published as `deletion_plan`, as things stand now."""
-    plan = load(context.config, published)
+    plan = load_plan(context.config, published)
     header = plan.header
     gates = [
         dg.TableRecord({"gate": gate.name, "passed": gate.passed, "may_be_overridden": gate.overridable, "found": gate.message})

@@ -18,7 +18,7 @@ from gc_assets.assets.figures import Figures, figures_table
 from gc_assets.assets.lineage import column_lineage
 from gc_assets.core.requests import KINDS, Requests
 from gc_assets.engine.run_context import RunContext
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import Table
 from gc_assets.state.summaries import sent_for
@@ -31,9 +31,9 @@ CELL_CHARACTERS: Final = 160
 SAMPLE_BYTES: Final = 64 * 2**20
 
 # Markdown of a table that the night published.
-Report = Callable[[RunContext, Published], str]
+Report = Callable[[RunContext, PublishedTable], str]
 # What else there is to say of such a table, as Dagster's metadata.
-Said = Callable[[RunContext, Published], Mapping[str, Any]]
+Said = Callable[[RunContext, PublishedTable], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Shown:
     """A table, and what Dagster's page shows of it."""
 
     table: Table
-    figures: Callable[[Published], Figures]
+    figures: Callable[[PublishedTable], Figures]
     report: Report | None = None
     said: Said | None = None
 
@@ -88,7 +88,7 @@ def _jobs(summary: Mapping[str, Any]) -> Figures:
     return {"spark_jobs": summary["spark_jobs"]} if summary.get("spark_jobs") else {}
 
 
-def sample(context: RunContext, table: Table, published: Published) -> dg.TableMetadataValue:
+def sample(context: RunContext, table: Table, published: PublishedTable) -> dg.TableMetadataValue:
     """Returns the first rows of the table, `SAMPLE_ROWS` at most. Binary columns are left out, and
     so are parts of more than `SAMPLE_BYTES`.
     """

@@ -12,7 +12,7 @@ import dagster as dg
 from gc_assets.assets.deletion_log import ApplyPlan
 from gc_assets.assets.results import key_of
 from gc_assets.resources.collector import Collector
-from gc_assets.stages.records.plans import ListedPlan, plans
+from gc_assets.stages.records.plans import ListedPlan, list_plans
 from gc_assets.state.schemas import DELETION_LOG
 
 SENSOR: Final = "approved_plans"
@@ -33,7 +33,7 @@ def approved_plans(apply: dg.UnresolvedAssetJobDefinition) -> dg.SensorDefinitio
     )
     def approved(collector: dg.ResourceParam[Collector]) -> Iterator[dg.RunRequest | dg.SkipReason]:
         config, now = collector.platform.config, collector.platform.clock.now()
-        waiting = [plan for plan in plans(config) if plan.status_at(now) == "approved"]
+        waiting = [plan for plan in list_plans(config) if plan.status_at(now) == "approved"]
         idle = [plan for plan in waiting if config.storage(plan.header.storage).mode != "apply"]
         for plan in waiting:
             if plan not in idle:

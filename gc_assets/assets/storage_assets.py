@@ -25,11 +25,11 @@ from gc_assets.core.plan import PlanHeader
 from gc_assets.core.units import format_bytes
 from gc_assets.engine.run_context import RunContext
 from gc_assets.stages.delete.plan import deletion_plan, header_of
-from gc_assets.stages.read.reversibility import undoing
+from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, LIVE_FILTER, ORPHAN_FILES, STORAGE_INVENTORY
 from gc_assets.state.summaries import LiveFilterSummary, OrphanFilesSummary, StorageInventorySummary
 from gc_assets.stores.store import may_lead_to
@@ -50,7 +50,7 @@ def storage_assets(
     return [*boxes, deletion_log(storage, lakes, run_dates)]
 
 
-def _filter(published: Published) -> Figures:
+def _filter(published: PublishedTable) -> Figures:
     summary = published.summary(LiveFilterSummary)
     return {
         "live_keys": summary.keys,
@@ -60,7 +60,7 @@ def _filter(published: Published) -> Figures:
     }
 
 
-def _stored(published: Published) -> Figures:
+def _stored(published: PublishedTable) -> Figures:
     summary = published.summary(StorageInventorySummary)
     found = {"stored_files": summary.objects, "stored_bytes": summary.bytes, "not_files": sum(summary.problems.values())}
     if summary.unfinished is None:
@@ -68,7 +68,7 @@ def _stored(published: Published) -> Figures:
     return found | {"unfinished_uploads": summary.unfinished.uploads, "unfinished_upload_bytes": summary.unfinished.bytes}
 
 
-def _problems(_: RunContext, published: Published) -> str:
+def _problems(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(StorageInventorySummary)
     problems = summary.problem_samples
     read = (
@@ -80,7 +80,7 @@ def _problems(_: RunContext, published: Published) -> str:
     return "\n".join([f"{read}Kept, never candidates:", "", "| where | what | found |", "|---|---|---|", *rows])
 
 
-def _orphans(published: Published) -> Figures:
+def _orphans(published: PublishedTable) -> Figures:
     steps = {step.label: step for step in steps_of(published.summary(OrphanFilesSummary))}
     expired, garbage = steps["expired history"], steps["garbage"]
     return {
@@ -95,13 +95,13 @@ def _orphans(published: Published) -> Figures:
     }
 
 
-def _waterfall(_: RunContext, published: Published) -> str:
+def _waterfall(_: RunContext, published: PublishedTable) -> str:
     summary = published.summary(OrphanFilesSummary)
     lines = [waterfall_markdown(summary), f"Grace cut-off: {summary.grace_cutoff.isoformat()}."]
     return "\n\n".join(lines + [f"- {note}" for note in summary.notes])
 
 
-def _planned(published: Published) -> Figures:
+def _planned(published: PublishedTable) -> Figures:
     header = header_of(published)
     figures = {
         "planned_files": header.rows,
@@ -124,7 +124,7 @@ def _planned(published: Published) -> Figures:
     return figures
 
 
-def _plan(context: RunContext, published: Published) -> str:
+def _plan(context: RunContext, published: PublishedTable) -> str:
     header = header_of(published)
     amounts = [f"| {name} | {amount.files:,} | {format_bytes(amount.bytes)} |" for name, amount in header.totals.items()]
     if header.uploads.count:
@@ -138,7 +138,7 @@ def _plan(context: RunContext, published: Published) -> str:
             "|---|--:|--:|",
             *(amounts or ["| nothing to do | 0 | 0 B |"]),
             "",
-            *(f"- {plain(line)}" for line in undoing(header, context.config).lines if header.has_work),
+            *(f"- {plain(line)}" for line in describe_reversibility(header, context.config).lines if header.has_work),
             "",
             _next_step(header),
             "",

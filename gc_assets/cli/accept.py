@@ -29,10 +29,10 @@ def accept_command(settings: Settings, table_uuid: str, location: str, by: str, 
     Example:
       gc-assets accept 9c12d441-03fe-4693-9a96-a0705ddf69c1 file:///data/warehouse/db/orders/ --by ada
     """
-    from gc_assets.stages.records.dead_tables import accept
+    from gc_assets.stages.records.dead_tables import accept_dead_table
 
     platform = settings.platform()
-    storage, record = accept(platform.config, platform.clock, table_uuid, location, by, comment, withdraw=withdraw)
+    storage, record = accept_dead_table(platform.config, platform.clock, table_uuid, location, by, comment, withdraw=withdraw)
     if format_ == "json":
         write_json([{"storage": storage, **record.model_dump(mode="json")}])
     else:

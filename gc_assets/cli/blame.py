@@ -29,8 +29,8 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
       gc-assets blame --by ref --lake sales
       gc-assets blame --by age --run-date 2026-11-21 --format json
     """
-    from gc_assets.stages.read.blame import by_age, by_ref
-    from gc_assets.stages.read.usage import by_table
+    from gc_assets.stages.read.blame import blame_by_age, blame_by_ref
+    from gc_assets.stages.read.usage import usage_by_table
 
     platform = settings.platform()
     config = platform.config
@@ -38,7 +38,7 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
     names = [config.lake(name).name for name in lakes] or [lake.name for lake in config.lakes]
     rows: list[dict[str, Any]] = []
     if by == "table":
-        for share in by_table(run_context, [storage.name for storage in config.storages]):
+        for share in usage_by_table(run_context, [storage.name for storage in config.storages]):
             if share.lake in names:
                 live = amount_columns(config, share.storage, "live", share.live)
                 garbage = amount_columns(config, share.storage, "garbage", share.all_garbage)
@@ -47,7 +47,7 @@ def blame_command(settings: Settings, by: str, run_date: date | None, lakes: tup
         say("A live file counts once, at one commit that needs it.")
         return
     spark = spark_of(platform, verbose=settings.verbose)
-    effects = by_ref(spark, run_context, names) if by == "ref" else by_age(spark, run_context, names)
+    effects = blame_by_ref(spark, run_context, names) if by == "ref" else blame_by_age(spark, run_context, names)
     rows = [{by: effect.scenario.label, **row} for effect in effects for row in effect_rows(config, effect)]
     write(rows, format_)
     for note in dict.fromkeys(note for effect in effects for note in effect.notes):

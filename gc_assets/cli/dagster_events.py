@@ -17,16 +17,16 @@ from gc_assets.cli.output import say
 if TYPE_CHECKING:
     from gc_assets.core.plan import PlanHeader
     from gc_assets.engine.run_context import RunContext
-    from gc_assets.stages.delete.apply import Applied
+    from gc_assets.stages.delete.apply import ApplyResult
     from gc_assets.stages.records.plans import StoredPlan
-    from gc_assets.state.journal import Published
+    from gc_assets.state.journal import PublishedTable
 
 
 def has_page() -> bool:
     return bool(os.environ.get("DAGSTER_HOME"))
 
 
-def show_applied(context: RunContext, header: PlanHeader, applied: Applied) -> None:
+def show_applied(context: RunContext, header: PlanHeader, applied: ApplyResult) -> None:
     """Shows what `apply` did, whatever phases it was asked for."""
     if has_page():
         with _said_if_not_told():
@@ -35,7 +35,7 @@ def show_applied(context: RunContext, header: PlanHeader, applied: Applied) -> N
             report_plan(context, header, applied)
 
 
-def show_restored(context: RunContext, storage_name: str, log: Published) -> None:
+def show_restored(context: RunContext, storage_name: str, log: PublishedTable) -> None:
     if has_page():
         with _said_if_not_told():
             from gc_assets.assets.command_events import report_restore

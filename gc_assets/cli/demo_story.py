@@ -125,7 +125,7 @@ def _storage(context: RunContext, header: PlanHeader) -> Iterator[str]:
     yield "\nWHAT IS LEFT ALONE"
     grace = format_duration(context.storage(header.storage).grace)
     for name, why in ((YOUNG, f"younger than the grace period of {grace}: a writer may still commit it"), (UNOWNED, "no lake claims it")):
-        amount = summary.waterfall.get(name, Amount())
+        amount = summary.storage_breakdown.get(name, Amount())
         yield f"  {name}: {amount.files:,} files, {format_bytes(amount.bytes)}: {why}"
     yield "\nTHE PLAN"
     yield f"  {header.plan_id}"

@@ -45,14 +45,14 @@ def doctor_command(settings: Settings, repair: bool, show_all: bool, format_: st
       gc-assets doctor --repair
     """
     from gc_assets.cli.progress import Progress, showing
-    from gc_assets.engine.progress import working
+    from gc_assets.engine.progress import measure_work
     from gc_assets.stages.read.doctor import FAIL, OK, WARN, doctor
 
     platform = settings.platform()
     if repair:
         for path in platform.run_context(platform.clock.today()).state.repair():
             say(f"repaired: {platform.config.state}/{path}")
-    with showing(Progress(), verbose=settings.verbose), working("doctor"):
+    with showing(Progress(), verbose=settings.verbose), measure_work("doctor"):
         found = [*_spark(platform, verbose=settings.verbose), *doctor(platform.run_context(platform.clock.today()))]
     rows = [asdict(finding) for finding in found]
     if format_ == "json":

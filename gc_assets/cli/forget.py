@@ -23,10 +23,10 @@ def forget_command(settings: Settings, lake: str, by: str, format_: str) -> None
     Example:
       gc-assets forget sales --by ada
     """
-    from gc_assets.stages.records.accepted_runs import forget
+    from gc_assets.stages.records.accepted_runs import forget_lake
 
     platform = settings.platform()
-    record = forget(platform.config, platform.clock, lake, by)
+    record = forget_lake(platform.config, platform.clock, lake, by)
     if format_ == "json":
         write_json([{"lake": lake, **record.model_dump(mode="json")}])
     else:

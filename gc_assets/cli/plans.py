@@ -63,13 +63,13 @@ def plans_command(settings: Settings, storage: str | None, statuses: tuple[str, 
       gc-assets plans --status ready --status refused
     """
     with importing():
-        from gc_assets.stages.records.plans import plans
+        from gc_assets.stages.records.plans import list_plans
 
         platform = settings.platform()
     if storage is not None:
         platform.config.storage(storage)
     now = platform.clock.now()
-    found = [_summary(plan, now) for plan in plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
+    found = [_summary(plan, now) for plan in list_plans(platform.config, storage) if not statuses or plan.status_at(now) in statuses]
     if format_ == "json":
         write_json(found)
     elif found:
@@ -158,9 +158,9 @@ def reject_command(settings: Settings, plan_id: str, by: str, comment: str, form
 
 
 def _say_undoing(platform: Platform, plan: StoredPlan, *, restored: bool = False) -> None:
-    from gc_assets.stages.read.reversibility import undoing
+    from gc_assets.stages.read.reversibility import describe_reversibility
 
-    for line in undoing(plan.header, platform.config, restored=restored).lines:
+    for line in describe_reversibility(plan.header, platform.config, restored=restored).lines:
         say(line)
 
 
@@ -245,13 +245,13 @@ def restore_command(
       gc-assets restore --key file:///data/warehouse/sales/orders/data/00000-0.parquet
     """
     from gc_assets.cli.progress import Progress, showing
-    from gc_assets.stages.delete.restore_request import asked_for, put_back, with_history
+    from gc_assets.stages.delete.restore_request import resolve_request, restore_files, with_history
 
     platform = settings.platform()
     run_context = platform.run_context(platform.clock.today())
-    asked = asked_for(run_context, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
+    asked = resolve_request(run_context, plan_id=plan_id, prefix=prefix, key=key, storage=storage, history=history)
     with showing(Progress(), verbose=settings.verbose) as progress:
-        back = put_back(lambda: _spark(progress, platform, settings), run_context, asked)
+        back = restore_files(lambda: _spark(progress, platform, settings), run_context, asked)
     show_restored(run_context, asked.storage, back.log)
     plan = asked.plan
     with showing(Progress(), verbose=settings.verbose):
@@ -270,9 +270,9 @@ def restore_command(
     if plan is not None and back.books:
         _say_undoing(platform, plan, restored=back.missing is None)
     elif back.files.rows:
-        from gc_assets.stages.read.reversibility import undoing_put_back
+        from gc_assets.stages.read.reversibility import restore_reversibility
 
-        for line in undoing_put_back(back.files.amount).lines:
+        for line in restore_reversibility(back.files.amount).lines:
             say(line)
     if back.missing is not None:
         say(back.missing)

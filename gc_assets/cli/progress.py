@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from gc_assets.cli.output import say
-from gc_assets.engine.progress import SILENCE_SECONDS, Work, at_work
+from gc_assets.engine.progress import SILENCE_SECONDS, StageProgress, current_work
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -56,14 +56,14 @@ class Progress:
         self.spoke_at = time.monotonic()
         say(line)
 
-    def now(self) -> tuple[str, Work | None]:
+    def now(self) -> tuple[str, StageProgress | None]:
         """Returns a title and the work that it is of; null where only the title can be told."""
-        work = at_work()
+        work = current_work()
         count = f"{self._made + 1:,} of {self._assets:,}  " if self._assets is not None and self._made < self._assets else ""
         if work is not None:
             return count + work.name, work
         if self._doing:
-            return count + self._doing, Work("", "", time.monotonic() - self._since, None)
+            return count + self._doing, StageProgress("", "", time.monotonic() - self._since, None)
         return count.strip(), None
 
 
@@ -88,7 +88,7 @@ def _lines(progress: Progress) -> Generator[None]:
         while not over.wait(max(0.01, progress.spoke_at + SILENCE_SECONDS - time.monotonic())):
             if time.monotonic() - progress.spoke_at >= SILENCE_SECONDS:
                 title, work = progress.now()
-                within = f" ({work.within})" if work is not None and work.within else ""
+                within = f" ({work.outer_activity})" if work is not None and work.outer_activity else ""
                 progress.say(f"  {title}{within}: {work}" if work is not None else f"  {title}".rstrip())
 
     thread = threading.Thread(target=beat, name="progress", daemon=True)
@@ -137,21 +137,21 @@ def drawn(progress: Progress, width: int) -> RenderableType:
     title, work = progress.now()
     lines: list[Any] = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
     if work is not None:
-        lines += [Text(f"  {text}", no_wrap=True, overflow="ellipsis") for text in (work.within, work.doing) if text]
+        lines += [Text(f"  {text}", no_wrap=True, overflow="ellipsis") for text in (work.outer_activity, work.activity) if text]
         lines.append(_bar(work, width))
     return Group(*lines)
 
 
-def _bar(work: Work, width: int) -> RenderableType:
+def _bar(work: StageProgress, width: int) -> RenderableType:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
     from gc_assets.core.progress_rate import format_seconds
 
-    told = Text(f"{work.pace}, " if work.pace is not None else "", no_wrap=True, overflow="ellipsis")
+    told = Text(f"{work.rate}, " if work.rate is not None else "", no_wrap=True, overflow="ellipsis")
     told.append(f"{format_seconds(work.seconds)} so far")
-    share = work.pace.share if work.pace is not None else None
+    share = work.rate.share if work.rate is not None else None
     bar = [ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH)] if share is not None and width >= 3 * _BAR_WIDTH else []
     grid = Table.grid(padding=(0, 1))
     grid.add_row("", *bar, told)

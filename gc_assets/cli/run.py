@@ -55,7 +55,7 @@ def run_command(
     platform.run_context(day, as_of)
     say(f"run date {day}")
     from gc_assets.cli.progress import Progress, showing
-    from gc_assets.stages.read.reversibility import undoing, undoing_told
+    from gc_assets.stages.read.reversibility import describe_reversibility, reversibility_json
 
     with showing(Progress(), verbose=settings.verbose) as progress:
         progress.doing("loading Dagster")
@@ -76,7 +76,7 @@ def run_command(
         )
     told = [header for header in plans if header.has_work or header.failed_gates]
     if format_ == "json":
-        write_json({**plan_summary(header), **undoing_told(header, platform.config)} for header in told)
+        write_json({**plan_summary(header), **reversibility_json(header, platform.config)} for header in told)
     else:
         for header in told:
             tell(plan_line(header), "refused" if header.failed_gates else "passed")
@@ -85,18 +85,18 @@ def run_command(
     for text in sorted({text for header in plans for text in header.unsafe}):
         say(f"Lowered safety: {text}.")
     for header in told:
-        _say_what_is_next(header, undoing(header, platform.config).lines)
+        _say_what_is_next(header, describe_reversibility(header, platform.config).lines)
     if any(header.failed_gates for header in told):
         raise click.exceptions.Exit(3)
 
 
-def _say_what_is_next(header: PlanHeader, undoing: Iterable[str]) -> None:
+def _say_what_is_next(header: PlanHeader, reversibility: Iterable[str]) -> None:
     for gate in header.failed_gates:
         say(f"refused by gate {gate.name}: {gate.message}", "refused")
     if header.historical:
         say(f"{header.storage}: {header.run_date} was never frozen on its day, so this plan can be shown and never applied.")
         return
-    for line in undoing:
+    for line in reversibility:
         say(line)
     if not header.failed_gates:
         say(f"Next: gc-assets approve {header.plan_id[:12]} --by YOUR_NAME   (until {header.approve_before:%Y-%m-%d %H:%M}Z)")

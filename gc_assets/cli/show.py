@@ -62,7 +62,7 @@ def show_command(
       gc-assets show live_files --lake sales --format parquet -o live.parquet
     """
     from gc_assets.lakes.kinds import all_tables
-    from gc_assets.stages.read.browse import batches, rows_where, runs_of
+    from gc_assets.stages.read.browse import batches, read_matching_rows, runs_of
     from gc_assets.state.journal import State
     from gc_assets.state.schemas import TABLE_NAME
 
@@ -86,7 +86,7 @@ def show_command(
     if only is None:
         rows = batches(state, table.schema, paths, limit=wanted)
     else:
-        of_table = rows_where(state, table.schema, paths, TABLE_NAME.name, [only])
+        of_table = read_matching_rows(state, table.schema, paths, TABLE_NAME.name, [only])
         rows, total = iter(of_table.slice(0, wanted).to_batches()), of_table.num_rows
     if format_ == "parquet":
         _parquet(rows, table.schema, Path(str(output)))

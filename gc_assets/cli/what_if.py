@@ -43,7 +43,7 @@ def what_if_command(
       gc-assets what-if --retention 7d --drop-ref audit --run-date 2026-11-21 --format json
     """
     from gc_assets.core.units import parse_cutoff
-    from gc_assets.stages.read.scenarios import Scenario, lakes_having
+    from gc_assets.stages.read.scenarios import Scenario, lakes_with_refs
     from gc_assets.stages.read.what_if import what_if
 
     if retention is not None:
@@ -56,7 +56,7 @@ def what_if_command(
     names = [platform.config.lake(name).name for name in lakes] or [lake.name for lake in platform.config.lakes]
     asked = [f"retention {retention}"] if retention is not None else []
     asked += [f"without {', '.join(dropped)}"] if dropped else []
-    concerned = names if retention is not None or not dropped else lakes_having(run_context, names, dropped)
+    concerned = names if retention is not None or not dropped else lakes_with_refs(run_context, names, dropped)
     scenario = Scenario(" and ".join(asked) or "the configuration as it stands", tuple(concerned), retention, frozenset(dropped))
     (effect,) = what_if(spark_of(platform, verbose=settings.verbose), run_context, [scenario])
     write(effect_rows(platform.config, effect), format_)

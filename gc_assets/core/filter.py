@@ -21,9 +21,9 @@ from xxhash import xxh64
 
 from gc_assets.core.errors import GcError, StateError
 
-WORDS: Final = 8
+LOG_ENTRIES: Final = 8
 BITS_PER_WORD: Final = 2
-BLOCK_BITS: Final = 64 * WORDS
+BLOCK_BITS: Final = 64 * LOG_ENTRIES
 # 1e-6 false positives need 39.0 bits a key in this layout (Poisson sum over the load of a block);
 # the rest is margin.
 BITS_PER_KEY: Final = 40
@@ -70,7 +70,7 @@ class FilterSpec:
     @property
     def hashes(self) -> int:
         """The number of bits that each key sets."""
-        return WORDS * BITS_PER_WORD
+        return LOG_ENTRIES * BITS_PER_WORD
 
     @property
     def size_bytes(self) -> int:
@@ -86,7 +86,7 @@ class Filter:
 
     @classmethod
     def empty(cls, spec: FilterSpec) -> Self:
-        return cls(spec, np.zeros(spec.blocks * WORDS, np.uint64))
+        return cls(spec, np.zeros(spec.blocks * LOG_ENTRIES, np.uint64))
 
     def add(self, hashes: _Hashes) -> None:
         """Adds the hashes: afterwards every one of them is contained."""
@@ -208,12 +208,12 @@ def _place(hashes: _Hashes, spec: FilterSpec) -> tuple[NDArray[np.int64], list[_
     block = ((mixed >> np.uint64(32)) * np.uint64(spec.blocks)) >> np.uint64(32)
     masks: list[_Words] = []
     per_word = 64 // _MASK_BITS
-    for word in range(WORDS):
+    for word in range(LOG_ENTRIES):
         if word % per_word == 0:
             mixed = _mix(mixed + _GOLDEN)
         index = (mixed >> np.uint64(word % per_word * _MASK_BITS)) & np.uint64(2**_MASK_BITS - 1)
         masks.append(_MASKS[index.view(np.int64)])
-    return (block * np.uint64(WORDS)).view(np.int64), masks
+    return (block * np.uint64(LOG_ENTRIES)).view(np.int64), masks
 
 
 def _pairs_of_bits() -> _Words:

@@ -10,7 +10,7 @@ _KNOWN_AFTER_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ProgressRate:
     """`done` of `total` units, `seconds` after `first` of them were done. `total` is null where
     nobody knows it.
     """

@@ -13,11 +13,11 @@ import pyarrow as pa
 from gc_assets._version import __version__
 from gc_assets.engine.daemon import PRELOADED
 
-TOLD_DDL: Final = "version string, python string, machine string"
+EXECUTOR_DDL: Final = "version string, python string, machine string"
 
 
-def introduced(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Imports what stages import, and yields one row of `TOLD_DDL`. A task for `mapInArrow`."""
+def describe_executor(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Imports what stages import, and yields one row of `EXECUTOR_DDL`. A task for `mapInArrow`."""
     for name in PRELOADED:
         import_module(name)
     for _ in batches:

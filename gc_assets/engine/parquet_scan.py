@@ -13,14 +13,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from gc_assets.engine.state_scan import Fetch, grouped
+from gc_assets.engine.state_scan import ScanTask, group_by_size
 from gc_assets.engine.tables import Task
-from gc_assets.engine.tasks import at_once
+from gc_assets.engine.tasks import max_parallel_tasks
 from gc_assets.state.files import Files
 
 
 @dataclass(frozen=True)
-class Parts:
+class ParquetScan:
     """Parts of a table by their paths relative to the state, their sizes in bytes, and the columns
     that are read of them.
     """
@@ -30,28 +30,28 @@ class Parts:
     paths: tuple[str, ...]
     sizes: tuple[int, ...]
 
-    def passed(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
+    def map_arrow(self, spark: SparkSession, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
         """Returns the frame of what a task yields for the rows (columns of `ddl`). It runs in
         executors, each time over the rows of some parts, at most so many times.
         """
-        together = at_once(spark, max(1, len(self.paths)))
-        groups = grouped(self.paths, self.sizes, together if most is None else min(most, together))
+        together = max_parallel_tasks(spark, max(1, len(self.paths)))
+        groups = group_by_size(self.paths, self.sizes, together if most is None else min(most, together))
         pieces = max(1, len(groups))
-        return spark.range(0, pieces, 1, pieces).mapInArrow(_Over(self._fetch(groups), task), ddl)
+        return spark.range(0, pieces, 1, pieces).mapInArrow(_MapTask(self._fetch(groups), task), ddl)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def read_batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the rows in this process."""
         return self._fetch((self.paths,))(iter([pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})]))
 
-    def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> Fetch:
-        return Fetch(self.files, groups, tuple(range(len(groups))), self.schema)
+    def _fetch(self, groups: tuple[tuple[str, ...], ...]) -> ScanTask:
+        return ScanTask(self.files, groups, tuple(range(len(groups))), self.schema)
 
 
 @dataclass(frozen=True)
-class _Over:
+class _MapTask:
     """Takes numbers of groups of parts, and yields what a task yields for the rows in them."""
 
-    fetch: Fetch
+    fetch: ScanTask
     task: Task
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from gc_assets.core.progress_rate import Pace, format_seconds
+from gc_assets.core.progress_rate import ProgressRate, format_seconds
 from gc_assets.core.requests import Requests, Tally, counted
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_remote
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.schemas import Table
 
 if TYPE_CHECKING:
@@ -45,43 +45,43 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StageProgress:
     """A stage at work: what it does since how many seconds, and how far that is.
 
     `within` is what the stage around it is doing; empty where there is none.
     """
 
     name: str
-    doing: str
+    activity: str
     seconds: float
-    pace: Pace | None
-    within: str = ""
+    rate: ProgressRate | None
+    outer_activity: str = ""
 
     def __str__(self) -> str:
-        return ", ".join(part for part in (format_seconds(self.seconds), self.doing, str(self.pace or "")) if part)
+        return ", ".join(part for part in (format_seconds(self.seconds), self.activity, str(self.rate or "")) if part)
 
 
-class _Meter:
+class _RateMeter:
     """Turns what a callable counts into a pace. Two threads may ask."""
 
     def __init__(self, count: Callable[[], tuple[str, int, int | None] | None]) -> None:
         self._count = count
         self._turn = threading.Lock()
-        self._of: tuple[str, int | None] | None = None
-        self._pace: Pace | None = None
-        self._began = self._again = 0.0
+        self._basis: tuple[str, int | None] | None = None
+        self._rate: ProgressRate | None = None
+        self._began = self._next_measurement = 0.0
 
-    def pace(self) -> Pace | None:
+    def rate(self) -> ProgressRate | None:
         """Returns the pace, counted now or a moment ago; null where there is nothing to count."""
         with self._turn:
             asked = time.monotonic()
-            if asked >= self._again:
-                self._pace = self._counted()
+            if asked >= self._next_measurement:
+                self._rate = self._measure()
                 now = time.monotonic()
-                self._again = now + max(_COUNTED_EVERY_SECONDS, _COUNTED_SHARE * (now - asked))
-            return self._pace
+                self._next_measurement = now + max(_COUNTED_EVERY_SECONDS, _COUNTED_SHARE * (now - asked))
+            return self._rate
 
-    def _counted(self) -> Pace | None:
+    def _measure(self) -> ProgressRate | None:
         try:
             found = self._count()
         except Exception:  # noqa: BLE001  (what is said about the work must never end the work)
@@ -89,64 +89,64 @@ class _Meter:
         if found is None:
             return None
         unit, done, total = found
-        now, before = time.monotonic(), self._pace
-        is_new = before is None or self._of != (unit, total) or done < before.done
+        now, before = time.monotonic(), self._rate
+        is_new = before is None or self._basis != (unit, total) or done < before.done
         first = done if before is None or is_new else before.first
-        self._began, self._of = (now if is_new else self._began), (unit, total)
-        return Pace(unit, done if total is None else min(done, total), total, now - self._began, first)
+        self._began, self._basis = (now if is_new else self._began), (unit, total)
+        return ProgressRate(unit, done if total is None else min(done, total), total, now - self._began, first)
 
 
 @dataclass(eq=False)
 class _Step:
-    log: logging.Logger
+    logger: logging.Logger
     name: str
     spark: SparkSession | None
     outer: _Step | None
     tally: Tally
     jobs_before: int | None
     inner: _Step | None = None
-    now_doing: str = ""
+    activity: str = ""
     published: list[str] = field(default_factory=list[str])
     began: float = field(default_factory=time.monotonic)
-    said: float = field(default_factory=time.monotonic)
+    logged_at: float = field(default_factory=time.monotonic)
     # One line at a time: a store of log lines may not stand two threads.
-    turn: threading.Lock = field(default_factory=threading.Lock)
-    over: threading.Event = field(default_factory=threading.Event)
-    tasks: _Meter = field(init=False)
-    meter: _Meter = field(init=False)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: threading.Event = field(default_factory=threading.Event)
+    tasks: _RateMeter = field(init=False)
+    meter: _RateMeter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tasks = self.meter = _Meter(lambda: _spark_tasks(self.spark))
+        self.tasks = self.meter = _RateMeter(lambda: _spark_tasks(self.spark))
 
-    def say(self, text: str) -> None:
-        with self.turn:
-            self.said = time.monotonic()
-            self.log.info("%s: %s", self.name, text)
+    def log_line(self, text: str) -> None:
+        with self.lock:
+            self.logged_at = time.monotonic()
+            self.logger.info("%s: %s", self.name, text)
 
-    def work(self) -> Work:
-        pace = self.meter.pace() or self.tasks.pace()
-        return Work(self.name, self.now_doing, time.monotonic() - self.began, pace, self._within())
+    def progress(self) -> StageProgress:
+        pace = self.meter.rate() or self.tasks.rate()
+        return StageProgress(self.name, self.activity, time.monotonic() - self.began, pace, self._outer_activity())
 
-    def jobs(self) -> int | None:
-        now = jobs_of(self.spark)
+    def jobs_started(self) -> int | None:
+        now = count_jobs(self.spark)
         return now - self.jobs_before if now is not None and self.jobs_before is not None else None
 
-    def _within(self) -> str:
+    def _outer_activity(self) -> str:
         if self.outer is None:
             return ""
-        counted_by_itself = self.outer.meter.pace() if self.outer.meter is not self.outer.tasks else None
-        return ", ".join(part for part in (self.outer.now_doing, str(counted_by_itself or "")) if part)
+        counted_by_itself = self.outer.meter.rate() if self.outer.meter is not self.outer.tasks else None
+        return ", ".join(part for part in (self.outer.activity, str(counted_by_itself or "")) if part)
 
-    def beat(self) -> None:
+    def log_regularly(self) -> None:
         """Breaks every silence until the step is over.
 
         An inner step breaks its own silences.
         """
-        while not self.over.wait(max(0.01, self.said + SILENCE_SECONDS - time.monotonic())):
+        while not self.ended.wait(max(0.01, self.logged_at + SILENCE_SECONDS - time.monotonic())):
             if self.inner is not None:
-                self.said = time.monotonic()
-            elif time.monotonic() - self.said >= SILENCE_SECONDS:
-                self.say(str(self.work()))
+                self.logged_at = time.monotonic()
+            elif time.monotonic() - self.logged_at >= SILENCE_SECONDS:
+                self.log_line(str(self.progress()))
 
 
 # The steps at work in this process, for `at_work`: a context of its own sees only its own steps.
@@ -154,7 +154,7 @@ _STEPS: Final[list[_Step]] = []
 _CURRENT: ContextVar[_Step | None] = ContextVar("step", default=None)
 
 
-def logged(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def log_progress(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Decorates a stage so that it writes log lines under the name of the table that it publishes.
 
     The stage's arguments are the night and then a value that `owner` turns into the name of a lake
@@ -175,33 +175,33 @@ def logged(table: Table, owner: Callable[[Any], str] = str) -> Callable[[Callabl
     return decorate
 
 
-def begin(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> Run:
+def start_run(run_context: RunContext, group: str, table: Table, run_date: date | None = None) -> TableRun:
     """Starts a new run of a table, and announces it by a line."""
     run = run_context.state.start(group, table.name, run_date or run_context.run_date, run_context.clock)
     current = _CURRENT.get()
     if current is not None:
         name = _name(group, table, run.run_date)
-        current.say(f"begins run {run.run_id}" if name == current.name else f"begins run {run.run_id} of {name}")
+        current.log_line(f"begins run {run.run_id}" if name == current.name else f"begins run {run.run_id} of {name}")
     return run
 
 
-def doing(text: str) -> None:
+def log_activity(text: str) -> None:
     """Names the part of the work that begins now, and how much it is."""
-    reached(text)
+    set_activity(text)
     current = _CURRENT.get()
     if current is not None:
-        current.say(text)
+        current.log_line(text)
 
 
-def reached(text: str) -> None:
+def set_activity(text: str) -> None:
     """Names what the work has come to, without a line of its own."""
     current = _CURRENT.get()
     if current is not None:
-        current.now_doing = text
+        current.activity = text
 
 
 @contextmanager
-def counting(unit: str, done: Callable[[], int], total: int | None = None) -> Generator[None]:
+def count_progress(unit: str, done: Callable[[], int], total: int | None = None) -> Generator[None]:
     """Says how to count what is done of this part of the work, and how much it is where that is
     known.
 
@@ -211,46 +211,46 @@ def counting(unit: str, done: Callable[[], int], total: int | None = None) -> Ge
     if current is None:
         yield
         return
-    before, current.meter = current.meter, _Meter(lambda: (unit, done(), total))
+    before, current.meter = current.meter, _RateMeter(lambda: (unit, done(), total))
     try:
         yield
     finally:
         current.meter = before
 
 
-def each(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterator[_Item]:
+def track(items: Iterable[_Item], unit: str, total: int | None = None) -> Iterator[_Item]:
     """Yields the items, and counts those that the caller is done with."""
     past = 0
-    with counting(unit, lambda: past, total):
+    with count_progress(unit, lambda: past, total):
         for item in items:
             yield item
             past += 1
 
 
-def at_work() -> Work | None:
+def current_work() -> StageProgress | None:
     """Returns the innermost stage at work in this process, the last begun where there are several;
     null where there is none.
     """
     inner = [step for step in list(_STEPS) if step.inner is None]
-    return inner[-1].work() if inner else None
+    return inner[-1].progress() if inner else None
 
 
-def asked() -> Requests:
+def requests_sent() -> Requests:
     """Returns what the stage has sent to object stores so far, the stages within it included."""
     current = _CURRENT.get()
     return current.tally.sent if current is not None else Requests()
 
 
-def jobs_asked() -> int | None:
+def jobs_started() -> int | None:
     """Returns how many Spark jobs began since the stage did, those of the stages within it included;
     null where nobody counts them. Stages that are at work at the same time in one process each
     count those of both.
     """
     current = _CURRENT.get()
-    return current.jobs() if current is not None else None
+    return current.jobs_started() if current is not None else None
 
 
-def jobs_of(spark: SparkSession | None) -> int | None:
+def count_jobs(spark: SparkSession | None) -> int | None:
     """Returns how many jobs ever began in this session's Spark; null where it does not tell: over
     Spark Connect, and on platforms that let Python ask the JVM for less than this.
     """
@@ -263,7 +263,7 @@ def jobs_of(spark: SparkSession | None) -> int | None:
         return None
 
 
-def made(published: Published) -> None:
+def record_publication(published: PublishedTable) -> None:
     """Notes that a table was published, for the stage's last line."""
     current = _CURRENT.get()
     if current is not None:
@@ -272,7 +272,7 @@ def made(published: Published) -> None:
 
 
 @contextmanager
-def working(name: str) -> Generator[None]:
+def measure_work(name: str) -> Generator[None]:
     """Counts what is done meanwhile as a stage of that name, for work that publishes no table."""
     with _step(logging.getLogger(__name__), name, None):
         yield
@@ -280,18 +280,18 @@ def working(name: str) -> Generator[None]:
 
 @contextmanager
 def _step(log: logging.Logger, name: str, spark: Any) -> Generator[None]:
-    with counted() as tally, _heard(_Step(log, name, spark, _CURRENT.get(), tally, jobs_of(spark))):
+    with counted() as tally, _run_step(_Step(log, name, spark, _CURRENT.get(), tally, count_jobs(spark))):
         yield
 
 
 @contextmanager
-def _heard(current: _Step) -> Generator[None]:
+def _run_step(current: _Step) -> Generator[None]:
     outer = current.outer
     if outer is not None:
         outer.inner = current
     token = _CURRENT.set(current)
     _STEPS.append(current)
-    beat = threading.Thread(target=current.beat, name=f"progress of {current.name}", daemon=True)
+    beat = threading.Thread(target=current.log_regularly, name=f"progress of {current.name}", daemon=True)
     beat.start()
     how = "ended"
     try:
@@ -300,7 +300,7 @@ def _heard(current: _Step) -> Generator[None]:
         how = f"stopped by {type(error).__name__}"
         raise
     finally:
-        current.over.set()
+        current.ended.set()
         beat.join()
         _CURRENT.reset(token)
         _STEPS.remove(current)
@@ -308,7 +308,7 @@ def _heard(current: _Step) -> Generator[None]:
             outer.inner = None
         rows = f": {', '.join(current.published)}" if current.published else ""
         requests = f"; requests: {current.tally.sent}" if current.tally.sent else ""
-        current.say(f"{how} after {time.monotonic() - current.began:,.1f} s{rows}{requests}")
+        current.log_line(f"{how} after {time.monotonic() - current.began:,.1f} s{rows}{requests}")
 
 
 def _name(owner: str, table: Table, run_date: date) -> str:

@@ -18,8 +18,8 @@ from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.kind import LakeKind
 from gc_assets.lakes.kinds import kind_of, open_lake
 from gc_assets.lakes.protocol import ExpiringLake, Lake, expiring
-from gc_assets.state.backend import RECHECK
-from gc_assets.state.journal import Published, State
+from gc_assets.state.backend import VERIFICATION_MARKS
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import CURRENT_RULES, EXPIRY_LOG, MANIFEST_ENTRIES, POLICY_TABLE, Table
 from gc_assets.stores.protocol import Lister, Store
 from gc_assets.stores.store import open_lister, open_objects, open_store, two_names
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIRST_RUN_DATE = date(1998, 1, 1)
 # Tables of a lake that a fresh mark shares with the night: it has none of its own.
-SHARED: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, SNAPSHOT_HISTORY.name, EXPIRY_LOG.name, MANIFEST_ENTRIES.name})
+SHARED_TABLES: Final = frozenset({POLICY_TABLE.name, CURRENT_RULES.name, SNAPSHOT_HISTORY.name, EXPIRY_LOG.name, MANIFEST_ENTRIES.name})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class RunContext:
 
     `unsafe` are the safety limits that the environment lowered. Every plan and report repeats them.
 
-    `recheck` names a fresh mark, which `apply` makes beside the night's own: a plan id with the
-    token of its lease. A lake's tables then go below `_recheck/<recheck>/`. The cache of decoded
+    `verification_id` names a fresh mark, which `apply` makes beside the night's own: a plan id with the
+    token of its lease. A lake's tables then go below `_recheck/<verification_id>/`. The cache of decoded
     containers is shared.
     """
 
@@ -48,7 +48,7 @@ class RunContext:
     run_date: date
     as_of: datetime
     unsafe: tuple[str, ...] = ()
-    recheck: str | None = None
+    verification_id: str | None = None
 
     @classmethod
     def of(cls, config: Config, clock: Clock, run_date: date, as_of: datetime | None = None, unsafe: tuple[str, ...] = ()) -> RunContext:
@@ -69,23 +69,23 @@ class RunContext:
     def state(self) -> State:
         return State.of(self.config)
 
-    def table(self, table: Table, owner: str) -> Published:
+    def table(self, table: Table, owner: str) -> PublishedTable:
         """Returns the table of this night, or of its fresh mark, that belongs to a lake or storage.
 
         Raises `StateError` saying what to run where it was never published.
         """
         return self.state.require(self._group(table, owner), table.name, self.run_date)
 
-    def find(self, table: Table, owner: str) -> Published | None:
+    def find(self, table: Table, owner: str) -> PublishedTable | None:
         """As `table`, but returns null where it was never published."""
         return self.state.current(self._group(table, owner), table.name, self.run_date)
 
     def _group(self, table: Table, owner: str) -> str:
-        return owner if table.scope == "storage" or table.name in SHARED else self.group(owner)
+        return owner if table.scope == "storage" or table.name in SHARED_TABLES else self.group(owner)
 
     def group(self, lake_name: str) -> str:
         """Returns where the lake's tables of this run go in the state."""
-        return lake_name if self.recheck is None else f"{RECHECK}/{self.recheck}/{lake_name}"
+        return lake_name if self.verification_id is None else f"{VERIFICATION_MARKS}/{self.verification_id}/{lake_name}"
 
     def resolver(self) -> KeyResolver:
         from gc_assets.core.key_resolver import KeyResolver  # loads Arrow, which a command that resolves nothing can do without

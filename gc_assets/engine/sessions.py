@@ -25,12 +25,12 @@ from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES, STORAGE_INVENT
 
 # One task joins this many rows in less than a second, and they take some 50 MB in this process and
 # in Spark's.
-FEW_ROWS: Final = 100_000
+MAX_SMALL_ROWS: Final = 100_000
 # The task that joins them carries them along. To another machine Spark sends no task of more than
 # 128 MB, which so many rows are below whatever their keys.
-SENT_ROWS: Final = 25_000
+MAX_SMALL_CLUSTER_ROWS: Final = 25_000
 # This process asks the state for them one by one, from an object store a few at a time.
-FEW_FILES: Final = 64
+MAX_SMALL_FILES: Final = 64
 _CONF: Final = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -39,19 +39,23 @@ _CONF: Final = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 _SESSIONS: Final = WeakKeyDictionary[SparkSession, SparkSession]()
-_TURN: Final = Lock()
+_LOCK: Final = Lock()
 
 
-def fitting(spark: SparkSession, rows: int, files: int) -> SparkSession:
+def choose_session(spark: SparkSession, rows: int, files: int) -> SparkSession:
     """Returns the session for a query that reads so many rows from so many files of the state:
     `spark`, or the one of few rows beside it. Spark Connect has none: a second session of one
     client does not end with its process.
     """
-    if rows > (FEW_ROWS if is_local(spark) else min(FEW_ROWS, SENT_ROWS)) or files > FEW_FILES or is_remote(spark):
+    if (
+        rows > (MAX_SMALL_ROWS if is_local(spark) else min(MAX_SMALL_ROWS, MAX_SMALL_CLUSTER_ROWS))
+        or files > MAX_SMALL_FILES
+        or is_remote(spark)
+    ):
         return spark
-    with _TURN:
+    with _LOCK:
         if spark not in _SESSIONS:
-            _SESSIONS[spark] = _beside(spark)
+            _SESSIONS[spark] = _open_small_session(spark)
         return _SESSIONS[spark]
 
 
@@ -65,7 +69,7 @@ def is_remote(spark: SparkSession) -> bool:
     return not hasattr(spark, "sparkContext")
 
 
-def were_few(config: Config) -> bool:
+def was_small(config: Config) -> bool:
     """Says whether the last nights were over few rows: what storages hold, what lakes need and what
     their containers name. Nobody knows of a platform that lacks a night, or whose state cannot be
     read now.
@@ -78,16 +82,16 @@ def were_few(config: Config) -> bool:
     except (GcError, OSError):
         return False
     rows = [table.rows for table in newest if table is not None]
-    return len(rows) == len(newest) and max([*rows, *named]) <= FEW_ROWS
+    return len(rows) == len(newest) and max([*rows, *named]) <= MAX_SMALL_ROWS
 
 
-def is_of_few(spark: SparkSession) -> bool:
+def is_small(spark: SparkSession) -> bool:
     """Says whether a session is one that `fitting` made."""
-    with _TURN:
+    with _LOCK:
         return spark in _SESSIONS.values()
 
 
-def _beside(spark: SparkSession) -> SparkSession:
+def _open_small_session(spark: SparkSession) -> SparkSession:
     few = spark.newSession()
     there = few.conf.getAll
     for key, value in {**spark.conf.getAll, **_CONF}.items():

@@ -41,38 +41,38 @@ _MOST_NUMBERS: Final = 2**23
 
 
 # A column and the one value of it that a reader wants.
-Only = tuple[str, bool]
+ColumnFilter = tuple[str, bool]
 
 
-def fetched(
+def scan(
     spark: SparkSession,
     files: Files,
     schema: pa.Schema,
     ddl: StructType,
     paths: Sequence[str],
     sizes: Sequence[int] | None = None,
-    only: Only | None = None,
+    only: ColumnFilter | None = None,
 ) -> DataFrame:
     """Returns the rows of Parquet files of known sizes. Sizes that are not given are asked for, by
     one listing for each directory. Rows of another value than `only` are left out.
     """
     known = sizes if sizes is not None else files.sizes(paths)
-    groups = grouped(paths, known)
+    groups = group_by_size(paths, known)
     numbers = max(len(groups), min(_MOST_NUMBERS, round(sum(known) / _NUMBER_BYTES)))
     marks = tuple(group * numbers // len(groups) for group in range(len(groups)))
     # Partitions begin at the marks. Were they cut elsewhere, each mark would still come up once.
     weighty = spark.range(0, numbers, 1, len(groups)).selectExpr("id", _WEIGHT)
-    return weighty.mapInArrow(Fetch(files, groups, marks, schema, only), ddl)
+    return weighty.mapInArrow(ScanTask(files, groups, marks, schema, only), ddl)
 
 
-def fetched_here(files: Files, schema: pa.Schema, paths: Sequence[str], only: Only | None = None) -> pa.Table:
+def scan_in_process(files: Files, schema: pa.Schema, paths: Sequence[str], only: ColumnFilter | None = None) -> pa.Table:
     """Returns the same rows in the memory of this process."""
-    fetch = Fetch(files, (tuple(paths),), (0,), schema, only)
+    fetch = ScanTask(files, (tuple(paths),), (0,), schema, only)
     numbers = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     return pa.Table.from_batches(fetch(iter([numbers])), schema)
 
 
-def grouped(paths: Sequence[str], sizes: Sequence[int], most: int | None = None) -> tuple[tuple[str, ...], ...]:
+def group_by_size(paths: Sequence[str], sizes: Sequence[int], most: int | None = None) -> tuple[tuple[str, ...], ...]:
     """Returns groups of files of about the same size, one for each task, `most` at most."""
     weights = [size + _REQUEST_BYTES for size in sizes]
     count = min(len(paths), -(-sum(weights) // TASK_BYTES), len(paths) if most is None else most)
@@ -86,7 +86,7 @@ def grouped(paths: Sequence[str], sizes: Sequence[int], most: int | None = None)
 
 
 @dataclass(frozen=True)
-class Fetch:
+class ScanTask:
     """Takes numbers, and yields the rows of the files of each number that is a mark. Runs in
     executors.
     """
@@ -95,7 +95,7 @@ class Fetch:
     groups: tuple[tuple[str, ...], ...]
     marks: tuple[int, ...]
     schema: pa.Schema
-    only: Only | None = None
+    only: ColumnFilter | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         marks = np.array(self.marks)
@@ -107,13 +107,13 @@ class Fetch:
     def _rows(self, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
         contents, number = self.files.contents(paths), 0
         while number < len(paths):
-            with readable(f"{self.files.root}/{paths[number]}"):
-                yield from decoded(next(contents), self.schema, self.only)
+            with read_errors(f"{self.files.root}/{paths[number]}"):
+                yield from decode_parquet(next(contents), self.schema, self.only)
             number += 1
 
 
 @contextmanager
-def readable(where: str) -> Generator[None]:
+def read_errors(where: str) -> Generator[None]:
     """Raises `StateError` for a part that is missing, cannot be read or is damaged, by its name."""
     try:
         yield
@@ -125,14 +125,14 @@ def readable(where: str) -> Generator[None]:
         raise StateError(f"{where} is damaged ({error}); run its asset again") from error
 
 
-def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iterator[pa.RecordBatch]:
+def decode_parquet(content: bytes, schema: pa.Schema, only: ColumnFilter | None = None) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a Parquet file, with the columns of a schema. A column that was added
     after the file was written is null. Row groups without the value `only` are passed over, and
     rows of another value are left out.
     """
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, schema)
-    groups = [number for number in range(source.num_row_groups) if only is None or may_hold(source.metadata.row_group(number), *only)]
+    groups = [number for number in range(source.num_row_groups) if only is None or may_contain(source.metadata.row_group(number), *only)]
     if not groups:
         return
     for batch in source.iter_batches(_BATCH_ROWS, groups, columns=[name for name in schema.names if name not in missing]):
@@ -140,7 +140,7 @@ def decoded(content: bytes, schema: pa.Schema, only: Only | None = None) -> Iter
         yield rows if only is None else rows.filter(pc.fill_null(pc.equal(rows.column(only[0]), only[1]), True))
 
 
-def may_hold(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
+def may_contain(group: pq.RowGroupMetaData, column: str, value: bool) -> bool:
     """Says whether a row group may have a row with this value, by Parquet's statistics."""
     chunks = (group.column(number) for number in range(group.num_columns))
     told = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)

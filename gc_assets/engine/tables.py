@@ -29,11 +29,11 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.plan import Amount
 from gc_assets.core.requests import Requests, record
-from gc_assets.engine.progress import asked, jobs_asked, made
-from gc_assets.engine.sessions import is_of_few
-from gc_assets.engine.state_scan import Only, fetched, fetched_here
+from gc_assets.engine.progress import jobs_started, record_publication, requests_sent
+from gc_assets.engine.sessions import is_small
+from gc_assets.engine.state_scan import ColumnFilter, scan, scan_in_process
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance, PartFile, Receipt
 from gc_assets.state.schemas import Table
@@ -52,9 +52,9 @@ _OWN_ERROR = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 # A session in which it is `true` reads a state on an object store by a file system of its own.
-BY_SPARK = "spark.sql.gc_assets.state_by_spark"
+READ_BY_SPARK = "spark.sql.gc_assets.state_by_spark"
 # What a cluster may have switched on, and what would make rows of the state vanish without a word.
-_WHOLE = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+_STRICT_READ = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 # Characters that Spark would take for a pattern in a path.
 _GLOB = re.compile(r"[\\\[\]{}*?]")
 # What tasks in executors sent to object stores: JSON in one row of each of their batches.
@@ -80,7 +80,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenParts:
     """Parts on storage, not published yet.
 
     `totals` are keyed by the values of the columns that were asked for.
@@ -109,7 +109,7 @@ def read_table(
     spark: SparkSession,
     state: State,
     table: Table,
-    published: Published | None,
+    published: PublishedTable | None,
     side: str | None = None,
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
@@ -129,7 +129,7 @@ def read_paths(
     paths: Sequence[str],
     columns: Sequence[str] | None = None,
     sizes: Sequence[int] | None = None,
-    only: Only | None = None,
+    only: ColumnFilter | None = None,
 ) -> DataFrame:
     """Reads Parquet parts by their paths relative to the state, all columns or those that are asked
     for: from an object store every column is fetched that is not left out here, unless Spark reads
@@ -139,23 +139,23 @@ def read_paths(
     value `only` of a column says so, which spares the other rows where Spark does not read.
     """
     wanted = pa.schema([schema.field(name) for name in columns or schema.names])
-    if is_of_few(spark) or not paths:
-        return frame_of(spark, fetched_here(files, wanted, paths, only))
-    if not files.are_local and spark.conf.get(BY_SPARK, "false") != "true":
-        return fetched(spark, files, wanted, spark_schema(wanted), paths, sizes, only)
+    if is_small(spark) or not paths:
+        return frame_from_arrow(spark, scan_in_process(files, wanted, paths, only))
+    if not files.are_local and spark.conf.get(READ_BY_SPARK, "false") != "true":
+        return scan(spark, files, wanted, spark_schema(wanted), paths, sizes, only)
     # Spark takes only the columns from the files that are selected in the end.
     addresses = [_GLOB.sub(r"\\\g<0>", files.spark_uri(path)) for path in paths]
-    read = spark.read.options(**_WHOLE).schema(spark_schema(schema)).parquet(*addresses)
+    read = spark.read.options(**_STRICT_READ).schema(spark_schema(schema)).parquet(*addresses)
     return read if columns is None else read.select(*columns)
 
 
-def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+def frame_from_arrow(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Returns rows in memory as a frame of one task."""
     there = rows if rows.num_rows else rows.schema.empty_table()  # Spark fails over columns without a chunk
     return spark.createDataFrame(there, spark_schema(rows.schema)).coalesce(1)
 
 
-def read_rows(state: State, table: Table, published: Published, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
+def read_rows(state: State, table: Table, published: PublishedTable, side: str | None = None, columns: list[str] | None = None) -> pa.Table:
     """Reads a table into the driver's memory. Its size must be bounded."""
     return read_parts(state.files, published.paths(side), table.schema, columns)
 
@@ -172,13 +172,13 @@ def row_hash(schema: StructType) -> Column:
 def write_frame(
     frame: DataFrame,
     table: Table,
-    run: Run,
+    run: TableRun,
     state: State,
     totals_by: Sequence[str] = (),
     routes: Sequence[str] = (),
     *,
     counted: bool = False,
-) -> Written:
+) -> WrittenParts:
     """Runs the frame once and writes its rows as parts of `run`.
 
     `totals_by` names columns, taken as text. Rows and the sum of `size_bytes` are added up per
@@ -192,35 +192,35 @@ def write_frame(
     beside = [*([ROUTE] if routes else []), *([REQUESTS] if counted else [])]
     hashed = frame.selectExpr(*columns, *beside).withColumn(ROW_HASH, row_hash(schema))
     task = _WriteParts(state.files, run.path, table.name, table.schema, tuple(totals_by), tuple(routes))
-    return merge_written(answers(hashed, task, PARTS_DDL))
+    return merge_written(run_over_frame(hashed, task, PARTS_DDL))
 
 
-def answers(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
+def run_over_frame(frame: DataFrame, task: Task, ddl: str) -> Sequence[Any]:
     """Returns what a task yields for the rows of a frame (rows of `ddl`). It runs in executors, or
     over few rows in this process.
     """
-    if not is_of_few(frame.sparkSession):
+    if not is_small(frame.sparkSession):
         return collect(frame.mapInArrow(task, ddl))
-    with _own_errors():
+    with _restore_errors():
         rows = frame.toArrow()
-    return here(task, rows.to_batches())
+    return run_in_process(task, rows.to_batches())
 
 
-def here(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+def run_in_process(task: Task, batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Runs a task in this process and returns the rows that it yields."""
     return [row for batch in task(iter(batches)) for row in batch.to_pylist()]
 
 
-def passed(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
+def map_arrow(frame: DataFrame, task: Task, schema: pa.Schema) -> DataFrame:
     """Returns the frame of what a task yields for the rows of a frame (columns of `schema`). Lazy,
     but for few rows: this process passes them through the task now.
     """
-    if not is_of_few(frame.sparkSession):
+    if not is_small(frame.sparkSession):
         return frame.mapInArrow(task, spark_schema(schema))
-    with _own_errors():
+    with _restore_errors():
         rows = frame.toArrow()
     yielded = (batch.select(schema.names).cast(schema) for batch in task(iter(rows.to_batches())))
-    return frame_of(frame.sparkSession, pa.Table.from_batches(yielded, schema))
+    return frame_from_arrow(frame.sparkSession, pa.Table.from_batches(yielded, schema))
 
 
 def collect(frame: DataFrame) -> list[Row]:
@@ -228,18 +228,18 @@ def collect(frame: DataFrame) -> list[Row]:
 
     Where an executor raised an error of ours, it is raised here again with its kind and message.
     """
-    with _own_errors():
+    with _restore_errors():
         return frame.collect()
 
 
 def collect_arrow(frame: DataFrame, schema: pa.Schema) -> pa.Table:
     """Returns the same as Arrow."""
-    with _own_errors():
+    with _restore_errors():
         return frame.toArrow().cast(schema)
 
 
 @contextmanager
-def _own_errors() -> Generator[None]:
+def _restore_errors() -> Generator[None]:
     try:
         yield
     except PySparkException as error:
@@ -252,22 +252,22 @@ def _own_errors() -> Generator[None]:
 
 
 def write_rows(
-    rows: pa.Table, table: Table, run: Run, files: Files, side: dict[str, pa.Table] | None = None, totals_by: Sequence[str] = ()
-) -> Written:
+    rows: pa.Table, table: Table, run: TableRun, files: Files, side: dict[str, pa.Table] | None = None, totals_by: Sequence[str] = ()
+) -> WrittenParts:
     """Writes a small table without a Spark job: same parts, same digest, same totals.
 
     `side` tables go below their names.
     """
     cast_rows = rows.select(table.schema.names).cast(table.schema)
-    sides = {name: tuple(put(content, run, files, name)) for name, content in (side or {}).items()}
+    sides = {name: tuple(write_parts(content, run, files, name)) for name, content in (side or {}).items()}
     totals: dict[tuple[str, ...], Totals] = {}
     for batch in cast_rows.to_batches():
         add_totals(totals, batch, totals_by)
-    parts = tuple(put(cast_rows, run, files, ""))
-    return Written(parts, digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts}, totals)
+    parts = tuple(write_parts(cast_rows, run, files, ""))
+    return WrittenParts(parts, digest_rows(cast_rows), {name: parts for name, parts in sides.items() if parts}, totals)
 
 
-def put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
+def write_parts(rows: pa.Table, run: TableRun, files: Files, prefix: str) -> list[PartFile]:
     """Writes rows in memory as parts of the run.
 
     They go below `prefix`, or into the table itself where that is empty.
@@ -278,12 +278,12 @@ def put(rows: pa.Table, run: Run, files: Files, prefix: str) -> list[PartFile]:
     return writer.close()
 
 
-def paths_of(run: Run, written: Written, side: str) -> list[str]:
+def side_paths(run: TableRun, written: WrittenParts, side: str) -> list[str]:
     """Returns the paths, relative to the state, of a side table's parts that are not published yet."""
     return [f"{run.path}/{part.name}" for part in written.side.get(side, ())]
 
 
-def merge_written(rows: Sequence[Any]) -> Written:
+def merge_written(rows: Sequence[Any]) -> WrittenParts:
     """Merges what the tasks of a job reported (columns of `PARTS_DDL`). What they sent to object
     stores counts as sent by this process from now on.
     """
@@ -296,7 +296,7 @@ def merge_written(rows: Sequence[Any]) -> Written:
         if row[REQUESTS] is not None:
             record(Requests.from_json(row[REQUESTS]))
         told = json.loads(row["facts"])
-        _same_release(told.pop(VERSION))
+        _check_release(told.pop(VERSION))
         for name, value in told.items():
             merged = summary[name] + value if name in summary else value
             summary[name] = merged[:MAX_SAMPLES] if isinstance(merged, list) else merged
@@ -308,10 +308,10 @@ def merge_written(rows: Sequence[Any]) -> Written:
             totals[tuple(key)] = totals.get(tuple(key), Totals()) + Totals(count, size)
         digest = (digest + int(row["digest"])) % 2**64
     frozen = {name: tuple(sorted(parts, key=lambda part: part.name)) for name, parts in side.items()}
-    return Written(tuple(sorted(main, key=lambda part: part.name)), digest, frozen, totals, summary)
+    return WrittenParts(tuple(sorted(main, key=lambda part: part.name)), digest, frozen, totals, summary)
 
 
-def _same_release(version: str) -> None:
+def _check_release(version: str) -> None:
     if version != __version__:
         raise errors.GcError(
             f"an executor runs gc-assets {version}, this process {__version__}: they could understand a lake differently. "
@@ -365,7 +365,7 @@ class _WriteParts:
                 told = batch.column(REQUESTS).drop_null().to_pylist()
                 requests = sum(map(Requests.from_json, told), requests)
                 batch = batch.drop_columns([REQUESTS])
-            for name, rows in self._routed(batch):
+            for name, rows in self._split_by_route(batch):
                 if not name:
                     digest += int(rows.column(ROW_HASH).to_numpy().view(np.uint64).sum())
                     add_totals(totals, rows, self.totals_by)
@@ -373,7 +373,7 @@ class _WriteParts:
         parts = [part for writer in writers.values() for part in writer.close()]
         yield report_parts(parts, digest, totals, requests=requests)
 
-    def _routed(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def _split_by_route(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         if not self.routes:
             yield "", batch
             return
@@ -403,15 +403,15 @@ def add_totals(totals: dict[tuple[str, ...], Totals], rows: pa.RecordBatch, by: 
 
 def publish(
     state: State,
-    run: Run,
-    written: Written,
+    run: TableRun,
+    written: WrittenParts,
     clock: Clock,
     *,
-    inputs: Sequence[Published] = (),
+    inputs: Sequence[PublishedTable] = (),
     balances: Sequence[Balance] = (),
     summary: Summary | Mapping[str, Any] | None = None,
     unsafe: Sequence[str] = (),
-) -> Published:
+) -> PublishedTable:
     """Makes what was written the current table of its run date.
 
     Parts of failed task attempts are removed first.
@@ -434,16 +434,16 @@ def publish(
         side=written.side,
         inputs={f"{item.receipt.group}/{item.receipt.asset}/{item.receipt.run_date}": item.receipt.reference for item in inputs},
         balances=tuple(balances),
-        summary=(summary.told() if isinstance(summary, Summary) else dict(summary or {})) | _asked(),
+        summary=(summary.told() if isinstance(summary, Summary) else dict(summary or {})) | _work_statistics(),
         unsafe=tuple(unsafe),
     )
     published = state.publish(run, receipt, listed)
-    made(published)
+    record_publication(published)
     return published
 
 
-def _asked() -> dict[str, Any]:
-    requests, jobs = asked(), jobs_asked()
+def _work_statistics() -> dict[str, Any]:
+    requests, jobs = requests_sent(), jobs_started()
     sent = {"requests": dict(requests.counts), "requests_usd": requests.usd} if requests else {}
     return sent if jobs is None else {**sent, "spark_jobs": jobs}
 

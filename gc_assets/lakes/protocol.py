@@ -133,7 +133,7 @@ class Uncommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class FormerRef:
+class PreviousRef:
     """A ref as an earlier night froze it, which a later night missed.
 
     The freeze at `missed_at` no longer showed the ref (`moved_to` is null), or showed it at the
@@ -188,7 +188,7 @@ class FrozenRefs:
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
     edits: tuple[ExpiryAction, ...] = ()
-    former: tuple[FormerRef, ...] = ()
+    former: tuple[PreviousRef, ...] = ()
     min_age_seconds: int = 0
     uncommitted: tuple[Uncommitted, ...] = ()
     unread: tuple[Unread, ...] = ()

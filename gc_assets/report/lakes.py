@@ -19,7 +19,7 @@ from gc_assets.lakes.protocol import RETAINED
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import Expiring, Holder, LakePage
 from gc_assets.stages.read.browse import batches
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import LakeRefsSummary, LiveFilesSummary, ReachableSnapshotsSummary
@@ -57,7 +57,7 @@ def lake_page(context: RunContext, lake: str, kind: str) -> LakePage:
     )
 
 
-def _expiring(context: RunContext, lake: str, reachable: Published) -> Iterator[Expiring]:
+def _expiring(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[Expiring]:
     """Yields the newest commits that the policy no longer keeps."""
     files = context.state.files
     said = read_parts(files, reachable.paths(), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "table_name", "reason"])
@@ -77,7 +77,7 @@ def _expiring(context: RunContext, lake: str, reachable: Published) -> Iterator[
     yield from sorted(found, key=lambda item: (-(item.committed_at or _LONG_AGO).timestamp(), item.table or "", item.commit_id))[:EXPIRING]
 
 
-def _holders(context: RunContext, lake: str, reachable: Published) -> Iterator[Holder]:
+def _holders(context: RunContext, lake: str, reachable: PublishedTable) -> Iterator[Holder]:
     """Returns who holds the lake's live bytes, largest first. What lies beyond `HOLDERS` is added
     up in one last row.
     """
@@ -119,7 +119,7 @@ def _refs_label(commit: dict[str, Any] | None, commit_id: str | None) -> str:
     return ", ".join(commit["refs"][:3]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def histories(context: RunContext, lake: str, refs: Published, reachable: Published, expiry: Published) -> Iterator[Drawing]:
+def histories(context: RunContext, lake: str, refs: PublishedTable, reachable: PublishedTable, expiry: PublishedTable) -> Iterator[Drawing]:
     """Returns one history per table (or repository), by name, with its newest commits."""
     files = context.state.files
     graph = context.table(COMMIT_GRAPH, lake)

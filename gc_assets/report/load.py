@@ -25,11 +25,11 @@ from gc_assets.report.shares import steps_of
 from gc_assets.report.trend import Point
 from gc_assets.stages.delete.uploads import planned_uploads
 from gc_assets.stages.read.browse import batches
-from gc_assets.stages.read.reversibility import apply_command, summarize_reversibility, undoing
-from gc_assets.stages.read.usage import by_table
-from gc_assets.stages.records.ledger import quarantined
-from gc_assets.stages.records.plans import StoredPlan, load, plans
-from gc_assets.state.journal import Published
+from gc_assets.stages.read.reversibility import apply_command, describe_reversibility, summarize_reversibility
+from gc_assets.stages.read.usage import usage_by_table
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import StoredPlan, list_plans, load_plan
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import DELETION_PLAN, ORPHAN_FILES, SHARED_TABLES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import WAITING_SIDE
 from gc_assets.state.summaries import OrphanFilesSummary, StorageInventorySummary, Sweep, sent_for
@@ -86,12 +86,12 @@ def _warnings(context: RunContext, pages: list[StoragePage]) -> Iterator[str]:
 def _storage(context: RunContext, storage: StorageConfig) -> StoragePage:
     orphans = context.table(ORPHAN_FILES, storage.name)
     plan = context.find(DELETION_PLAN, storage.name)
-    stored = load(context.config, plan) if plan is not None else None
+    stored = load_plan(context.config, plan) if plan is not None else None
     summary = orphans.summary(OrphanFilesSummary)
     nights = [] if summary.historical else _nights(context, storage.name)
     before = nights[-2] if len(nights) > 1 else None
     steps = steps_of(summary)
-    shares = [share for share in by_table(context, [storage.name]) if share.garbage]
+    shares = [share for share in usage_by_table(context, [storage.name]) if share.garbage]
     live = next(step for step in steps if step.label == "live")
     return StoragePage(
         name=storage.name,
@@ -144,12 +144,12 @@ def _stored(context: RunContext, listed_bytes: int, plan: StoredPlan | None) -> 
     yield Stored("once what it quarantines is purged", listed_bytes + aside - purged - quarantined)
 
 
-def _waiting_bytes(context: RunContext, plan: Published) -> int:
+def _waiting_bytes(context: RunContext, plan: PublishedTable) -> int:
     sizes = batches(context.state, DELETION_PLAN.schema, plan.paths(WAITING_SIDE), ["size_bytes"])
     return sum(pc.sum(batch.column("size_bytes")).as_py() or 0 for batch in sizes)
 
 
-def _nights(context: RunContext, storage_name: str) -> list[Published]:
+def _nights(context: RunContext, storage_name: str) -> list[PublishedTable]:
     """Returns the last nights up to this one, oldest first. Analyses of past dates are none."""
     runs = {
         run.run_date: run
@@ -159,7 +159,7 @@ def _nights(context: RunContext, storage_name: str) -> list[Published]:
     return [context.state.open(run) for _, run in sorted(runs.items())[-NIGHTS:]]
 
 
-def _point(table: Published) -> Point:
+def _point(table: PublishedTable) -> Point:
     by = {step.label: step.size_bytes for step in steps_of(table.summary(OrphanFilesSummary))}
     held, garbage = by["expired history"], by["garbage"]
     return Point(table.receipt.run_date, by["stored"] - held - garbage, held, garbage)
@@ -168,7 +168,7 @@ def _point(table: Published) -> Point:
 def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
     """Yields the last plans of this night and those before it, newest first. Analyses are none."""
     known = (
-        item for item in plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
+        item for item in list_plans(context.config, storage_name) if item.header.run_date <= context.run_date and not item.header.historical
     )
     for plan in islice(known, PLANS):
         header = plan.header
@@ -183,7 +183,7 @@ def past_plans(context: RunContext, storage_name: str) -> Iterator[PastPlan]:
 
 
 def _undoing(context: RunContext, plan: StoredPlan) -> tuple[str, ...]:
-    return undoing(plan.header, context.config, restored=plan.restored_at is not None).lines if plan.header.has_work else ()
+    return describe_reversibility(plan.header, context.config, restored=plan.restored_at is not None).lines if plan.header.has_work else ()
 
 
 def _unfinished(context: RunContext, storage_name: str) -> str | None:
@@ -192,7 +192,7 @@ def _unfinished(context: RunContext, storage_name: str) -> str | None:
     return str(found) if found is not None and (found.uploads or found.unknown) else None
 
 
-def _largest(context: RunContext, plan: Published) -> Iterator[PlannedFile]:
+def _largest(context: RunContext, plan: PublishedTable) -> Iterator[PlannedFile]:
     columns = ["key", "action", "reason", "size_bytes"]
     top = DELETION_PLAN.schema.empty_table().select(columns)
     for batch in batches(context.state, DELETION_PLAN.schema, plan.paths(), columns):
@@ -202,7 +202,7 @@ def _largest(context: RunContext, plan: Published) -> Iterator[PlannedFile]:
         yield PlannedFile(**row)
 
 
-def _uploads(context: RunContext, plan: Published) -> Iterator[PlannedUpload]:
+def _uploads(context: RunContext, plan: PublishedTable) -> Iterator[PlannedUpload]:
     for row in planned_uploads(context.state, plan).slice(0, LARGEST_FILES).to_pylist():
         yield PlannedUpload(row["key"], row["upload_id"], row["initiated"], row["size_bytes"])
 
@@ -210,7 +210,7 @@ def _uploads(context: RunContext, plan: Published) -> Iterator[PlannedUpload]:
 def _quarantined(context: RunContext, storage: StorageConfig) -> Iterator[Quarantined]:
     """Returns what the ledger holds, plan by plan, newest plan first."""
     moments = ("quarantined_at", "min"), ("quarantined_at", "max")
-    copies = quarantined(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
+    copies = read_quarantine(context.state, storage.name, rehearsal=context.clock.is_rehearsal)
     by_plan = copies.group_by("source_plan_id").aggregate([([], "count_all"), ("size_bytes", "sum"), *moments])
     for row in by_plan.sort_by([("quarantined_at_max", "descending")]).to_pylist():
         yield Quarantined(
@@ -222,7 +222,7 @@ def _quarantined(context: RunContext, storage: StorageConfig) -> Iterator[Quaran
         )
 
 
-def _changes(before: Published, now: Published) -> Iterator[Change]:
+def _changes(before: PublishedTable, now: PublishedTable) -> Iterator[Change]:
     earlier = {step.label: step for step in steps_of(before.summary(OrphanFilesSummary))}
     for step in steps_of(now.summary(OrphanFilesSummary)):
         old = earlier[step.label]

@@ -18,8 +18,8 @@ from gc_assets._version import __version__
 from gc_assets.config.models import Config
 from gc_assets.core.clock import Clock
 from gc_assets.report.shares import steps_of
-from gc_assets.stages.records.plans import load, plans, previous_plan, unfinished
-from gc_assets.state.journal import Published, State
+from gc_assets.stages.records.plans import list_plans, load_plan, previous_plan, unfinished_plans
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import EXPIRY_PLAN, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, ORPHAN_FILES, REACHABLE_SNAPSHOTS, Table
 from gc_assets.state.summaries import (
     ExpiryPlanSummary,
@@ -89,10 +89,10 @@ class RunMetrics(Collector):
             yield from self._of_lake(lake.name)
 
     def _of_storage(self, name: str) -> Iterator[Sample]:
-        last = previous_plan(plans(self._config, name, empty=True), self._clock)
+        last = previous_plan(list_plans(self._config, name, empty=True), self._clock)
         if last is None:
             return
-        plan = load(self._config, self._state.open(last.run))
+        plan = load_plan(self._config, self._state.open(last.run))
         header, at = plan.header, (name,)
         yield "night_timestamp_seconds", at, header.created_at.timestamp()
         yield "night_duration_seconds", at, (header.created_at - header.frozen_at).total_seconds()
@@ -110,7 +110,7 @@ class RunMetrics(Collector):
         yield "plan_status", (name, plan.status_at(self._clock.now())), 1
         yield "plan_approve_before_timestamp_seconds", at, header.approve_before.timestamp()
         yield "plan_apply_before_timestamp_seconds", at, header.apply_before.timestamp()
-        yield "unfinished_applies", at, len(unfinished(self._state, name))
+        yield "unfinished_applies", at, len(unfinished_plans(self._state, name))
         if (orphans := self._state.current(name, ORPHAN_FILES.name, header.run_date)) is not None:
             for step in steps_of(orphans.summary(OrphanFilesSummary))[1:]:
                 yield "stored_files", (name, step.label), step.files
@@ -122,7 +122,7 @@ class RunMetrics(Collector):
             return
         (run_date, frozen_at), at = frozen, (name,)
 
-        def published(table: Table) -> Published | None:
+        def published(table: Table) -> PublishedTable | None:
             return self._state.current(name, table.name, run_date)
 
         yield "lake_night_timestamp_seconds", at, frozen_at.timestamp()

@@ -12,7 +12,7 @@ from gc_assets.core.requests import KINDS, Requests
 from gc_assets.report.drawing import Drawing
 from gc_assets.report.storage_breakdown import Step
 from gc_assets.report.trend import Point
-from gc_assets.stages.read.usage import Share
+from gc_assets.stages.read.usage import TableUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class StoragePage:
     usd_per_gb_month: float | None
     headline: str = ""
     stored: tuple[Stored, ...] = ()
-    tables: tuple[Share, ...] = ()
+    tables: tuple[TableUsage, ...] = ()
     tables_left_out: int = 0
     trend: tuple[Point, ...] = ()
     plans: tuple[PastPlan, ...] = ()

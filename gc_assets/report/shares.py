@@ -15,7 +15,7 @@ Amounts = Mapping[str, Amount]
 
 def steps_of(orphans: OrphanFilesSummary) -> list[Step]:
     """Returns the waterfall of a storage, from the facts of its `orphan_files`."""
-    shares: Amounts = orphans.waterfall
+    shares: Amounts = orphans.storage_breakdown
     held = Amount.total(amount for name, amount in orphans.by_reason.items() if name.startswith("expired/"))
     garbage = Amount.total(amount for name, amount in orphans.by_reason.items() if not name.startswith("expired/"))
     total, live, unowned, young = Amount.total(shares.values()), *(shares.get(name, Amount()) for name in ("live", "unowned", "young"))

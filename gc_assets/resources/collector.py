@@ -9,7 +9,7 @@ from functools import partial
 from pyspark.sql import SparkSession
 
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import were_few
+from gc_assets.engine.sessions import was_small
 from gc_assets.resources.platform import Platform
 from gc_assets.resources.spark import SparkRuntime
 
@@ -34,4 +34,4 @@ class Collector:
 
     def spark(self) -> SparkSession:
         """The session, opened on first use: assets that need no Spark start none."""
-        return self.runtime.session(partial(were_few, self.platform.config))
+        return self.runtime.session(partial(was_small, self.platform.config))

@@ -20,7 +20,7 @@ from pyspark.sql import Row, SparkSession
 
 import gc_assets
 from gc_assets.core.errors import GcError, UsageError
-from gc_assets.engine.executor_info import TOLD_DDL, introduced
+from gc_assets.engine.executor_info import EXECUTOR_DDL, describe_executor
 
 # Clusters start machines for work that waits, which takes minutes.
 PATIENCE_SECONDS = 600.0
@@ -90,7 +90,7 @@ def _introduction(spark: SparkSession, where: str) -> Row:
     patience = threading.Timer(PATIENCE_SECONDS, give_up)
     patience.start()
     try:
-        (told,) = spark.range(0, 1, 1, 1).mapInArrow(introduced, TOLD_DDL).collect()
+        (told,) = spark.range(0, 1, 1, 1).mapInArrow(describe_executor, EXECUTOR_DDL).collect()
     except (PySparkException, Py4JError) as error:
         if given_up.is_set():
             raise GcError(

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import SparkConfig
 from gc_assets.config.spark import LOCAL, is_local, place_of
 from gc_assets.core.errors import GcError
-from gc_assets.engine.tables import BY_SPARK
+from gc_assets.engine.tables import READ_BY_SPARK
 from gc_assets.resources.class_archive import jvm_options
 from gc_assets.resources.connect_server import REUSE, keep_apart
 from gc_assets.resources.executors import package, refuse_unfit
@@ -103,7 +103,7 @@ class SparkRuntime(dg.ConfigurableResource):
         mode = "submitted" if submitted else "connect" if config.mode == "connect" else "session"
         same = config.model_dump(include={"master", "remote", "python", "class_archive"})
         token = config.token.get_secret_value() if config.token is not None else None
-        return cls(mode=mode, **same, token=token, conf={**config.conf, **({BY_SPARK: "true"} if config.s3a else {})})
+        return cls(mode=mode, **same, token=token, conf={**config.conf, **({READ_BY_SPARK: "true"} if config.s3a else {})})
 
     def session(self, were_few: Callable[[], bool] = lambda: False) -> SparkSession:
         """Returns the session of this process, the same one at every call. `were_few` says whether

@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.engine.sessions import fitting
-from gc_assets.engine.tables import frame_of
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import frame_from_arrow
 from gc_assets.resources.spark import DRIVER_CONF, JVM_OPTIONS, SparkRuntime
 
 
@@ -25,7 +25,7 @@ def warm_up(spark: SparkSession) -> None:
         read = spark.read.parquet(f"{place}/rows")
         passed = read.mapInArrow(_as_they_came, read.schema).where("key <> 'k1'")
         _queries(read, passed)
-        few = frame_of(fitting(spark, rows.num_rows, 1), rows)
+        few = frame_from_arrow(choose_session(spark, rows.num_rows, 1), rows)
         _queries(few, few)
         read.createOrReplaceTempView("rows")
         spark.sql("SELECT key, count(*) AS n FROM rows GROUP BY key ORDER BY n DESC").collect()

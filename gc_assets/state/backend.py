@@ -26,12 +26,12 @@ class Seen(NamedTuple):
 ABSENT: Final = Seen(None, None)
 # Below it lie the fresh marks of applies. The next apply deletes what a dead one left there, and
 # reads nothing of it.
-RECHECK: Final = "_recheck"
+VERIFICATION_MARKS: Final = "_recheck"
 
 
 def outlives_its_writer(path: str) -> bool:
     """Says whether a file of the state is read after the process that wrote it has ended."""
-    return not path.startswith(f"{RECHECK}/")
+    return not path.startswith(f"{VERIFICATION_MARKS}/")
 
 
 class Place(Protocol):

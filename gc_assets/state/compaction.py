@@ -317,17 +317,17 @@ def _rows_of_pieces(runs: Sequence[PastRun], folds: Sequence[Fold]) -> Iterator[
     one ends at the newest run, and is empty where that is not small.
     """
     row: list[_Piece] = []
-    size_bytes = with_rows = 0
+    size_bytes = segments_with_rows = 0
     for piece in _pieces(runs, folds):
         size = piece.size_bytes
-        has_room = with_rows < MOST_PIECES and size_bytes + size <= FOLD_BYTES
+        has_room = segments_with_rows < MOST_PIECES and size_bytes + size <= FOLD_BYTES
         if row and not (size <= SMALL_BYTES and has_room and _alike(row[-1], piece)):
             yield row
-            row, size_bytes, with_rows = [], 0, 0
+            row, size_bytes, segments_with_rows = [], 0, 0
         if size <= SMALL_BYTES:
             row.append(piece)
             size_bytes += size
-            with_rows += piece.has_rows
+            segments_with_rows += piece.has_rows
     yield row
 
 

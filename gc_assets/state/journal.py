@@ -46,7 +46,7 @@ _F = TypeVar("_F", bound=Summary)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class TableRun:
     """A fresh directory of one asset and run date. It is not visible before `State.publish`. `path`
     is relative to the state.
     """
@@ -62,7 +62,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedTable:
     """A table that readers may use: its directory relative to the state, and its receipt."""
 
     path: str
@@ -108,11 +108,11 @@ class State:
         """Returns the state that a configuration names."""
         return cls(Files(config.state, config.state_s3()))
 
-    def start(self, group: str, asset: str, run_date: date, clock: Clock) -> Run:
+    def start(self, group: str, asset: str, run_date: date, clock: Clock) -> TableRun:
         """Returns a directory that nobody has used. Run ids sort by time."""
-        return Run(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.order():016x}{uuid.uuid4().hex[:4]}")
+        return TableRun(group, asset, run_date, f"{clock.now():%Y%m%dT%H%M%SZ}-{clock.order():016x}{uuid.uuid4().hex[:4]}")
 
-    def publish(self, run: Run, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> Published:
+    def publish(self, run: TableRun, receipt: Receipt, listed: Sequence[FileStat] | None = None) -> PublishedTable:
         """Makes the run's table the current one of its date. Whoever has just `listed` all files of
         the run spares a request.
 
@@ -137,7 +137,7 @@ class State:
         index = self._enter(run, entry_of(receipt, sha256, is_there=True), index)
         if run.asset in FOLDED and receipt.parts:
             self._fold(run.group, run.asset, index.entries)
-        return Published(run.path, receipt)
+        return PublishedTable(run.path, receipt)
 
     def _fold(self, group: str, asset: str, entries: Entries) -> None:
         """Folds small runs of a table that consists of many. What is beyond `MOST_FOLDS` waits for the
@@ -158,7 +158,7 @@ class State:
         except (StateError, OSError, ValueError, pa.ArrowException) as error:  # ValueError: a damaged name is no UTF-8
             _log.warning("%s/%s: its small runs stay apart: %s", group, asset, error)
 
-    def current(self, group: str, asset: str, run_date: date) -> Published | None:
+    def current(self, group: str, asset: str, run_date: date) -> PublishedTable | None:
         """Returns the table of a run date, verified against its receipt, or None where that date
         was never published.
 
@@ -168,7 +168,7 @@ class State:
         pointer = self._pointer(partition)
         return self._read(f"{partition}/{pointer[0]}", pointer[1], CURRENT) if pointer is not None else None
 
-    def require(self, group: str, asset: str, run_date: date) -> Published:
+    def require(self, group: str, asset: str, run_date: date) -> PublishedTable:
         """Returns the same as `current`. A date that was never published raises `StateError`, which
         says what to run.
         """
@@ -208,11 +208,11 @@ class State:
         """Returns the paths of `pieces`."""
         return self.pieces(runs).paths(side)
 
-    def open(self, run: PastRun) -> Published:
+    def open(self, run: PastRun) -> PublishedTable:
         """Returns the run's table. Its receipt is verified against the index."""
         return self._read(run.path, run.entry.receipt_sha256, INDEX)
 
-    def runs(self, group: str, asset: str) -> Iterator[Published]:
+    def runs(self, group: str, asset: str) -> Iterator[PublishedTable]:
         """Opens every finished run, with a few requests for each. `history` describes all runs in
         one request.
         """
@@ -222,7 +222,7 @@ class State:
         """Returns the run dates that have a finished run, oldest first."""
         return sorted({run.run_date for run in self.history(group, asset)})
 
-    def latest(self, group: str, asset: str, before: date | None = None) -> Published | None:
+    def latest(self, group: str, asset: str, before: date | None = None) -> PublishedTable | None:
         """Returns the table of the newest run date (strictly before `before`, if given), or None."""
         for day in reversed(self.dates(group, asset)):
             if before is None or day < before:
@@ -231,7 +231,7 @@ class State:
                     return found
         return None
 
-    def verify(self, table: Published) -> None:
+    def verify(self, table: PublishedTable) -> None:
         """Checks that the bytes of every part are those that were written. It reads all of them, so
         it is for tables that decide what is deleted.
 
@@ -321,7 +321,7 @@ class State:
                 changed.append(index.path)
         return changed
 
-    def _enter(self, run: Run, entry: Entry, seen: Indexed | None = None) -> Indexed:
+    def _enter(self, run: TableRun, entry: Entry, seen: Indexed | None = None) -> Indexed:
         """Adds or replaces the entry of a run. It also notes which other waiting runs have been
         published meanwhile.
         """
@@ -332,7 +332,7 @@ class State:
         index = Index(self.files, f"{run.group}/{run.asset}/{INDEX}")
         return index.change(entered, lambda: self._from_receipts(run.group, run.asset), seen)
 
-    def _settled(self, run: Run, other: Entry) -> Entry:
+    def _settled(self, run: TableRun, other: Entry) -> Entry:
         if other.is_there or other.run_id == run.run_id:
             return other
         path = PastRun(run.group, run.asset, other).path
@@ -404,7 +404,7 @@ class State:
                 f"{self.files.root}/{partition}/{CURRENT} is damaged ({error}); delete it and run {asset.rpartition('/')[2]} of {day} again"
             ) from error
 
-    def _read(self, path: str, digest: str, named_by: str) -> Published:
+    def _read(self, path: str, digest: str, named_by: str) -> PublishedTable:
         where = f"{self.files.root}/{path}/{RECEIPT}"
         try:
             content = self.files.read(f"{path}/{RECEIPT}")
@@ -414,7 +414,7 @@ class State:
             raise StateError(f"{where} is not the receipt that {named_by} names: it was changed after publication; run its asset again")
         receipt = self._parsed(path, content)
         self._check_parts(path, receipt)
-        return Published(path, receipt)
+        return PublishedTable(path, receipt)
 
     def _parsed(self, path: str, content: bytes) -> Receipt:
         where = f"{self.files.root}/{path}/{RECEIPT}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PlainSerializer
 
 from gc_assets.core.approvals import ApprovalEvent
 from gc_assets.core.plan import Amount, PlanHeader, PlanSummary, Unreadable
@@ -198,7 +198,7 @@ class LiveFilesSummary(Summary):
     computed, of the run date `full_on`, and `uncompared_runs` those since that was held against
     what carrying over gives. `differences` are those that this night found, and `distrusted_on` is
     the run date of the last night on record that found some: nothing is carried over from then on.
-    By `made_as` and the `segments` of the cache a later night knows whether it may carry over these
+    By `fingerprint` and the `segments` of the cache a later night knows whether it may carry over these
     rows.
     """
 
@@ -225,13 +225,13 @@ class LiveFilesSummary(Summary):
     uncompared_runs: int = 0
     differences: tuple[str, ...] = ()
     distrusted_on: date | None = None
-    made_as: str | None = None
+    fingerprint: str | None = None
     segments: tuple[str, ...] = ()
     segments_digest: str = ""
 
 
 class Compared(Headline):
-    """The `made_as` of rows that were found to be wrong where they were carried over. It is null
+    """The `fingerprint` of rows that were found to be wrong where they were carried over. It is null
     where nothing was found.
     """
 
@@ -319,7 +319,7 @@ class Sweep(Headline):
 
 
 class OrphanFilesSummary(Summary):
-    """`waterfall` says where the objects of the storage went. `by_reason` has the keys
+    """`storage_breakdown` says where the objects of the storage went. `by_reason` has the keys
     `<reason>/<lake>`.
 
     A count ends in `_count` where the field without this ending holds samples. `unneeded_metadata`
@@ -332,7 +332,7 @@ class OrphanFilesSummary(Summary):
 
     grace_cutoff: Moment
     historical: bool
-    waterfall: Amounts
+    storage_breakdown: Amounts = Field(validation_alias=AliasChoices("storage_breakdown", "waterfall"))
     by_reason: Amounts
     unneeded_metadata: Amount = Amount()
     live_keys: int

@@ -15,7 +15,7 @@ from gc_assets.core.plan import Amount, Uploads, sealed
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
-from gc_assets.state.journal import Published, State
+from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
 
 NOW = datetime(2026, 3, 14, 9, 30, tzinfo=UTC)
@@ -44,7 +44,7 @@ def stored_plan(
     action: str = QUARANTINE,
     max_delete_bytes: int = 10**12,
     **of_header: Any,
-) -> Published:
+) -> PublishedTable:
     """A plan over `files` rows of 100 bytes, published as `deletion_plan` of its run date. `of_header` replaces what its header says."""
     state, night = State.at(at.config.state), at.night(datetime.fromisoformat(run_date).date())
     run = state.start("warehouse", DELETION_PLAN.name, night.run_date, at.clock)

@@ -13,8 +13,8 @@ from gc_assets.core.filter import Filter, FilterSpec
 from gc_assets.core.hashing import xxhash64
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.tables import Written, publish, write_rows
-from gc_assets.state.journal import Published
+from gc_assets.engine.tables import WrittenParts, publish, write_rows
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import (
@@ -40,7 +40,7 @@ def context(tmp_path: Path) -> RunContext:
 COUNTS = ("decoded", "entries", "external", "container_bytes", "levels", "segments")
 
 
-def published(context: RunContext, group: str, table: Table, rows: list[dict[str, Any]], **summary: Any) -> Published:
+def published(context: RunContext, group: str, table: Table, rows: list[dict[str, Any]], **summary: Any) -> PublishedTable:
     run = context.state.start(group, table.name, context.run_date, context.clock)
     written = write_rows(pa.Table.from_pylist(rows, schema=table.schema), table, run, context.state.files)
     return publish(
@@ -48,11 +48,11 @@ def published(context: RunContext, group: str, table: Table, rows: list[dict[str
     )
 
 
-def verdict(check: Check, context: RunContext, table: Published) -> Verdict:
+def verdict(check: Check, context: RunContext, table: PublishedTable) -> Verdict:
     return check.judge(context, table)
 
 
-def live(context: RunContext, lake: str, keys: list[str]) -> Published:
+def live(context: RunContext, lake: str, keys: list[str]) -> PublishedTable:
     hashes = xxhash64(pa.array(keys, pa.string()))
     rows = [{"storage": "warehouse", "key": key, "key_hash": int(value)} for key, value in zip(keys, hashes, strict=True)]
     return published(context, lake, LIVE_FILES, rows)
@@ -73,7 +73,7 @@ def test_counts_that_do_not_balance_are_named(context: RunContext) -> None:
     table = published(context, "sales", LAKE_REFS, [])
     assert verdict(checks.COMPLETE, context, table).passed
     receipt = table.receipt.model_copy(update={"balances": (Balance(name="commits", expected=15, found=14),)})
-    found = verdict(checks.COMPLETE, context, Published(table.path, receipt))
+    found = verdict(checks.COMPLETE, context, PublishedTable(table.path, receipt))
     assert not found.passed
     assert "commits: expected 15, found 14" in (found.found or "")
 
@@ -111,14 +111,14 @@ def test_what_is_sick_is_told_and_stops_nothing(context: RunContext) -> None:
     assert "table db.t of lake sales cannot be read since" in (found.found or "")
 
 
-def filter_over(context: RunContext, keys: list[str]) -> Published:
+def filter_over(context: RunContext, keys: list[str]) -> PublishedTable:
     bloom = Filter.empty(FilterSpec.sized(keys=max(1, len(keys)), seed=7))
     bloom.add(xxhash64(pa.array(keys, pa.string())))
     run = context.state.start("warehouse", LIVE_FILTER.name, context.run_date, context.clock)
     writer = PartWriter(context.state.files, run.path, LIVE_FILTER.schema)
     rows = [{"slice": 0, "slices": 1, "keys": len(keys), "filter": bloom.to_bytes()}]
     writer.write(pa.RecordBatch.from_pylist(rows, schema=LIVE_FILTER.schema))
-    return publish(context.state, run, Written(tuple(writer.close()), 0), context.clock)
+    return publish(context.state, run, WrittenParts(tuple(writer.close()), 0), context.clock)
 
 
 def test_a_filter_is_probed_with_the_live_keys_of_every_lake(context: RunContext) -> None:
@@ -163,7 +163,7 @@ def test_a_plan_that_was_edited_is_found(tmp_path: Path, context: RunContext) ->
     assert verdict(checks.PLAN_INTACT, context, table).passed
     header = {**table.receipt.summary["header"], "live_files": 8}
     edited = table.receipt.model_copy(update={"facts": {**table.receipt.summary, "header": header}})
-    assert not verdict(checks.PLAN_INTACT, context, Published(table.path, edited)).passed
+    assert not verdict(checks.PLAN_INTACT, context, PublishedTable(table.path, edited)).passed
 
 
 def test_failed_keys_are_counted_over_all_phases(context: RunContext) -> None:

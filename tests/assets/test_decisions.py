@@ -12,7 +12,7 @@ from gc_assets.core.errors import UsageError
 from gc_assets.definitions import build_definitions
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.records.plans import find_plan, unfinished
+from gc_assets.stages.records.plans import find_plan, unfinished_plans
 from gc_assets.state.journal import State
 from tests.assets.platforms import NOW, platform, stored_plan
 
@@ -77,7 +77,7 @@ def test_an_approval_on_the_page_applies_nothing(tmp_path: Path) -> None:
     at = deciding(tmp_path, "approve", mode="apply")
     launched(at, "approve", plan_id=header_of(stored_plan(at)).plan_id, by="kim")
     state = State.at(at.config.state)
-    assert unfinished(state, "warehouse") == []
+    assert unfinished_plans(state, "warehouse") == []
     assert "deletion_log" not in state.files.directories("warehouse")
 
 

@@ -10,7 +10,7 @@ from gc_assets.report.storage_breakdown import FIGURE, LABEL, WIDTH, Step, data_
 from gc_assets.state.summaries import OrphanFilesSummary
 
 FACTS = OrphanFilesSummary.model_construct(
-    waterfall={
+    storage_breakdown={
         "live": Amount(files=60, bytes=6_000),
         "unowned": Amount(files=5, bytes=500),
         "young": Amount(files=10, bytes=1_000),

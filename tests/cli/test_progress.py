@@ -13,7 +13,7 @@ from rich.console import Console
 from gc_assets.cli import progress as shown
 from gc_assets.cli.dagster_run import Step
 from gc_assets.cli.progress import Progress, drawn, showing
-from gc_assets.engine.progress import counting, doing, working
+from gc_assets.engine.progress import count_progress, log_activity, measure_work
 
 LONG = "level 2: 1,234,567 containers to decode in 4,096 tasks, of which nobody can say tonight how long each of them will take"
 
@@ -29,9 +29,9 @@ def screen(progress: Progress, width: int) -> list[str]:
 def test_a_terminal_shows_the_step_what_it_does_and_how_far_it_is(width: int) -> None:
     progress = Progress()
     progress.begins(22)
-    with working("sales/live_files of 2026-11-21"):
-        doing(LONG)
-        with counting("containers", lambda: 308_641, 1_234_567):
+    with measure_work("sales/live_files of 2026-11-21"):
+        log_activity(LONG)
+        with count_progress("containers", lambda: 308_641, 1_234_567):
             found = screen(progress, width)
     title, part, bar = found
     assert title == "1 of 22  sales/live_files of 2026-11-21"
@@ -61,9 +61,9 @@ def test_a_finished_step_stays_as_a_line(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_elsewhere_a_silence_is_broken_by_the_words_of_the_log(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.02)
-    with showing(Progress(), verbose=False), working("warehouse/deletion_log of 2026-11-21"):
-        doing("quarantine: 5,000 files")
-        with counting("files on record", lambda: 1_000, 5_000):
+    with showing(Progress(), verbose=False), measure_work("warehouse/deletion_log of 2026-11-21"):
+        log_activity("quarantine: 5,000 files")
+        with count_progress("files on record", lambda: 1_000, 5_000):
             told = until_said(capsys, "on record")
     words = r"  warehouse/deletion_log of 2026-11-21: \d+ s, quarantine: 5,000 files, 1,000 of 5,000 files on record"
     assert any(re.fullmatch(words, line) for line in told.splitlines())
@@ -71,13 +71,13 @@ def test_elsewhere_a_silence_is_broken_by_the_words_of_the_log(capsys: pytest.Ca
 
 def test_who_reads_the_log_is_shown_nothing_beside_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shown, "SILENCE_SECONDS", 0.001)
-    with showing(Progress(), verbose=True), working("doctor"):
+    with showing(Progress(), verbose=True), measure_work("doctor"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 
 
 def test_nothing_is_said_before_the_silence_is_long(capsys: pytest.CaptureFixture[str]) -> None:
-    with showing(Progress(), verbose=False), working("doctor"):
+    with showing(Progress(), verbose=False), measure_work("doctor"):
         time.sleep(0.05)
     assert capsys.readouterr().err == ""
 

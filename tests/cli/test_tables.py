@@ -60,7 +60,7 @@ def test_wide_characters_count_as_two() -> None:
     assert cell_len(shortened("木" * 11, 20)) <= 20
 
 
-def words_of(columns: list[Column]) -> Iterator[str]:
+def read_log_entries(columns: list[Column]) -> Iterator[str]:
     for column in columns:
         for cell in column.cells:
             yield from cell.split()
@@ -90,7 +90,7 @@ def test_no_line_is_wider_and_no_word_is_broken(columns: list[Column], width: in
     printed = text_of(columns, width)
     assert max(map(cell_len, printed.split("\n"))) <= width
     shown = set(printed.split())
-    for word in words_of(columns):
+    for word in read_log_entries(columns):
         short = [token for token in shown if ELLIPSIS in token and _is_short_for(token, word)]
         assert word in shown or short, word
 

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from gc_assets.core.progress_rate import Pace, format_seconds
+from gc_assets.core.progress_rate import ProgressRate, format_seconds
 
 
 @pytest.mark.parametrize(
     "pace, told",
     [
-        (Pace("files", 0, 5_000, 0.0), "0 of 5,000 files"),
-        (Pace("files", 1_200, 5_000, 10.0), "1,200 of 5,000 files, 120 a second, 32 s left"),
-        (Pace("edits", 3, 10, 60.0), "3 of 10 edits, 3.0 a minute, 2 min 20 s left"),
-        (Pace("rows read", 20_000, None, 4.0), "20,000 rows read, 5,000 a second"),
-        (Pace("files", 5_000, 5_000, 10.0), "5,000 of 5,000 files, 500 a second, 0 s left"),
+        (ProgressRate("files", 0, 5_000, 0.0), "0 of 5,000 files"),
+        (ProgressRate("files", 1_200, 5_000, 10.0), "1,200 of 5,000 files, 120 a second, 32 s left"),
+        (ProgressRate("edits", 3, 10, 60.0), "3 of 10 edits, 3.0 a minute, 2 min 20 s left"),
+        (ProgressRate("rows read", 20_000, None, 4.0), "20,000 rows read, 5,000 a second"),
+        (ProgressRate("files", 5_000, 5_000, 10.0), "5,000 of 5,000 files, 500 a second, 0 s left"),
     ],
 )
-def test_a_pace_tells_what_is_known(pace: Pace, told: str) -> None:
+def test_a_pace_tells_what_is_known(pace: ProgressRate, told: str) -> None:
     assert str(pace) == told
 
 
 def test_in_the_first_moments_nobody_knows_the_rate() -> None:
-    assert Pace("files", 900, 1_000, 1.9).rate is None
-    assert Pace("files", 900, 1_000, 2.0).rate == 450
+    assert ProgressRate("files", 900, 1_000, 1.9).rate is None
+    assert ProgressRate("files", 900, 1_000, 2.0).rate == 450
 
 
 def test_what_an_earlier_run_had_done_is_no_part_of_the_rate() -> None:
-    pace = Pace("files", 6_000, 10_000, 10.0, first=5_000)
+    pace = ProgressRate("files", 6_000, 10_000, 10.0, first=5_000)
     assert (pace.rate, pace.seconds_left, pace.share) == (100, 40, 0.6)
 
 
 def test_work_that_stands_still_has_no_end() -> None:
-    assert Pace("files", 5_000, 10_000, 60.0, first=5_000).seconds_left is None
+    assert ProgressRate("files", 5_000, 10_000, 60.0, first=5_000).seconds_left is None
 
 
 @pytest.mark.parametrize(

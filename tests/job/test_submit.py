@@ -33,7 +33,7 @@ from gc_assets.remote.job_request import JobRequest, refuse_written_secrets, ver
 from gc_assets.remote.spark_submit import ENTRY
 from gc_assets.resources.platform import Platform, load_platform
 from gc_assets.resources.spark import properties
-from gc_assets.stages.records.plans import approve, plans
+from gc_assets.stages.records.plans import approve, list_plans
 from tests.cluster import CONF, Cluster
 from tests.job.nights import LOG, Ran, night_of, run, sales, with_spark
 
@@ -154,7 +154,7 @@ def test_a_secret_stands_in_no_command_line_and_in_no_log(submitted: tuple[Ran, 
 
 def test_an_approved_plan_is_executed_by_a_job(submitted: tuple[Ran, set[str]], lake: Path) -> None:
     at = load_platform(os.environ, str(lake))
-    (plan,) = plans(at.config)
+    (plan,) = list_plans(at.config)
     approve(at.config, at.clock, plan.header.plan_id, "ana", (), "")
     here = with_spark(lake, lake.parent / "here.yaml", state=at.config.state, mode="submit", master="local[2]")
     done = run(here, [LOG], plan_id=plan.header.plan_id, mode="apply")

@@ -36,7 +36,7 @@ from gc_assets.lakes.protocol import (
     expiring,
     undoing,
 )
-from gc_assets.stages.mark.commit_graph import commit_rows
+from gc_assets.stages.mark.commit_graph import build_commit_rows
 from gc_assets.state.schemas import EXPIRY_PLAN, LIVE_CONTENTS, POLICY_TABLE, REACHABLE_SNAPSHOTS
 
 # What a container's bytes are damaged by: so many single bits, at places drawn with one seed.
@@ -86,7 +86,7 @@ class Read:
         lake = sample.open()
         refs = lake.freeze(sample.as_of)
         commits = [commit for source in refs.sources for commit in lake.commits(source)]
-        graph = pa.Table.from_batches([commit_rows(commits, KeyResolver([("storage", sample.storage)]))])
+        graph = pa.Table.from_batches([build_commit_rows(commits, KeyResolver([("storage", sample.storage)]))])
         return cls(lake, refs, commits, graph, dict(_decoded(sample, lake, commits)))
 
     def children(self) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ from gc_assets.config.models import LakeConfig
 from gc_assets.core.errors import GateRefused
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.records.ledger import quarantined
+from gc_assets.stages.records.ledger import read_quarantine
 from tests.depth import some
 from tests.lakes import toy
 from tests.model.test_protocol import MODES
@@ -147,7 +147,7 @@ class OnDisk:
 
     def held(self) -> set[tuple[int, int, str]]:
         """What the ledger calls quarantined: key, bytes, plan id."""
-        rows = quarantined(self.house.tonight().state, STORAGE).to_pylist()
+        rows = read_quarantine(self.house.tonight().state, STORAGE).to_pylist()
         return {(int(row["key"][-1]), row["size_bytes"], row["source_plan_id"]) for row in rows if "/file" in row["key"]}
 
     def trash(self) -> set[tuple[int, int, str]]:

@@ -26,7 +26,7 @@ from gc_assets.core.errors import GateRefused, GcError
 from gc_assets.core.phases import DONE, FAILED, PURGE, QUARANTINE, RESTORE
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.kinds import KINDS
-from gc_assets.stages.records.ledger import quarantined
+from gc_assets.stages.records.ledger import read_quarantine
 from gc_assets.stages.records.plans import find_plan
 from gc_assets.stores.local.kind import LOCAL
 from gc_assets.stores.store import SCHEMES
@@ -169,7 +169,7 @@ class Played:
 
     def ledger(self, plan_id: str | None = None) -> Counter[str]:
         """The keys that the ledger calls quarantined, by one plan or by any."""
-        rows = quarantined(self.house.tonight().state, STORAGE).to_pylist()
+        rows = read_quarantine(self.house.tonight().state, STORAGE).to_pylist()
         return Counter(row["key"] for row in rows if plan_id in {None, row["source_plan_id"]})
 
     def in_trash(self) -> list[tuple[str, str, Path]]:

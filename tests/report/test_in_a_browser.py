@@ -15,7 +15,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.report.drawing import MAX_COMMITS, Drawing, Node
 from gc_assets.report.run_report import Expiring, Holder, PastPlan, PlannedFile, Quarantined, Stored
 from gc_assets.report.trend import Point
-from gc_assets.stages.read.usage import Share
+from gc_assets.stages.read.usage import TableUsage
 from tests.browser import program
 from tests.report.test_page import NOW, lake, page, storage
 
@@ -44,7 +44,7 @@ def crowded() -> str:
         headline=LONG,
         location=LONG,
         stored=(Stored("that night", 7_000_000_000), Stored("once this plan is applied", 5_000_000_000)),
-        tables=(Share("warehouse", LONG, LONG, Amount(), {LONG: Amount(files=1, bytes=1), "expired": Amount()}),),
+        tables=(TableUsage("warehouse", LONG, LONG, Amount(), {LONG: Amount(files=1, bytes=1), "expired": Amount()}),),
         trend=(Point(NOW.date(), 1, 1, 1), Point(NOW.date(), 2, 1, 1)),
         plans=(PastPlan("ab" * 32, NOW.date(), "applied", amounts, 2, (LONG,)),),
         largest=(PlannedFile(LONG, "quarantine", "unreferenced", 7),),

@@ -24,8 +24,8 @@ def swept(root: Path, days_ago: int, live_bytes: int, **summary: Any) -> RunCont
     """A night so many days ago, of which `orphan_files` alone is on record."""
     context = night_at(root)
     context = replace(context, clock=Clock(NOW - timedelta(days=days_ago)), run_date=NOW.date() - timedelta(days=days_ago))
-    waterfall = {"live": {"files": 2, "bytes": live_bytes}}
-    told: dict[str, Any] = {**NOTHING_SWEPT, "waterfall": waterfall, "live_keys": 2, **summary}
+    storage_breakdown = {"live": {"files": 2, "bytes": live_bytes}}
+    told: dict[str, Any] = {**NOTHING_SWEPT, "storage_breakdown": storage_breakdown, "live_keys": 2, **summary}
     put(context, STORAGE, ORPHAN_FILES, **told)
     return context
 

@@ -29,7 +29,7 @@ from gc_assets.report.run_report import (
 )
 from gc_assets.report.storage_breakdown import Step
 from gc_assets.report.trend import Point
-from gc_assets.stages.read.usage import Share
+from gc_assets.stages.read.usage import TableUsage
 from gc_assets.state.summaries import UnfinishedUploads
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
@@ -170,7 +170,7 @@ def test_no_name_of_other_people_becomes_markup() -> None:
         problems={HOSTILE: 1},
         headline=HOSTILE,
         stored=(Stored(HOSTILE, 1),),
-        tables=(Share(HOSTILE, HOSTILE, HOSTILE, Amount(), {HOSTILE: Amount(files=1, bytes=1)}),),
+        tables=(TableUsage(HOSTILE, HOSTILE, HOSTILE, Amount(), {HOSTILE: Amount(files=1, bytes=1)}),),
         trend=(Point(NOW.date(), 1, 1, 1), Point(NOW.date(), 1, 1, 1)),
         plans=(PastPlan(HOSTILE, NOW.date(), HOSTILE, {HOSTILE: Amount()}, 1, (HOSTILE,)),),
     )
@@ -199,7 +199,7 @@ def test_what_is_stored_before_and_after_has_its_price() -> None:
 
 def test_garbage_has_its_reasons_and_its_price_table_by_table() -> None:
     garbage = {"expired": Amount(files=2, bytes=1_500_000_000), "unreferenced": Amount(files=1, bytes=500_000_000)}
-    share = Share("warehouse", "sales", "shop.orders", Amount(files=9, bytes=3_000_000_000), garbage)
+    share = TableUsage("warehouse", "sales", "shop.orders", Amount(files=9, bytes=3_000_000_000), garbage)
     row = page(storage(tables=(share,), tables_left_out=4, usd_per_gb_month=1.0)).split("Garbage by table")[1].split("<h3>")[0]
     order = ["sales · shop.orders", "1.5 GB", "500 MB", "2 GB · 3 files", "$2.00", "3 GB", "4 more tables", "gc-assets blame"]
     assert [row.index(text) for text in order] == sorted(row.index(text) for text in order)
@@ -231,7 +231,7 @@ def test_two_counts_of_live_files_are_explained_where_they_differ() -> None:
 
 
 def test_the_page_has_no_word_of_ours_that_it_does_not_explain() -> None:
-    text = page(storage(tables=(Share("warehouse", "sales", None, Amount(), {}),)), lakes=(lake(),))
+    text = page(storage(tables=(TableUsage("warehouse", "sales", None, Amount(), {}),)), lakes=(lake(),))
     assert [word for word in ("witness", "sweep", "false positive") if word in text] == []
 
 

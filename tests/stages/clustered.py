@@ -151,7 +151,7 @@ def forbidden(spark: SparkSession, path: Path) -> str:
 
 def main(file: str) -> None:
     scene: Scene = pickle.loads(Path(file).read_bytes())  # noqa: S301  (written by the test)
-    apply.HERE_ACTS = -1  # type: ignore[misc]
+    apply.MAX_IN_PROCESS_ACTIONS = -1  # type: ignore[misc]
     spark = SparkRuntime.model_validate(scene.runtime).session()
     told = protocol(scene.house(spark))
     told["hidden"] = forbidden(spark, Path(file))

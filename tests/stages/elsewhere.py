@@ -17,8 +17,8 @@ from gc_assets.stages.sweep import storage_inventory
 def all_in_executors() -> Iterator[None]:
     """Nothing is so little that a stage does it in this process, or joins it in the session for few rows."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(few_rows, "FEW_ROWS", -1)
-        for bound in ("HERE_ROWS", "HERE_BYTES", "BEGUN_ROWS", "PASSED_ROWS"):
+        bounds.setattr(few_rows, "MAX_SMALL_ROWS", -1)
+        for bound in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES", "MAX_TRIAL_ROWS", "MAX_IN_PROCESS_COLUMN_ROWS"):
             bounds.setattr(engine, bound, -1)
         bounds.setattr(commit_graph, "HERE_SOURCES", -1)
         bounds.setattr(storage_inventory, "HERE_SECONDS", -1.0)

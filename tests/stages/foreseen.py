@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.plan import Amount
 from gc_assets.stages.read.scenarios import Scenario
-from gc_assets.stages.read.what_if import Judgement
+from gc_assets.stages.read.what_if import Comparison
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
@@ -36,7 +36,7 @@ def sizes(house: Lakehouse) -> dict[str, int]:
 def foreseen(house: Lakehouse, scenarios: Sequence[Scenario]) -> list[Foreseen]:
     tonight = sizes(house)
     with ExitStack() as scratch:
-        judgement = Judgement.of(house.spark, house.tonight(), scenarios, scratch)
+        judgement = Comparison.of(house.spark, house.tonight(), scenarios, scratch)
         effects, rows = judgement.effects(), judgement.files(house.storage).collect()
     assert len({row["key"] for row in rows}) == len(rows)
     found: list[Foreseen] = []

@@ -20,7 +20,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import Totals, read_rows
 from gc_assets.lakes.icechunk.config import IcechunkLakeConfig
 from gc_assets.lakes.kinds import all_tables
-from gc_assets.stages.delete.apply import Applied, apply_plan
+from gc_assets.stages.delete.apply import ApplyResult, apply_plan
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.delete.restore import restore
 from gc_assets.stages.mark.mark_lake import mark
@@ -29,7 +29,7 @@ from gc_assets.stages.records.plans import StoredPlan, approve, find_plan
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.orphan_files import orphan_files
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 
 NOW = datetime(2026, 11, 20, 3, tzinfo=UTC)
 STORAGE = "warehouse"
@@ -46,7 +46,7 @@ def counts(books: Mapping[K, Totals]) -> dict[K, int]:
     return {outcome: total.rows for outcome, total in books.items()}
 
 
-def outcomes(applied: Applied) -> set[str]:
+def outcomes(applied: ApplyResult) -> set[str]:
     return {outcome for _, outcome in applied.books}
 
 
@@ -110,15 +110,15 @@ class Lakehouse:
         approve(self.config, self.clock, header.plan_id, "tester", overrides)
         return find_plan(self.config, header.plan_id)
 
-    def apply(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> Applied:
+    def apply(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> ApplyResult:
         return apply_plan(self.spark, self.tonight(), find_plan(self.config, header.plan_id), phases)
 
-    def carry_out(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> Applied:
+    def carry_out(self, header: PlanHeader, phases: tuple[str, ...] = PHASES) -> ApplyResult:
         """Approves and applies."""
         self.approved(header)
         return self.apply(header, phases)
 
-    def restore(self, plan_id: str) -> tuple[Published, dict[str, int]]:
+    def restore(self, plan_id: str) -> tuple[PublishedTable, dict[str, int]]:
         """Puts back what a plan moved; the log, and how many files came to each outcome."""
         published, books = restore(lambda: self.spark, self.tonight(), self.storage, plan_id=plan_id)
         return published, counts(books)
@@ -126,11 +126,11 @@ class Lakehouse:
     def rows(self, asset: str, group: str = STORAGE) -> list[dict[str, Any]]:
         return self.rows_of(self.published(asset, group))
 
-    def rows_of(self, published: Published) -> list[dict[str, Any]]:
+    def rows_of(self, published: PublishedTable) -> list[dict[str, Any]]:
         rows = read_rows(self.tonight().state, all_tables()[published.receipt.asset], published)
         return rows.to_pylist(maps_as_pydicts="strict")
 
-    def published(self, asset: str, group: str = STORAGE) -> Published:
+    def published(self, asset: str, group: str = STORAGE) -> PublishedTable:
         return self.tonight().state.require(group, asset, self.clock.today())
 
     def summary(self, asset: str, group: str = STORAGE) -> dict[str, Any]:

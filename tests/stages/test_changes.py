@@ -17,9 +17,9 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, LakeUnreadable, StateError
 from gc_assets.core.plan import PlanHeader
 from gc_assets.lakes.icechunk.refs import head_document
-from gc_assets.stages.read.status import standing
+from gc_assets.stages.read.status import storage_status
 from gc_assets.stages.records.ledger import quarantine_ledger
-from gc_assets.stages.records.plans import StoredPlan, execution_directory, find_plan, unfinished
+from gc_assets.stages.records.plans import StoredPlan, execution_directory, find_plan, unfinished_plans
 from gc_assets.stores.local.lease import acquire
 from tests.lakes.iceberg.builder import LakeBuilder, TableBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, numbers
@@ -226,19 +226,19 @@ def test_a_half_applied_plan_holds_up_later_ones_and_a_restore_frees_it_where_it
     branch.write_bytes(head_document(newest))
     with pytest.raises(LakeUnreadable, match=newest):
         house.apply(header)
-    assert [failed.plan_id for failed in standing(house.config, house.clock, house.config.storage(STORAGE)).failed] == [header.plan_id]
+    assert [failed.plan_id for failed in storage_status(house.config, house.clock, house.config.storage(STORAGE)).failed] == [header.plan_id]
 
     house.now = NOW + timedelta(minutes=1)
     _, books = house.restore(header.plan_id)
     assert books == {"done": header.totals["quarantine"].files}
     assert {key: house.files()[key] for key in before} == before
-    assert unfinished(house.tonight().state, STORAGE) == [header.plan_id]
+    assert unfinished_plans(house.tonight().state, STORAGE) == [header.plan_id]
     house.now = NOW + timedelta(days=1)
     assert "unfinished_apply" in house.failed_gates(house.plan())
     house.settings = {"grace": "100h"}  # a crash must not lock the storage because the policy changed meanwhile
     house.apply(header)
     assert find_plan(house.config, header.plan_id).status_at(house.now) == "applied"
-    assert standing(house.config, house.clock, house.config.storage(STORAGE)).failed == ()
+    assert storage_status(house.config, house.clock, house.config.storage(STORAGE)).failed == ()
     assert "unfinished_apply" not in house.failed_gates(house.plan())
     assert private <= set(house.files())
     assert quarantine_ledger(spark, house.tonight().state, STORAGE).filter("key like 'weather/snapshots/%'").isEmpty()

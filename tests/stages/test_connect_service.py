@@ -22,7 +22,7 @@ from click.testing import CliRunner
 import gc_assets
 from gc_assets.cli.main import cli
 from gc_assets.core.errors import GcError
-from gc_assets.engine.executor_info import TOLD_DDL, introduced
+from gc_assets.engine.executor_info import EXECUTOR_DDL, describe_executor
 from gc_assets.engine.tables import collect
 from gc_assets.resources import connect_service as connect
 from gc_assets.resources.spark import SparkRuntime
@@ -119,7 +119,7 @@ def beside(remote: str, folder: str, name: str, archive: str | None = None) -> d
     deadline = time.monotonic() + 300
     while not (met := len(list(Path(folder).glob("*.here"))) == 2) and time.monotonic() < deadline:
         time.sleep(0.05)
-    versions = {row["version"] for row in collect(spark.range(0, 2, 1, 2).mapInArrow(introduced, TOLD_DDL))}
+    versions = {row["version"] for row in collect(spark.range(0, 2, 1, 2).mapInArrow(describe_executor, EXECUTOR_DDL))}
     pythons = {row["python"] for row in collect(spark.range(1).mapInArrow(_its_python, "python string"))}
     views = [table.name for table in spark.catalog.listTables()]
     return {"versions": sorted(versions), "pythons": sorted(pythons), "views": views, "met": met}

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from gc_assets.config.models import Config
 from gc_assets.engine import sessions as few_rows
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.progress import jobs_of
+from gc_assets.engine.progress import count_jobs
 from gc_assets.stages.delete.restore import restore
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from tests.days import noon
 from tests.depth import times
 from tests.lakes.iceberg.builder import LakeBuilder
@@ -111,10 +111,10 @@ def test_a_night_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: S
     tables = [(table, "sales") for table in OF_A_LAKE] + [(table, STORAGE) for table in (*OF_THE_STORAGE, "deletion_plan")]
     swept = [("orphan_files", STORAGE), ("deletion_plan", STORAGE)]
     for house.now, joins in ((NOW, [("live_files", "sales"), *swept]), (NOW + timedelta(days=1), swept)):
-        before = jobs_of(spark)
+        before = count_jobs(spark)
         assert before is not None
         assert house.plan().totals
-        assert jobs_of(spark) == before + len(joins)
+        assert count_jobs(spark) == before + len(joins)
         told = {(table, owner): house.summary(table, owner).get("spark_jobs") for table, owner in tables}
         assert {name: count for name, count in told.items() if count} == dict.fromkeys(joins, 1)
 
@@ -133,12 +133,12 @@ def test_an_apply_over_few_rows_is_a_spark_job_for_each_join_and_no_more(spark: 
     house.lakes = [iceberg.config("sales")]
 
     header = house.plan()
-    before = jobs_of(spark)
+    before = count_jobs(spark)
     assert before is not None
     applied = house.carry_out(header)
     assert applied.edited
     assert applied.books["quarantine", "done"].rows
-    assert jobs_of(spark) == before + 4
+    assert count_jobs(spark) == before + 4
 
 
 def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
@@ -151,7 +151,7 @@ def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
     orders.leftovers(days_ago(10))
     house.lakes = [iceberg.config("sales")]
 
-    def done(log: Published) -> list[list[Any]]:
+    def done(log: PublishedTable) -> list[list[Any]]:
         told = ("key", "phase", "outcome", "size_bytes", "quarantine", "kind", "rehearsal")
         return sorted([row[name] for name in told] for row in house.rows_of(log))
 
@@ -167,8 +167,8 @@ def test_a_plan_is_applied_and_put_back_alike_from_here_and_from_executors(
 
     here = there_and_back(no_spark)
     house.now += timedelta(days=1)
-    monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
-    monkeypatch.setattr(engine, "HERE_ROWS", -1)
-    monkeypatch.setattr(engine, "HERE_ACTS", -1)
+    monkeypatch.setattr(few_rows, "MAX_SMALL_ROWS", -1)
+    monkeypatch.setattr(engine, "MAX_IN_PROCESS_ROWS", -1)
+    monkeypatch.setattr(engine, "MAX_IN_PROCESS_ACTIONS", -1)
     assert all(len(rows) > 2 for rows in here)
     assert there_and_back(lambda: spark) == here

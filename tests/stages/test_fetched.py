@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gc_assets.engine.state_scan import fetched_here
+from gc_assets.engine.state_scan import scan_in_process
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
 
@@ -27,14 +27,14 @@ def part(files: Files, *rows: tuple[str, bool | None]) -> str:
 
 
 def read(files: Files, paths: list[str], value: bool) -> list[str]:
-    return fetched_here(files, SCHEMA, paths, ("is_container", value)).column("key").to_pylist()
+    return scan_in_process(files, SCHEMA, paths, ("is_container", value)).column("key").to_pylist()
 
 
 def test_a_reader_that_wants_one_value_passes_over_what_holds_only_the_other(files: Files) -> None:
     paths = [part(files, ("a", False), ("b", False)), part(files, ("c", True))]
     assert read(files, paths, value=False) == ["a", "b"]
     assert read(files, paths, value=True) == ["c"]
-    assert fetched_here(files, SCHEMA, paths).column("key").to_pylist() == ["a", "b", "c"]
+    assert scan_in_process(files, SCHEMA, paths).column("key").to_pylist() == ["a", "b", "c"]
 
 
 def test_of_a_group_of_rows_that_holds_both_values_the_other_rows_are_left_out(files: Files) -> None:

@@ -23,7 +23,7 @@ from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.lakes.icechunk.lake import IcechunkLake
 from gc_assets.lakes.protocol import Container
-from gc_assets.stages.mark.commit_graph import commit_rows, with_generations
+from gc_assets.stages.mark.commit_graph import build_commit_rows, add_generations
 from gc_assets.stages.read.scenarios import Scenario
 from gc_assets.stores.local.objects import LocalObjects
 from tests.depth import deep, some, times
@@ -193,7 +193,7 @@ class Marked:
         lake = IcechunkLake(tree.config(forest.address), objects)
         refs = lake.freeze(AS_OF)
         found = [commit for source in refs.sources for commit in lake.commits(source)]
-        commits = pa.Table.from_batches(with_generations(iter([commit_rows(found, resolver)])))
+        commits = pa.Table.from_batches(add_generations(iter([build_commit_rows(found, resolver)])))
         roots = {row["commit_id"]: row["content_roots"] for row in commits.to_pylist()}
         reachable = lake.retain(refs, commits, AS_OF, GRACE_CUTOFF).reachable.to_pylist()
         retained = [row["commit_id"] for row in reachable if row["state"] == "retained"]

@@ -344,11 +344,11 @@ def test_an_object_once_kept_is_looked_at_again_unless_the_proposals_own_behavio
     assert kept.at.objects()[kept.again]["deduplicated"]
     kept.at.rules(all=days_10("again"))
     house.now = NOW + timedelta(days=1)
-    for recheck in (False, True):
-        house.lakes = [house.lakes[0].model_copy(update={"recheck_deduplicated": recheck})]
+    for verification_id in (False, True):
+        house.lakes = [house.lakes[0].model_copy(update={"recheck_deduplicated": verification_id})]
         house.mark()
-        assert kept.at.objects()[kept.again]["deduplicated"] is not recheck
-        assert (f"ml-data/{kept.again}" in house.live()) is not recheck
+        assert kept.at.objects()[kept.again]["deduplicated"] is not verification_id
+        assert (f"ml-data/{kept.again}" in house.live()) is not verification_id
 
 
 def test_a_rule_for_everything_is_stopped_by_the_gates(place: tuple[Place, RepositoryBuilder]) -> None:

@@ -114,7 +114,7 @@ def test_a_stray_file_in_the_root_of_the_namespace_is_unowned(basic: Recorded) -
     assert "basic/stray.bin" not in basic.house.keys("orphan_files")
     summary = basic.house.summary("orphan_files")
     metadata = sum(path.is_file() for path in (basic.house.warehouse / "basic" / "_lakefs").rglob("*"))
-    unneeded = summary["waterfall"]["unowned"]["files"]
+    unneeded = summary["storage_breakdown"]["unowned"]["files"]
     assert 1 <= unneeded <= metadata + 1
     tables = summary["unneeded_metadata"]
     assert 0 < tables["files"] < unneeded

@@ -44,7 +44,7 @@ def story(spark: SparkSession, nessie_server: Server, tmp_path_factory: pytest.T
     house.lakes = [nessie.config(retention={"default": "1"})]
     # The history counts as too long for this process: executors get it from the state, and ask no server.
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(engine, "BEGUN_ROWS", -1)
+        monkeypatch.setattr(engine, "MAX_TRIAL_ROWS", -1)
         story = Story.begun(house, nessie, {house.key(path) for path in superseded | dropped | lost | created})
     assert not [path for path in (house.root / "state").rglob("*") if "_passed_on" in path.parts and path.is_file()]
     return story

@@ -11,10 +11,10 @@ import pytest
 
 from gc_assets.core.errors import StateError
 from gc_assets.engine import progress
-from gc_assets.engine.progress import at_work, begin, counting, doing, each, logged, reached, working
+from gc_assets.engine.progress import count_progress, current_work, log_activity, log_progress, measure_work, set_activity, start_run, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 from tests.assets.platforms import NOW, platform
 
@@ -50,10 +50,10 @@ class Heard(logging.Handler):
             logging.getLogger(__name__).removeHandler(self)
 
 
-@logged(POLICY_TABLE)
-def empty_table(context: RunContext, lake_name: str) -> Published:
-    run = begin(context, lake_name, POLICY_TABLE)
-    doing("3 rules to read")
+@log_progress(POLICY_TABLE)
+def empty_table(context: RunContext, lake_name: str) -> PublishedTable:
+    run = start_run(context, lake_name, POLICY_TABLE)
+    log_activity("3 rules to read")
     return publish(context.state, run, write_rows(POLICY_TABLE.schema.empty_table(), POLICY_TABLE, run, context.state.files), context.clock)
 
 
@@ -75,9 +75,9 @@ def test_a_silence_is_broken_by_what_the_stage_does_and_how_far_it_is(
 ) -> None:
     monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.05)
 
-    @logged(POLICY_TABLE)
+    @log_progress(POLICY_TABLE)
     def long(_: RunContext, __: str) -> None:
-        with counting("edits", lambda: 12, 30):
+        with count_progress("edits", lambda: 12, 30):
             Heard("12 of 30 edits").wait()
 
     long(context, "sales")
@@ -91,18 +91,18 @@ def test_only_the_innermost_stage_breaks_the_silence(
 
     heard = list[str]()
 
-    @logged(CURRENT_RULES)
+    @log_progress(CURRENT_RULES)
     def inner(_: RunContext, __: str) -> None:
-        reached("reading")
+        set_activity("reading")
         Heard("reading").wait()
         caplog.clear()  # of what a busy machine let the outer one say before
         for _ in range(2):
             Heard("reading").wait()
         heard.extend(caplog.messages)
 
-    @logged(POLICY_TABLE)
+    @log_progress(POLICY_TABLE)
     def outer(context: RunContext, name: str) -> None:
-        reached("waiting for another")
+        set_activity("waiting for another")
         inner(context, name)
 
     outer(context, "sales")
@@ -116,9 +116,9 @@ def test_progress_that_cannot_be_told_does_not_stop_the_stage(context: RunContex
     def unknown() -> int:
         raise OSError("the store does not answer")
 
-    @logged(POLICY_TABLE)
+    @log_progress(POLICY_TABLE)
     def long(_: RunContext, __: str) -> str:
-        with counting("files", unknown):
+        with count_progress("files", unknown):
             Heard(" s").wait()
         return "done"
 
@@ -126,7 +126,7 @@ def test_progress_that_cannot_be_told_does_not_stop_the_stage(context: RunContex
 
 
 def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(context: RunContext, caplog: pytest.LogCaptureFixture) -> None:
-    @logged(POLICY_TABLE)
+    @log_progress(POLICY_TABLE)
     def failing(_: RunContext, __: str) -> None:
         raise StateError("postgresql://ada:secret@host/catalog does not answer")
 
@@ -137,41 +137,41 @@ def test_a_stage_that_fails_says_by_which_kind_of_error_and_no_more(context: Run
 
 
 def test_outside_of_a_stage_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    doing("nothing")
-    reached("nothing")
-    with counting("nothing", lambda: 1):
-        assert at_work() is None
-    assert list(each("ab", "letters")) == ["a", "b"]
+    log_activity("nothing")
+    set_activity("nothing")
+    with count_progress("nothing", lambda: 1):
+        assert current_work() is None
+    assert list(track("ab", "letters")) == ["a", "b"]
     assert caplog.messages == []
 
 
 def test_at_any_time_a_display_is_told_what_the_innermost_stage_does_and_how_far_all_is(context: RunContext) -> None:
-    @logged(CURRENT_RULES)
+    @log_progress(CURRENT_RULES)
     def inner(_: RunContext, __: str) -> str:
-        doing("reading rules")
-        with counting("rules", lambda: 3, 12):
-            work = at_work()
+        log_activity("reading rules")
+        with count_progress("rules", lambda: 3, 12):
+            work = current_work()
         assert work is not None
-        return f"{work.name} | {work.within} | {work}"
+        return f"{work.name} | {work.outer_activity} | {work}"
 
-    @logged(POLICY_TABLE)
+    @log_progress(POLICY_TABLE)
     def outer(context: RunContext, name: str) -> list[str]:
-        doing("marking afresh")
-        return [inner(context, lake) for lake in each(["sales", "weather"], "lakes", 2)]
+        log_activity("marking afresh")
+        return [inner(context, lake) for lake in track(["sales", "weather"], "lakes", 2)]
 
     found = outer(context, "warehouse")
     assert found[0] == "sales/current_rules of 2026-03-14 | marking afresh, 0 of 2 lakes | 0 s, reading rules, 3 of 12 rules"
     assert found[1].startswith("weather/current_rules of 2026-03-14 | marking afresh")
-    assert at_work() is None
+    assert current_work() is None
 
 
 def test_a_count_is_told_as_long_as_its_part_of_the_work_goes_on() -> None:
-    with working("doctor"):
-        with counting("files", lambda: 7):
-            assert str(at_work()) == "0 s, 7 files"
-            reached("storage warehouse")
-            assert str(at_work()) == "0 s, storage warehouse, 7 files"
-        assert str(at_work()) == "0 s, storage warehouse"
+    with measure_work("doctor"):
+        with count_progress("files", lambda: 7):
+            assert str(current_work()) == "0 s, 7 files"
+            set_activity("storage warehouse")
+            assert str(current_work()) == "0 s, storage warehouse, 7 files"
+        assert str(current_work()) == "0 s, storage warehouse"
 
 
 def test_counting_asks_once_a_second_at_most_and_keeps_to_its_share_of_the_time() -> None:
@@ -181,6 +181,6 @@ def test_counting_asks_once_a_second_at_most_and_keeps_to_its_share_of_the_time(
         asked.append(1)
         return len(asked)
 
-    with working("apply"), counting("files", done):
-        told = {str(at_work()) for _ in range(50)}
+    with measure_work("apply"), count_progress("files", done):
+        told = {str(current_work()) for _ in range(50)}
     assert (len(asked), told) == (1, {"0 s, 1 files"})

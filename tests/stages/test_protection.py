@@ -189,7 +189,7 @@ def test_what_is_no_object_is_reported_and_no_candidate(trapped: Trapped) -> Non
 
 
 def test_unowned_files_are_counted_and_left_alone(trapped: Trapped) -> None:
-    assert trapped.house.summary("orphan_files")["waterfall"]["unowned"]["files"] >= 1
+    assert trapped.house.summary("orphan_files")["storage_breakdown"]["unowned"]["files"] >= 1
 
 
 def test_after_apply_every_table_reads_in_full(trapped: Trapped) -> None:

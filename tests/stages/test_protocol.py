@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import GateRefused
 from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS
-from gc_assets.stages.records.plans import execution_directory, find_plan, plans
+from gc_assets.stages.records.plans import execution_directory, find_plan, list_plans
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.icechunk.builder import RepositoryBuilder, document_tree, numbers
 from tests.stages.lakehouse import NOW, STORAGE, Lakehouse, Story, counts, days_ago, outcomes
@@ -116,7 +116,7 @@ def test_every_file_is_live_or_orphan_or_young_or_unowned(story: Story[Lakes]) -
 
 def test_planning_again_gives_the_same_plan(story: Story[Lakes]) -> None:
     assert story.house.plan().plan_id == story.header.plan_id
-    assert len(list(plans(story.house.config))) == 1
+    assert len(list(list_plans(story.house.config))) == 1
 
 
 def test_the_second_mark_decodes_nothing(story: Story[Lakes]) -> None:

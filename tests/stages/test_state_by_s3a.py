@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gc_assets.config.models import SparkConfig
 from gc_assets.core.clock import Clock
-from gc_assets.engine.tables import BY_SPARK, publish, read_rows, read_table, write_rows
+from gc_assets.engine.tables import READ_BY_SPARK, publish, read_rows, read_table, write_rows
 from gc_assets.resources.spark import SparkRuntime
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
@@ -74,7 +74,7 @@ def main(asked: str) -> None:
         missing = str(read_table(spark, state, LIVE_FILES, half).collect())
     except Exception as error:  # noqa: BLE001  (what is raised is what is looked at)
         missing = str(error)
-    spark.conf.set(BY_SPARK, "false")
+    spark.conf.set(READ_BY_SPARK, "false")
     by_python = read_table(spark, state, LIVE_FILES, whole)
     told = {
         "schemas": [by_itself.schema.json(), by_python.schema.json()],

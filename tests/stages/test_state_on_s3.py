@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
-from gc_assets.engine.state_scan import TASK_BYTES, Fetch, decoded, fetched, grouped
+from gc_assets.engine.state_scan import TASK_BYTES, ScanTask, decode_parquet, group_by_size, scan
 from gc_assets.engine.tables import publish, read_paths, read_rows, read_table, spark_schema, write_rows
 from gc_assets.lakes.kinds import all_tables
 from gc_assets.stages.read.doctor import FAIL, doctor
-from gc_assets.stages.records.plans import plans
+from gc_assets.stages.records.plans import list_plans
 from gc_assets.state.files import Files
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import LIVE_FILES
@@ -108,7 +108,7 @@ def test_the_whole_protocol_leaves_the_same_rows_in_a_state_on_s3(spark: SparkSe
             assert on_s3[step] == told, step
         assert not (tmp_path / "lake" / "state").exists()
         assert [finding for finding in doctor(again.tonight()) if finding.verdict == FAIL] == []
-        assert [plan.status_at(again.now) for plan in plans(again.config)] == ["restored"]
+        assert [plan.status_at(again.now) for plan in list_plans(again.config)] == ["restored"]
         state = again.tonight().state
         holding = [item.name for item in state.files.list("", recursive=True) if SECRET.encode() in state.files.read(item.name)]
         assert holding == []
@@ -160,9 +160,9 @@ def test_spark_is_told_how_large_a_table_is(spark: SparkSession, state: State) -
         return  # a client of Connect does not see estimates
     paths, ddl = [f"{number}.parquet" for number in range(7)], spark_schema(LIVE_FILES.schema)
     for size in (10**4, 10**6, 10**8):
-        frame = fetched(spark, state.files, LIVE_FILES.schema, ddl, paths, [size] * 7)
+        frame = scan(spark, state.files, LIVE_FILES.schema, ddl, paths, [size] * 7)
         assert 0.5 < estimate(frame) / (7 * size) < 2
-    huge = fetched(spark, state.files, LIVE_FILES.schema, ddl, paths, [10**12] * 7)
+    huge = scan(spark, state.files, LIVE_FILES.schema, ddl, paths, [10**12] * 7)
     assert estimate(huge) > 8 * 2**30
 
 
@@ -177,7 +177,7 @@ def test_a_part_that_is_gone_stops_the_reader_by_name(spark: SparkSession, state
 def test_every_mark_is_one_group_and_every_other_number_none(tmp_path: Path) -> None:
     state = State.at(str(tmp_path))
     paths = [path for keys in ("ab", "c", "def") for path in published(state, live(*keys)).paths()]
-    fetch = Fetch(state.files, ((paths[0],), (paths[1], paths[2])), (0, 4), LIVE_FILES.schema)
+    fetch = ScanTask(state.files, ((paths[0],), (paths[1], paths[2])), (0, 4), LIVE_FILES.schema)
     numbers = [pa.record_batch({"id": pa.array(part, pa.int64())}) for part in ([3, 4, 5], [0, 1, 2], [6, 7])]
     keys = [key for batch in fetch(iter(numbers)) for key in batch.column(batch.schema.get_field_index("key")).to_pylist()]
     assert keys == ["c", "d", "e", "f", "a", "b"]
@@ -187,16 +187,16 @@ def test_a_damaged_part_stops_the_reader_by_name(tmp_path: Path) -> None:
     state = State.at(str(tmp_path))
     state.files.replace("part", b"no parquet")
     with pytest.raises(StateError, match=r"part is damaged \(.*\); run its asset again"):
-        list(Fetch(state.files, (("part",),), (0,), LIVE_FILES.schema)(iter([pa.record_batch({"id": pa.array([0], pa.int64())})])))
+        list(ScanTask(state.files, (("part",),), (0,), LIVE_FILES.schema)(iter([pa.record_batch({"id": pa.array([0], pa.int64())})])))
 
 
 def test_files_are_shared_out_by_size() -> None:
     sizes = {"large": 3 * TASK_BYTES, **{f"small {number}": 1000 for number in range(20)}}
-    groups = grouped(list(sizes), list(sizes.values()))
+    groups = group_by_size(list(sizes), list(sizes.values()))
     assert sorted(path for group in groups for path in group) == sorted(sizes)
     assert ("large",) in groups
-    assert grouped(["a"], [0]) == (("a",),)
-    assert len(grouped([str(number) for number in range(10)], [10] * 10)) == 1
+    assert group_by_size(["a"], [0]) == (("a",),)
+    assert len(group_by_size([str(number) for number in range(10)], [10] * 10)) == 1
 
 
 def test_parts_of_an_older_release_are_read_with_the_columns_of_this_one(tmp_path: Path) -> None:
@@ -204,7 +204,9 @@ def test_parts_of_an_older_release_are_read_with_the_columns_of_this_one(tmp_pat
     tables, read = all_tables(), Counter[str]()
     for path in tmp_path.rglob("state/*/*/run_date=*/*/*.parquet"):
         name = path.parts[-4]
-        rows = sum(batch.num_rows for batch in decoded(path.read_bytes(), tables[name].schema) if batch.schema.equals(tables[name].schema))
+        rows = sum(
+            batch.num_rows for batch in decode_parquet(path.read_bytes(), tables[name].schema) if batch.schema.equals(tables[name].schema)
+        )
         assert rows == pq.read_metadata(path).num_rows
         read[name] += 1
     assert len(read) > 10

@@ -20,7 +20,7 @@ from gc_assets.engine.tables import (
     PARTS_DDL,
     ROUTE,
     Totals,
-    Written,
+    WrittenParts,
     collect,
     publish,
     read_rows,
@@ -215,7 +215,7 @@ def test_the_readable_header_beside_a_plan_is_published_with_it(state: State) ->
     """Design 4 promises it to whoever reads the state without our code; publication took it for a stray part."""
     run = state.start("warehouse", "deletion_plan", DAY, CLOCK)
     state.files.replace(f"{run.path}/_header.json", b"{}")
-    published = publish(state, run, Written((), 0), CLOCK)
+    published = publish(state, run, WrittenParts((), 0), CLOCK)
     assert state.files.read(f"{published.path}/_header.json") == b"{}"
 
 

@@ -26,9 +26,9 @@ from gc_assets.report.page import render
 from gc_assets.stages.delete.revalidate import Revalidation
 from gc_assets.stages.delete.uploads import abort_uploads, old_uploads, planned_uploads, summary
 from gc_assets.stages.read.explain import explain
-from gc_assets.stages.read.reversibility import undoing
-from gc_assets.stages.records.ledger import quarantined
-from gc_assets.stages.records.plans import find_plan, plans
+from gc_assets.stages.read.reversibility import describe_reversibility
+from gc_assets.stages.records.ledger import read_quarantine
+from gc_assets.stages.records.plans import find_plan, list_plans
 from gc_assets.state.files import Files
 from gc_assets.state.schemas import DELETION_PLAN, LAKE_REFS, LIVE_FILES
 from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
@@ -121,7 +121,7 @@ def test_what_is_young_or_too_much_or_not_to_be_aborted_is_not_planned(story: Up
     story.house.settings["abort_uploads"] = False
     assert story.chosen() == (set(), 0)
     del story.house.settings["abort_uploads"]
-    monkeypatch.setattr("gc_assets.stages.delete.uploads.MOST_PLANNED", 2)
+    monkeypatch.setattr("gc_assets.stages.delete.uploads.MAX_PLANNED", 2)
     names, later = story.chosen()
     assert (len(names), later) == (2, len(DEAD) - 2)
 
@@ -129,11 +129,11 @@ def test_what_is_young_or_too_much_or_not_to_be_aborted_is_not_planned(story: Up
 def test_everywhere_that_a_plan_is_shown_it_says_that_aborts_are_final(story: UploadStory) -> None:
     header, house = story.header, story.house
     words = "5 unfinished uploads (32 B) are aborted for good, and what their writers had sent is gone"
-    can, cannot, free = undoing(header, house.config).lines
+    can, cannot, free = describe_reversibility(header, house.config).lines
     assert (can, cannot) == ("Can be undone: nothing.", f"Cannot be undone: {words}.")
     assert free == "Becomes free: 32 B at once, by aborting unfinished uploads."
     assert plan_line(header) == f"{STORAGE}: plan {header.plan_id}, 0 files, 0 B, gates passed; aborts 5 unfinished uploads (32 B)"
-    (listed,) = plans(house.config)
+    (listed,) = list_plans(house.config)
     assert (listed.header.plan_id, listed.header.uploads) == (header.plan_id, header.uploads)
     (said,) = explain(house.tonight(), PLACE + "dead")
     assert f"Plan {header.plan_id[:12]} aborts 1 unfinished uploads to it, for good." in said.sentence
@@ -206,11 +206,11 @@ def test_each_planned_upload_is_judged_again_as_it_is_aborted(story: UploadStory
     assert dict(left(house.bench)) == kept
     assert house.contents() == before
     assert house.bench.get(PLACE + "finished") == b"finished"
-    assert quarantined(house.tonight().state, STORAGE).num_rows == 0
+    assert read_quarantine(house.tonight().state, STORAGE).num_rows == 0
 
 
 def test_pressed_twice_it_does_nothing(story: UploadStory) -> None:
-    plan_id = next(plan.header.plan_id for plan in plans(story.house.config) if plan.record.finished_at is not None)
+    plan_id = next(plan.header.plan_id for plan in list_plans(story.house.config) if plan.record.finished_at is not None)
     again = story.house.apply(find_plan(story.house.config, plan_id).header)
     assert again.nothing_to_do is not None
     assert len(story.left()) == 5

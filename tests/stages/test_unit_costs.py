@@ -17,7 +17,7 @@ from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.sweep.live_filter import live_filter
 from gc_assets.stages.sweep.storage_inventory import storage_inventory
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from tests.depth import deep
 from tests.lakes.iceberg.builder import LakeBuilder
 from tests.lakes.iceberg.rest_server import served
@@ -86,7 +86,7 @@ def test_a_rest_catalog_is_asked_once_for_each_table_and_a_database_once_for_all
     assert len(asked) - len(loads) == 4  # its configuration, the namespaces, those inside the one, and its tables
 
 
-def bytes_a_row(published: Published, side: str | None = None) -> float:
+def bytes_a_row(published: PublishedTable, side: str | None = None) -> float:
     parts = published.parts(side)
     return sum(part.size_bytes for part in parts) / sum(part.rows for part in parts)
 

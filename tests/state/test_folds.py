@@ -18,7 +18,7 @@ from gc_assets.engine.tables import publish, write_rows
 from gc_assets.state import compaction as folds
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Run, State
+from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import DELETION_LOG, MANIFEST_ENTRIES, Table
 from gc_assets.state.side_tables import LOCATIONS
@@ -295,7 +295,7 @@ def test_a_run_that_is_published_again_is_read_as_it_is_by_then(state: State) ->
     for run_context in range(5):
         add(state, run_context)
     again = runs_of(state)[2]
-    run = Run(OWNER, DELETION_LOG.name, again.run_date, again.run_id)
+    run = TableRun(OWNER, DELETION_LOG.name, again.run_date, again.run_id)
     rows = pa.Table.from_pylist([{"key": f"again-{number}"} for number in range(3)], schema=DELETION_LOG.schema)
     publish(state, run, write_rows(rows, DELETION_LOG, run, state.files), Clock(NOW))
     runs = runs_of(state)

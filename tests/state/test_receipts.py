@@ -13,7 +13,7 @@ import pytest
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.receipts import Balance, PartFile, Receipt
 from gc_assets.state.schemas import LIVE_FILTER, POLICY_TABLE, SCHEMA_VERSION
@@ -33,14 +33,14 @@ def root(state: State) -> Path:
     return Path(state.files.root.removeprefix("file://"))
 
 
-def started(state: State, *keys: str, day: date = DAY, clock: Clock = CLOCK, asset: str = "live_files") -> tuple[Run, list[PartFile]]:
+def started(state: State, *keys: str, day: date = DAY, clock: Clock = CLOCK, asset: str = "live_files") -> tuple[TableRun, list[PartFile]]:
     run = state.start("sales", asset, day, clock)
     writer = PartWriter(state.files, run.path, SCHEMA)
     writer.write(batch(*keys))
     return run, writer.close()
 
 
-def receipt(run: Run, parts: list[PartFile], **more: Any) -> Receipt:
+def receipt(run: TableRun, parts: list[PartFile], **more: Any) -> Receipt:
     return Receipt(
         group=run.group,
         asset=run.asset,
@@ -55,12 +55,12 @@ def receipt(run: Run, parts: list[PartFile], **more: Any) -> Receipt:
     )
 
 
-def published(state: State, *keys: str, **more: Any) -> Published:
+def published(state: State, *keys: str, **more: Any) -> PublishedTable:
     run, parts = started(state, *keys, **more)
     return state.publish(run, receipt(run, parts))
 
 
-def current(state: State, day: date = DAY) -> Published | None:
+def current(state: State, day: date = DAY) -> PublishedTable | None:
     return state.current("sales", "live_files", day)
 
 
@@ -69,7 +69,7 @@ def test_nothing_is_visible_before_it_is_published(state: State) -> None:
     assert current(state) is None
     assert list(state.runs("sales", "live_files")) == []
     state.publish(run, receipt(run, parts))
-    assert current(state) == Published(run.path, receipt(run, parts))
+    assert current(state) == PublishedTable(run.path, receipt(run, parts))
 
 
 def test_a_published_table_names_exactly_its_own_parts(state: State) -> None:

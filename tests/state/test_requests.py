@@ -19,7 +19,7 @@ from gc_assets.engine import tasks as engine
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.stages.mark.policy import current_rules, policy_table
 from gc_assets.stages.records import ledger
-from gc_assets.stages.records.plans import plans
+from gc_assets.stages.records.plans import list_plans
 from gc_assets.state.files import Files
 from gc_assets.state.index import Entry, Index, PastRun
 from gc_assets.state.journal import State
@@ -55,7 +55,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     All that may run in this process does. A file that Spark is told to read is one request (`spark_uri`), and so is a log that executors
     read.
     """
-    for limit in ("HERE_ROWS", "HERE_FILES", "HERE_BYTES", "BEGUN_ROWS", "BEGUN_BYTES"):
+    for limit in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_FILES", "MAX_IN_PROCESS_BYTES", "MAX_TRIAL_ROWS", "MAX_TRIAL_BYTES"):
         monkeypatch.setattr(engine, limit, 10**9)
     frame = ledger.Reading.frame
 
@@ -159,7 +159,7 @@ def test_a_night_after_a_thousand_asks_the_state_for_as_many_files_as_the_second
     house.now += timedelta(days=1)
     late = counted(house)
     requests.clear()
-    listed = len(list(plans(house.config)))
+    listed = len(list(list_plans(house.config)))
     with capsys.disabled():
         sys.stdout.write(f"\nrequests to the state: {second} in the second night, {late} after {NIGHTS:,}\n")
     assert late <= second

@@ -14,7 +14,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.lakefs.addresses import METADATA, Roots
 from gc_assets.lakes.lakefs.metaranges import read_metarange
 from gc_assets.lakes.lakefs.object_ids import is_object_id
-from gc_assets.lakes.lakefs.ranges import entries_of, read_range
+from gc_assets.lakes.lakefs.ranges import read_cached_entries, read_range
 from gc_assets.lakes.protocol import Container
 
 CONTAINER_KINDS = (Kind.METARANGE, Kind.RANGE)
@@ -39,7 +39,7 @@ def decode(container: Container, raw: bytes, storages: Sequence[str] = ()) -> pa
             f"{where}: its metarange promises {container.expected_entries:,} objects, read {objects.num_rows:,}; "
             "restore the object from a backup"
         )
-    return entries_of(Roots.of(location, storages), objects)
+    return read_cached_entries(Roots.of(location, storages), objects)
 
 
 def _range_rows(location: str, where: str, object_id: str, raw: bytes) -> pa.RecordBatch:

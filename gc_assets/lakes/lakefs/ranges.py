@@ -67,7 +67,7 @@ def timestamps(buffer: Buffer, starts: Positions, sizes: Positions) -> pa.Array:
     return pa.array(seconds * 1_000_000 + micros).cast(pa.timestamp("us", tz="UTC"))
 
 
-def entries_of(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
+def read_cached_entries(roots: Roots, objects: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the objects as rows of `LOGICAL_ENTRY_SCHEMA`: one for a relative address, one for
     every name that a full address may have.
 

@@ -22,7 +22,7 @@ from gc_assets.lakes.nessie.contents import Operations, live_contents, state_dig
 from gc_assets.lakes.nessie.cutoffs import Kept, kept, micros
 from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 from gc_assets.lakes.nessie.operations import OPERATIONS, row_lines
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FormerRef, FrozenRefs, Ref, Retention
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, PreviousRef, FrozenRefs, Ref, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
@@ -66,7 +66,7 @@ class _Former:
     there. `kept` is null if its commits are unknown.
     """
 
-    was: FormerRef
+    was: PreviousRef
     kept: Kept | None
 
     @property

@@ -21,10 +21,10 @@ from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
 from gc_assets.core.graph import CommitGraph
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.engine import tasks as engine
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
-    Written,
+    WrittenParts,
     frame_from_arrow,
     parallelism,
     publish,
@@ -39,14 +39,14 @@ from gc_assets.engine.tables import (
 from gc_assets.lakes.protocol import Commit, CommitSource, Lake, growing
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS
 from gc_assets.state.side_tables import DRIVER_COMMITS_SIDE, READ_FROM_SIDE, SOURCES, SOURCES_SIDE
 from gc_assets.state.summaries import CommitGraphSummary
 
 # Up to so many sources are read one after the other in this process.
-HERE_SOURCES: Final = 64
+MAX_IN_PROCESS_SOURCES: Final = 64
 # A task hands rows on in batches of this many commits, so that a long history does not sit in a
 # worker twice.
 BATCH_COMMITS = 5_000
@@ -55,7 +55,7 @@ SHARE_COMMITS = 100_000
 
 
 @log_progress(COMMIT_GRAPH)
-def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
+def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes every commit behind the frozen refs' sources, dangling ones too, with topological
     levels.
 
@@ -88,7 +88,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
     )
     log_activity(f"{len(read.wanted):,} of {sources.num_rows:,} histories to read, {known.rows:,} commits known")
     bearable = engine.MAX_TRIAL_ROWS if earlier is None else engine.MAX_IN_PROCESS_ROWS
-    is_small, unread = len(read.wanted) <= HERE_SOURCES and (before is None or before.rows <= bearable), None
+    is_small, unread = len(read.wanted) <= MAX_IN_PROCESS_SOURCES and (before is None or before.rows <= bearable), None
     try:
         written = _written_here(read, known, run, state) if is_small else None
         if written is None:
@@ -109,12 +109,12 @@ class _Known:
     taken over from it. Null uuids: all commits are, and new ones join them. `rows` is how many are.
     """
 
-    graph: Published | None
+    graph: PublishedTable | None
     tables: pa.Array | None
     rows: int
 
     @classmethod
-    def of(cls, state: State, sources: pa.Table, earlier: Published | None, *, grows: bool) -> Self:
+    def of(cls, state: State, sources: pa.Table, earlier: PublishedTable | None, *, grows: bool) -> Self:
         """Returns what an earlier graph, read in the same way, spares tonight. Of a lake that does not
         grow that is nothing where the graph holds other bytes than were written: all can be read anew.
         """
@@ -149,7 +149,7 @@ class _Known:
         return rows.join(F.broadcast(chosen), "table_uuid", "left_semi").select(*rows.columns)
 
 
-def _unchanged(files: Files, sources: pa.Table, earlier: Published) -> pa.Array:
+def _unchanged(files: Files, sources: pa.Table, earlier: PublishedTable) -> pa.Array:
     """Returns the uuids of the tables that have the same sources, of the same digests and under the
     same names, as when `earlier` was read.
     """
@@ -158,7 +158,7 @@ def _unchanged(files: Files, sources: pa.Table, earlier: Published) -> pa.Array:
     return pa.array([uuid for uuid, read_from in now_by.items() if None not in read_from and then_by.get(uuid) == read_from], pa.string())
 
 
-def _commits_of(files: Files, graph: Published, tables: pa.Array) -> int | None:
+def _commits_of(files: Files, graph: PublishedTable, tables: pa.Array) -> int | None:
     """Returns how many commits of these tables a graph has, null where it is damaged."""
     rows = 0
     for part, content in zip(graph.receipt.files, files.contents(graph.paths()), strict=True):
@@ -179,16 +179,16 @@ def _by_table(sources: pa.Table) -> dict[str, frozenset[tuple[str, ...] | None]]
     return {uuid: frozenset(of) for uuid, of in found.items()}
 
 
-def _written_here(read: _ReadCommits, known: _Known, run: Run, state: State) -> Written | None:
+def _written_here(read: _ReadCommits, known: _Known, run: TableRun, state: State) -> WrittenParts | None:
     """Writes the graph in this process. Returns null where it turns out to be too large for that."""
     commits = engine.try_in_process(read, len(read.wanted))
     if commits is None:
         return None
-    leveled = with_generations(iter([*commits, *known.taken_over(state).to_batches()]))
+    leveled = add_generations(iter([*commits, *known.taken_over(state).to_batches()]))
     return write_rows(pa.Table.from_batches(leveled, COMMIT_GRAPH.schema), COMMIT_GRAPH, run, state.files)
 
 
-def _written_by_executors(spark: SparkSession, read: _ReadCommits, known: _Known, run: Run, state: State) -> Written:
+def _written_by_executors(spark: SparkSession, read: _ReadCommits, known: _Known, run: TableRun, state: State) -> WrittenParts:
     ddl, passed_on, count = spark_schema(COMMIT_GRAPH.schema), list[str](), len(read.wanted)
     if growing(read.lake) is None:
         commits = spark.range(0, count, 1, max(1, min(count, parallelism(spark)))).mapInArrow(read, ddl)
@@ -197,13 +197,13 @@ def _written_by_executors(spark: SparkSession, read: _ReadCommits, known: _Known
         commits = read_paths(spark, state.files, COMMIT_GRAPH.schema, passed_on)
     if known.graph is not None:
         commits = commits.unionByName(known.frame(spark, state))
-    written = write_frame(commits.repartition(1).mapInArrow(with_generations, ddl), COMMIT_GRAPH, run, state)
+    written = write_frame(commits.repartition(1).mapInArrow(add_generations, ddl), COMMIT_GRAPH, run, state)
     for path in passed_on:
         state.files.delete(path)
     return written
 
 
-def _passed_on(read: _ReadCommits, run: Run, files: Files) -> list[str]:
+def _passed_on(read: _ReadCommits, run: TableRun, files: Files) -> list[str]:
     """Reads the commits in this process, which alone can log in at their server, and leaves them in
     the state for executors.
     """
@@ -228,7 +228,7 @@ def _last(context: RunContext, lake_name: str) -> PastRun | None:
     return max(context.state.history(lake_name, COMMIT_GRAPH.name), key=lambda run: run.entry.created_at, default=None)
 
 
-def _opened(state: State, run: PastRun, *, grows: bool) -> Published | None:
+def _opened(state: State, run: PastRun, *, grows: bool) -> PublishedTable | None:
     """Returns a graph, or null where it is damaged and can be read anew.
 
     Raises `StateError` for that of a growing lake: nothing else knows the commits of dropped refs.
@@ -278,13 +278,13 @@ class _ReadCommits:
                 for commit in grown.new_commits(source, known, former) if grown is not None else self.lake.commits(source):
                     pending.append(commit)
                     if len(pending) == BATCH_COMMITS:
-                        yield commit_rows(pending, self.resolver)
+                        yield build_commit_rows(pending, self.resolver)
                         pending = []
                 if pending:
-                    yield commit_rows(pending, self.resolver)
+                    yield build_commit_rows(pending, self.resolver)
 
 
-def commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
+def build_commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
     """Returns commits as rows of `commit_graph`.
 
     Their generation is still null. Their content roots have canonical keys.
@@ -324,12 +324,12 @@ def commit_rows(commits: list[Commit], resolver: KeyResolver) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=COMMIT_GRAPH.schema)
 
 
-def with_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def add_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Merges shared commits of the whole graph in one task, and numbers the levels of each table."""
     held = list(batches)
     if not held:
         return
-    for part in _by_uuid(merged_commits(pa.Table.from_batches(held))):
+    for part in _by_uuid(merge_commits(pa.Table.from_batches(held))):
         levels = CommitGraph.build(part.column("commit_id"), part.column("parents"), part.column("committed_at")).generation
         generation = pa.array(levels, pa.int64(), mask=levels < 0)
         index = part.schema.get_field_index("generation")
@@ -353,7 +353,7 @@ def _by_uuid(graph: pa.Table) -> Iterator[pa.Table]:
             yield some.slice(start, end - start)
 
 
-def merged_commits(rows: pa.Table) -> pa.Table:
+def merge_commits(rows: pa.Table) -> pa.Table:
     """Returns one row per table and commit. The content roots of repeated rows are united."""
     keys = rows.group_by(["table_uuid", "commit_id"]).aggregate([([], "count_all")])
     if keys.num_rows == rows.num_rows:

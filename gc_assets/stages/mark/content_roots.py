@@ -20,7 +20,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark.edges import Inside
 from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import PINNED, PINNED_SIDE, ROOTS
@@ -53,7 +53,7 @@ class RootTables:
     tolerant: bool = False
 
 
-def inputs_of(context: RunContext, lake_name: str) -> dict[str, Published]:
+def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, PublishedTable]:
     """Returns the published tables that the content roots of a lake come from, by asset name."""
     tables = [LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN]
     if context.kind(lake_name).shows_contents:
@@ -61,7 +61,7 @@ def inputs_of(context: RunContext, lake_name: str) -> dict[str, Published]:
     return {table.name: context.table(table, lake_name) for table in tables}
 
 
-def root_tables(context: RunContext, lake_name: str, inputs: dict[str, Published]) -> RootTables:
+def root_tables(context: RunContext, lake_name: str, inputs: dict[str, PublishedTable]) -> RootTables:
     return RootTables(
         context.state.files,
         tuple(inputs[COMMIT_GRAPH.name].paths()),
@@ -74,7 +74,7 @@ def root_tables(context: RunContext, lake_name: str, inputs: dict[str, Published
     )
 
 
-def names_files(context: RunContext, lake_name: str) -> bool:
+def has_live_roots(context: RunContext, lake_name: str) -> bool:
     """Says whether any retained commit of the lake points at metadata or shows a content, or its
     present state does. Where none does, that nothing is live is a fact.
     """
@@ -105,7 +105,7 @@ def content_roots(tables: RootTables) -> pa.Table:
         read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"]),
         None if tables.contents is None else read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema),
     )
-    return roots_under(tables, judged)
+    return rank_roots(tables, judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Judged:
     contents: pa.Table | None
 
 
-def roots_under(tables: RootTables, judged: Judged) -> pa.Table:
+def rank_roots(tables: RootTables, judged: Judged) -> pa.Table:
     """Returns `content_roots` as they are by any policy's word on the same graph."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = judged.reachable, judged.expiry

@@ -21,7 +21,7 @@ from gc_assets.engine.tables import report_parts
 from gc_assets.lakes.file_kinds import PLACE_KINDS
 from gc_assets.lakes.protocol import Container, Lake, decoded
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Run
+from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
@@ -77,14 +77,14 @@ class Decode:
     """Reads and decodes the containers of the `tasks` whose numbers come in, and writes their
     children.
 
-    Many tasks, here or in executors (`engine.spread`).
+    Many tasks, here or in executors (`run_tasks`).
     """
 
     lake: Lake
     resolver: KeyResolver
     objects: Objects
     files: Files
-    run: Run
+    run: TableRun
     tasks: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -161,7 +161,7 @@ class Decode:
 class _Segment:
     """What one task writes: children, containers, edges, places, and what could not be read."""
 
-    def __init__(self, files: Files, run: Run) -> None:
+    def __init__(self, files: Files, run: TableRun) -> None:
         # Apart, so that who wants the files passes over the containers by the statistics of parts.
         self._entries, self._inner = (PartWriter(files, run.path, MANIFEST_ENTRIES.schema) for _ in range(2))
         self._containers = PartWriter(files, run.path, CONTAINERS, CONTAINERS_SIDE)

@@ -20,7 +20,7 @@ from gc_assets.engine.state_scan import group_by_size, may_contain, read_errors
 from gc_assets.engine.tables import merge_written, report_parts
 from gc_assets.engine.tasks import run_tasks
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Run
+from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, missing_columns, read_parts, with_added
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.side_tables import SELECTED_ENTRIES
@@ -30,7 +30,13 @@ MOST_VALUES: Final = 500_000
 
 
 def pick(
-    spark: SparkSession, files: Files, run: Run, paths: Sequence[str], by: Literal["container", "key"], values: Sequence[str], prefix: str
+    spark: SparkSession,
+    files: Files,
+    run: TableRun,
+    paths: Sequence[str],
+    by: Literal["container", "key"],
+    values: Sequence[str],
+    prefix: str,
 ) -> tuple[PartFile, ...]:
     """Writes the files (not the containers) among the entries of `paths` that have one of some
     values, as parts of the run below `prefix` (columns `SELECTED_ENTRIES`).

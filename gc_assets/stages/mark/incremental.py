@@ -40,7 +40,7 @@ from gc_assets.engine.tables import (
     PARTS_DDL,
     ROUTE,
     Totals,
-    Written,
+    WrittenParts,
     add_totals,
     collect,
     merge_written,
@@ -54,10 +54,10 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import run_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.manifest_entries import decoded_as, file_rows
+from gc_assets.stages.mark.manifest_entries import decoded_as, count_file_rows
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES
@@ -79,12 +79,12 @@ _JUDGED_BY: Final = ["address", "rank", "commit_id", "table_uuid", "must_exist"]
 # Whoever changes what a row says changes this number.
 FORMAT: Final = 1
 # Where more than this share of the rows is touched, computing all of them costs less.
-MOST_TOUCHED: Final = 0.25
+MAX_DIRTY_SHARE: Final = 0.25
 # So few rows are all computed by one job without a shuffle, which costs less than finding what is
 # touched.
-WORTH_ROWS: Final = MAX_SMALL_ROWS
+MIN_INCREMENTAL_ROWS: Final = MAX_SMALL_ROWS
 # Runs of other conditions that are looked at in search of a base.
-MOST_OPENED: Final = 3
+MAX_BASELINES_OPENED: Final = 3
 # A part below this is written again together with others, so that parts do not become ever more.
 SMALL_BYTES: Final = 4 * 2**20
 # One task copies so many bytes.
@@ -95,7 +95,7 @@ _LOW: Final = 2**32 - 1
 DAMAGED: Final = "the earlier night is damaged"
 
 
-class Doubt(Exception):
+class BaselineInvalid(Exception):
     """A base that turned out to be none. Its text says why."""
 
 
@@ -107,10 +107,10 @@ class Base:
     lifecycle rules release, of whose keys any may have changed.
     """
 
-    published: Published
+    published: PublishedTable
     summary: LiveFilesSummary
     came: tuple[PastRun, ...]
-    released: tuple[Published, ...]
+    released: tuple[PublishedTable, ...]
 
     @property
     def rows(self) -> int:
@@ -129,7 +129,7 @@ class Base:
     @property
     def new_rows(self) -> int:
         """Rows by which keys may be touched besides those that `NEEDS` tells."""
-        return file_rows(self.came) + sum(table.rows for table in self.released)
+        return count_file_rows(self.came) + sum(table.rows for table in self.released)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,23 +150,23 @@ class Full:
         return self.why.partition(": ")[0]
 
 
-def made_as(context: RunContext, lake_name: str) -> str:
+def fingerprint(context: RunContext, lake_name: str) -> str:
     """Returns a digest of what rows depend on besides `NEEDS`, entries and released files."""
     rules = [decoded_as(context, lake_name), lake_name, FORMAT, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
 
 
-def with_rows(cache: Sequence[PastRun]) -> list[PastRun]:
+def segments_with_rows(cache: Sequence[PastRun]) -> list[PastRun]:
     """Returns the segments that hold rows, in the order of their ids."""
     return sorted((run for run in cache if run.entry.parts), key=lambda run: run.run_id)
 
 
 def segments_digest(cache: Sequence[PastRun]) -> str:
     """Returns a digest of segments and their receipts."""
-    return hashlib.sha256(json.dumps([[run.run_id, run.entry.receipt_sha256] for run in with_rows(cache)]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([[run.run_id, run.entry.receipt_sha256] for run in segments_with_rows(cache)]).encode()).hexdigest()
 
 
-def base_of(context: RunContext, lake_name: str, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
+def find_baseline(context: RunContext, lake_name: str, cache: Sequence[PastRun], lifecycle: PublishedTable | None) -> Base | Full:
     """Returns the newest `live_files` of the lake that rows may be carried over from, or why there
     is none.
 
@@ -179,18 +179,18 @@ def base_of(context: RunContext, lake_name: str, cache: Sequence[PastRun], lifec
         return Full("full_every is 0")
     state, now = context.state, context.clock.now()
     try:
-        history, mine = state.history(lake_name, LIVE_FILES.name), made_as(context, lake_name)
+        history, mine = state.history(lake_name, LIVE_FILES.name), fingerprint(context, lake_name)
         if wrong := [run.run_date for run in history if run.headline(Compared).wrong == mine]:
             return Full(f"rows that this release carried over were wrong on {max(wrong)}", distrusted_on=max(wrong))
         latest = f"{now:%Y%m%dT%H%M%SZ}~"  # behind every id of a run that began by now
         made = [run for run in history if run.entry.created_at <= now and run.run_id <= latest]
         runs = sorted(made, key=lambda run: run.run_id, reverse=True)
-        opened = (state.open(run) for run in runs[:MOST_OPENED])
+        opened = (state.open(run) for run in runs[:MAX_BASELINES_OPENED])
         last = next((found for found in opened if set(found.receipt.unsafe) <= set(context.unsafe)), None)
         if last is None:
             return Full("there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock")
         summary = last.summary(LiveFilesSummary)
-        if summary.made_as != mine:
+        if summary.fingerprint != mine:
             return Full("the earlier night was of another release, of other storages or of other settings")
         found = _fit(context, lake_name, last, cache, lifecycle)
         return found if isinstance(found, Base) else replace(found, uncompared_runs=summary.uncompared_runs + 1)
@@ -198,11 +198,13 @@ def base_of(context: RunContext, lake_name: str, cache: Sequence[PastRun], lifec
         return Full(f"{DAMAGED}: {error}")
 
 
-def _fit(context: RunContext, lake_name: str, last: Published, cache: Sequence[PastRun], lifecycle: Published | None) -> Base | Full:
+def _fit(
+    context: RunContext, lake_name: str, last: PublishedTable, cache: Sequence[PastRun], lifecycle: PublishedTable | None
+) -> Base | Full:
     summary = last.summary(LiveFilesSummary)
     if summary.unreadable:
         return Full("the earlier night could not read everything")
-    known, now = set(summary.segments), with_rows(cache)
+    known, now = set(summary.segments), segments_with_rows(cache)
     if segments_digest([run for run in now if run.run_id in known]) != summary.segments_digest:
         return Full("segments of the cache are gone")
     released = _released(context, lake_name, last, lifecycle)
@@ -214,7 +216,9 @@ def _fit(context: RunContext, lake_name: str, last: Published, cache: Sequence[P
     return base if last.parts(NEEDS_SIDE) else Full(f"the earlier night lacks {NEEDS_SIDE}")
 
 
-def _released(context: RunContext, lake_name: str, last: Published, lifecycle: Published | None) -> tuple[Published, ...] | Full:
+def _released(
+    context: RunContext, lake_name: str, last: PublishedTable, lifecycle: PublishedTable | None
+) -> tuple[PublishedTable, ...] | Full:
     """Returns the tables of released files, of both nights, unless they are equal. Raises
     `StateError` where the earlier one is damaged.
     """
@@ -232,7 +236,7 @@ def _released(context: RunContext, lake_name: str, last: Published, lifecycle: P
     return (earlier, *([lifecycle] if lifecycle is not None else []))
 
 
-def why_full(base: Base | Full, found: Mapping[str, Any], full_every: int, *, unreadable: bool, entries: int) -> Full | None:
+def full_recompute_reason(base: Base | Full, found: Mapping[str, Any], full_every: int, *, unreadable: bool, entries: int) -> Full | None:
     """Decides whether everything is computed; null where rows are carried over.
 
     `found` are the facts of `Before.compare`, `entries` is how many cached entries there are.
@@ -247,14 +251,14 @@ def why_full(base: Base | Full, found: Mapping[str, Any], full_every: int, *, un
         how_often = "every night" if full_every == 1 else f"every {full_every:,} nights"
         return Full(f"{how_often} all of them are named, and compared", compare=True)
     touched = found["entries"] + found["keys"] + base.new_rows
-    if touched and entries <= WORTH_ROWS:
+    if touched and entries <= MIN_INCREMENTAL_ROWS:
         return Full("there are few rows")
-    if touched > MOST_TOUCHED * base.rows:
+    if touched > MAX_DIRTY_SHARE * base.rows:
         return Full(f"up to {touched:,} of {base.rows:,} rows are touched")
     return None
 
 
-def needs_of(direct: pa.Table, expands: npt.NDArray[np.bool_], lengths: pa.ChunkedArray) -> pa.Table:
+def build_needs(direct: pa.Table, expands: npt.NDArray[np.bool_], lengths: pa.ChunkedArray) -> pa.Table:
     """Returns containers and files with who needs them (columns `NEEDS`). `direct` has the columns
     of `ROOTS`.
     """
@@ -262,7 +266,7 @@ def needs_of(direct: pa.Table, expands: npt.NDArray[np.bool_], lengths: pa.Chunk
     return pa.table({name: columns[name] if name in columns else direct.column(name) for name in NEEDS.names}).cast(NEEDS)
 
 
-def differing(before: pa.Table, now: pa.Table) -> tuple[pa.Array, pa.Array]:
+def compare_needs(before: pa.Table, now: pa.Table) -> tuple[pa.Array, pa.Array]:
     """Returns the containers that another commit needs, or in another way, and the keys of rows
     that stand on one side only, each once. Both tables have the columns `NEEDS`.
     """
@@ -299,7 +303,7 @@ class Before:
     def of(cls, base: Base, came: Sequence[str], full_every: int, entries: int) -> Before:
         """`entries` is how many cached entries there are."""
         is_due = base.is_due(full_every)
-        tells = entries > WORTH_ROWS or is_due
+        tells = entries > MIN_INCREMENTAL_ROWS or is_due
         return cls(base.published.path, tuple(base.published.parts(NEEDS_SIDE)), frozenset(came), not base.new_rows and not is_due, tells)
 
     def is_all(self, found: Mapping[str, Any]) -> bool:
@@ -320,7 +324,7 @@ class Before:
             before = pa.concat_tables([NEEDS.empty_table(), *(_read(files, self.path, part, NEEDS) for part in self.needs)])
         except (StateError, OSError) as error:
             return {}, {"damaged": f"{DAMAGED}: {error}"}
-        containers, keys = differing(before, needs)
+        containers, keys = compare_needs(before, needs)
         earlier = containers.filter(pc.is_in(containers, known.unique()))
         total = index.filter(pc.is_in(index.column("container"), earlier)).group_by("container").aggregate([("entries", "sum")])
         inner = pc.value_counts(edges.column("container"))
@@ -356,7 +360,7 @@ def key_of(frame: DataFrame) -> Column:
     return F.coalesce("key", "address") if "address" in frame.columns else F.col("key")
 
 
-def touched_by(frames: Sequence[DataFrame], files: Files, run: Run) -> Written:
+def write_dirty_keys(frames: Sequence[DataFrame], files: Files, run: TableRun) -> WrittenParts:
     """Writes the keys of these frames, each once, with their hashes (`DIRTY_KEYS_SIDE`)."""
     keys = [frame.select(key_of(frame).alias("key")) for frame in frames]
     distinct = reduce(DataFrame.unionByName, keys).distinct().withColumn("key_hash", F.xxhash64("key"))
@@ -379,7 +383,7 @@ class _Put:
         yield report_parts(writer.close())
 
 
-def only_touched(frame: DataFrame, touched: DataFrame, rows: int) -> DataFrame:
+def filter_dirty(frame: DataFrame, touched: DataFrame, rows: int) -> DataFrame:
     """Returns the rows of touched keys. `touched` has so many rows (column `key_hash`)."""
     few = F.broadcast(touched) if rows <= BROADCAST_ROWS else touched
     return frame.withColumn("key_hash", F.xxhash64(key_of(frame))).join(few, "key_hash", "left_semi").drop("key_hash")
@@ -403,8 +407,8 @@ class Carried:
         return sum(part.rows for part in self.parts)
 
 
-def carry_over(spark: SparkSession, base: Base, run: Run, files: Files, touched: Sequence[str]) -> Carried:
-    """Copies the base's rows of untouched keys into the run. Raises `Doubt` where the base is
+def reuse_rows(spark: SparkSession, base: Base, run: TableRun, files: Files, touched: Sequence[str]) -> Carried:
+    """Copies the base's rows of untouched keys into the run. Raises `BaselineInvalid` where the base is
     damaged.
     """
     bundles = _bundles(base.parts)
@@ -412,7 +416,7 @@ def carry_over(spark: SparkSession, base: Base, run: Run, files: Files, touched:
     size_bytes = sum(part.size_bytes for part in base.parts)
     written = merge_written(run_tasks(spark, carry, len(bundles), size_bytes))
     if damaged := written.summary["damaged"]:
-        raise Doubt(f"{DAMAGED}: {damaged[0]}")
+        raise BaselineInvalid(f"{DAMAGED}: {damaged[0]}")
     kept = sum(part.rows for part in (*written.parts, *(part for parts in written.side.values() for part in parts)))
     digest = (int(base.published.receipt.digest, 16) - written.digest) % 2**64
     return Carried(written.parts, written.side, digest, written.totals, base.rows - written.summary["dropped"], kept)
@@ -440,7 +444,7 @@ class _Carry:
     """
 
     files: Files
-    run: Run
+    run: TableRun
     path: str
     bundles: tuple[tuple[PartFile, ...], ...]
     touched: tuple[str, ...]
@@ -505,8 +509,8 @@ def _among(values: npt.NDArray[np.int64], ordered: npt.NDArray[np.int64]) -> npt
     return ordered[at] == values
 
 
-def amended(before: Mapping[str, Amount], dropped: Mapping[str, Amount], new: Mapping[str, Amount]) -> dict[str, Amount]:
-    """Returns amounts without those of dropped rows and with those of new ones. Raises `Doubt`
+def amend_amounts(before: Mapping[str, Amount], dropped: Mapping[str, Amount], new: Mapping[str, Amount]) -> dict[str, Amount]:
+    """Returns amounts without those of dropped rows and with those of new ones. Raises `BaselineInvalid`
     where more would be dropped than there was.
     """
     found: dict[str, Amount] = {}
@@ -514,7 +518,7 @@ def amended(before: Mapping[str, Amount], dropped: Mapping[str, Amount], new: Ma
         was, less, more = (amounts.get(name, Amount()) for amounts in (before, dropped, new))
         files, size = was.files - less.files + more.files, was.bytes - less.bytes + more.bytes
         if was.files < less.files or was.bytes < less.bytes:
-            raise Doubt(f"the earlier night counts {was.files:,} files of {name!r}, and holds at least {less.files:,}")
+            raise BaselineInvalid(f"the earlier night counts {was.files:,} files of {name!r}, and holds at least {less.files:,}")
         if files:
             found[name] = Amount(files=files, bytes=size)
     return found
@@ -551,11 +555,11 @@ def differences(carried: Mapping[str, tuple[int, int]], computed: Mapping[str, t
     return tuple(told)
 
 
-def routes_of(table: Published) -> dict[str, list[str]]:
+def published_routes(table: PublishedTable) -> dict[str, list[str]]:
     """Returns the paths of a published table and of its sides, by route."""
     return {"": table.paths()} | {side: table.paths(side) for side in ROUTED_SIDES}
 
 
-def written_routes(run: Run, written: Written) -> dict[str, list[str]]:
+def written_routes(run: TableRun, written: WrittenParts) -> dict[str, list[str]]:
     """Returns the same of a table that is not published yet."""
     return {"": [f"{run.path}/{part.name}" for part in written.parts]} | {side: side_paths(run, written, side) for side in ROUTED_SIDES}

@@ -7,7 +7,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from gc_assets.engine.progress import begin, logged
+from gc_assets.engine.progress import log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
@@ -17,10 +17,10 @@ from gc_assets.stages.mark.lakefs.lifecycle_objects import lifecycle_objects
 from gc_assets.stages.mark.lakefs.potential_commits import potential_commits
 from gc_assets.stages.mark.lakefs.uncommitted_objects import uncommitted_objects
 from gc_assets.stages.mark.snapshot_history import snapshot_history
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 
-Stage = Callable[[RunContext, str], Published]
-SparkStage = Callable[[SparkSession, RunContext, str], Published]
+Stage = Callable[[RunContext, str], PublishedTable]
+SparkStage = Callable[[SparkSession, RunContext, str], PublishedTable]
 
 # Stages of boxes whose kind gives no Arrow function: first without Spark, then with it.
 STAGES: Final[dict[str, Stage]] = {UNCOMMITTED_OBJECTS.name: uncommitted_objects}
@@ -36,23 +36,25 @@ def needs_spark(kind_table: KindTable) -> bool:
     return kind_table.table.name in SPARK_STAGES
 
 
-def make_kind_table(spark: SparkSession | None, context: RunContext, lake_name: str, kind_table: KindTable) -> Published:
+def make_kind_table(spark: SparkSession | None, context: RunContext, lake_name: str, kind_table: KindTable) -> PublishedTable:
     """Publishes the box's table of a run date. The session may be null where the box needs none."""
     name = kind_table.table.name
     if name in SPARK_STAGES:
         if spark is None:
             raise TypeError(f"{name} is made with Spark")
         return SPARK_STAGES[name](spark, context, lake_name)
-    return STAGES[name](context, lake_name) if name in STAGES else logged(kind_table.table)(_from_rows)(context, lake_name, kind_table)
+    return (
+        STAGES[name](context, lake_name) if name in STAGES else log_progress(kind_table.table)(_from_rows)(context, lake_name, kind_table)
+    )
 
 
-def _from_rows(context: RunContext, lake_name: str, kind_table: KindTable) -> Published:
+def _from_rows(context: RunContext, lake_name: str, kind_table: KindTable) -> PublishedTable:
     """Publishes what the kind's own function makes of the lake's tables."""
     if kind_table.rows is None:
         raise TypeError(f"nothing makes {kind_table.table.name}: give its KindBox `rows`, or write a stage and enter it in {__name__}")
     state = context.state
     inputs = {table.name: context.table(table, lake_name) for table in kind_table.after}
     rows = kind_table.rows({table.name: read_rows(state, table, inputs[table.name]) for table in kind_table.after})
-    run = begin(context, context.group(lake_name), kind_table.table)
+    run = start_run(context, context.group(lake_name), kind_table.table)
     written = write_rows(rows, kind_table.table, run, state.files)
     return publish(state, run, written, context.clock, inputs=list(inputs.values()), unsafe=context.unsafe)

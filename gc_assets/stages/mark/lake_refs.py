@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.lakes.protocol import Claim, CommitSource, ContentRoot, FrozenRefs, Lake, Ref, Unread
-from gc_assets.stages.mark.previous_refs import freeze_of, refuse_hidden
-from gc_assets.state.journal import Published
+from gc_assets.stages.mark.previous_refs import build_freeze, refuse_hidden
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import EXPIRY_LOG, LAKE_REFS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, SOURCES, SOURCES_SIDE, UNCOMMITTED, UNCOMMITTED_SIDE
@@ -26,7 +26,7 @@ from gc_assets.state.summaries import LakeRefsSummary, UnreadTable, Verdicts
 
 
 @log_progress(LAKE_REFS)
-def lake_refs(context: RunContext, lake_name: str) -> Published:
+def lake_refs(context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes the frozen refs of a run date, or returns what was frozen before: that is never
     overwritten (design 3.6).
 
@@ -47,7 +47,7 @@ def lake_refs(context: RunContext, lake_name: str) -> Published:
     frozen_at = context.clock.now()
     lake = context.lake(lake_name)
     refs = _frozen(context, lake_name, lake)
-    refuse_hidden(context, lake_name, lake, freeze_of(frozen_at, refs.refs))
+    refuse_hidden(context, lake_name, lake, build_freeze(frozen_at, refs.refs))
     resolver = context.resolver()
     rows = pa.Table.from_pylist([_ref_row(ref) for ref in refs.refs], schema=LAKE_REFS.schema)
     side = {
@@ -90,7 +90,7 @@ def _frozen(context: RunContext, lake_name: str, lake: Lake) -> FrozenRefs:
         return FrozenRefs(lake_name, lake.kind, (), (), (), (), unread=(Unread(None, str(error)),))
 
 
-def _still_counts(context: RunContext, lake_name: str, frozen: Published) -> bool:
+def _still_counts(context: RunContext, lake_name: str, frozen: PublishedTable) -> bool:
     if context.verification_id is not None or frozen.summary(LakeRefsSummary).rehearsal != context.clock.is_rehearsal:
         return False
     if context.run_date != context.clock.today():
@@ -114,7 +114,7 @@ def refs_digest(refs: FrozenRefs) -> str:
     return hashlib.sha256(json.dumps(sorted(rows, key=json.dumps)).encode()).hexdigest()
 
 
-def frozen_refs(context: RunContext, lake_name: str, published: Published) -> FrozenRefs:
+def read_frozen_refs(context: RunContext, lake_name: str, published: PublishedTable) -> FrozenRefs:
     """Returns the value that `freeze` gave, read back from the published table.
 
     Uncommitted objects are not read back: `uncommitted_objects` reads them.
@@ -125,16 +125,16 @@ def frozen_refs(context: RunContext, lake_name: str, published: Published) -> Fr
         lake=lake_name,
         kind=kind,
         refs=tuple(Ref(**row) for row in table),
-        sources=tuple(CommitSource(**row) for row in side_rows(context, published, SOURCES_SIDE, SOURCES)),
-        claims=tuple(Claim(**_without_place(row)) for row in side_rows(context, published, CLAIMS_SIDE, CLAIMS)),
-        pinned=tuple(ContentRoot(**_without_place(row)) for row in side_rows(context, published, PINNED_SIDE, PINNED)),
+        sources=tuple(CommitSource(**row) for row in read_side_rows(context, published, SOURCES_SIDE, SOURCES)),
+        claims=tuple(Claim(**_without_place(row)) for row in read_side_rows(context, published, CLAIMS_SIDE, CLAIMS)),
+        pinned=tuple(ContentRoot(**_without_place(row)) for row in read_side_rows(context, published, PINNED_SIDE, PINNED)),
         notes=published.summary(LakeRefsSummary).notes,
         min_age_seconds=published.summary(LakeRefsSummary).min_age_seconds,
         unread=tuple(Unread(item.table_name, item.why, item.address) for item in published.summary(LakeRefsSummary).unread),
     )
 
 
-def side_rows(context: RunContext, published: Published, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
+def read_side_rows(context: RunContext, published: PublishedTable, side: str, schema: pa.Schema) -> list[dict[str, Any]]:
     return read_parts(context.state.files, published.paths(side), schema).to_pylist(maps_as_pydicts="strict")
 
 

@@ -23,7 +23,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, content_roots, root_tables
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, UNREADABLE_ROOTS_SIDE
@@ -49,7 +49,7 @@ class Memory:
     uuids: Mapping[str, Collection[str]]
     unreadable: tuple[Unreadable, ...]
 
-    def unreadable_now(
+    def list_unreadable(
         self, keys: Mapping[str, str], names: Mapping[str, str], places: Mapping[str, Sequence[str]], lake: str, now: datetime
     ) -> tuple[Unreadable, ...]:
         """Returns what is sick, by table uuid (or `WHOLE`) with why, since when and by which names.
@@ -91,7 +91,7 @@ class Memory:
         if any(item.is_whole_lake for item in self.unreadable):
             partly = pa.chunked_array([pa.array(np.ones(known.num_rows, bool))])
         return pa.concat_tables(
-            [as_unreadable(known.filter(pc.invert(partly)), in_full=True), as_unreadable(known.filter(partly), in_full=False), before]
+            [unreadable_root_rows(known.filter(pc.invert(partly)), in_full=True), unreadable_root_rows(known.filter(partly), in_full=False), before]
         )
 
     def shields(self, keys: Collection[str], tonight: Iterable[pa.Table]) -> pa.Table:
@@ -108,7 +108,7 @@ def shielding(claims: pa.Table) -> pa.Table:
     return claims.set_column(at, CLAIMS.field(at), pa.array(np.zeros(claims.num_rows, bool)))
 
 
-def as_unreadable(roots: pa.Table, *, in_full: bool) -> pa.Table:
+def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
     """Returns roots as rows of `UNREADABLE_ROOTS`."""
     return roots.append_column("in_full", pa.array(np.full(roots.num_rows, in_full))).select(UNREADABLE_ROOTS.names).cast(UNREADABLE_ROOTS)
 
@@ -119,7 +119,7 @@ def kept(roots: pa.Table) -> pa.Table:
     return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names}).cast(roots.schema)
 
 
-def memory_of(context: RunContext, lake_name: str, frozen_at: datetime) -> Memory | None:
+def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> Memory | None:
     """Returns what was known of the lake when its refs were last frozen, at `frozen_at` at the
     latest, and all else was read. Null where that never was.
 
@@ -140,7 +140,7 @@ def memory_of(context: RunContext, lake_name: str, frozen_at: datetime) -> Memor
     return None
 
 
-def _memory(context: RunContext, lake_name: str, live: Published, refs: Published) -> Memory | None:
+def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> Memory | None:
     state, ids = context.state, _inputs(live)
     tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).shows_contents else [])]
     inputs = {LAKE_REFS.name: refs}
@@ -168,6 +168,6 @@ def _memory(context: RunContext, lake_name: str, live: Published, refs: Publishe
     )
 
 
-def _inputs(table: Published) -> dict[str, str]:
+def _inputs(table: PublishedTable) -> dict[str, str]:
     """Returns the run ids of what a table was made of, by asset."""
     return {name.split("/")[-2]: reference.partition(":")[0] for name, reference in table.receipt.inputs.items()}

@@ -22,7 +22,7 @@ from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CLAIMS
 
 
-def collected_before(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
+def find_purged(roots: RootTables, logs: Mapping[str, Sequence[str]], found: pa.Table, failed: pa.Table) -> pa.Array:
     """Returns the addresses of `found` that are absent because a plan of ours purged them.
 
     A head's own metadata file is never among them: its absence is a loss. The rest may be gone,
@@ -48,7 +48,7 @@ def collected_before(roots: RootTables, logs: Mapping[str, Sequence[str]], found
     return pa.array([row["address"] for row in rows if (row["storage"], row["key"]) in purged], pa.string())
 
 
-def need_not_exist(rows: pa.Table, addresses: pa.Array) -> pa.Table:
+def mark_optional(rows: pa.Table, addresses: pa.Array) -> pa.Table:
     """Returns the rows (roots or edges) with `must_exist` false for these addresses."""
     must = pc.and_(rows.column("must_exist"), pc.invert(pc.is_in(rows.column("address"), addresses)))
     at = rows.schema.get_field_index("must_exist")
@@ -77,7 +77,7 @@ def refuse_unlisted_snapshots(lake_name: str, roots: RootTables, edges: pa.Table
         )
 
 
-def claims_made(places: pa.Table, unlisted: pa.Table) -> pa.Table:
+def build_claims(places: pa.Table, unlisted: pa.Table) -> pa.Table:
     """Returns the claims (columns `CLAIMS`) that containers make, each once.
 
     A container names the location of its table, and the table claims it. `unlisted` are places of
@@ -95,7 +95,7 @@ def claims_made(places: pa.Table, unlisted: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(claims, schema=CLAIMS)
 
 
-def notes_on(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
+def describe_losses(lake_name: str, lost: pa.Table, unlisted: pa.Table) -> Iterator[str]:
     """Yields sentences for the report.
 
     They name live history whose metadata is gone, and places that are kept whole.

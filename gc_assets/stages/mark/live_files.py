@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import FormatError, LakeUnreadable, StoreError
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.plan import Unreadable
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import (
     merge_written,
@@ -29,15 +29,15 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, content_roots, inputs_of, root_tables
+from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, content_roots, find_root_inputs, root_tables
 from gc_assets.stages.mark.edges import read_edges
-from gc_assets.stages.mark.incremental import Base, Before, Doubt, Full, base_of, made_as, needs_of, segments_digest, why_full, with_rows
-from gc_assets.stages.mark.last_known import WHOLE, Memory, as_unreadable, kept, memory_of
-from gc_assets.stages.mark.live_contents import claims_made, collected_before, need_not_exist, notes_on, refuse_unlisted_snapshots
-from gc_assets.stages.mark.manifest_entries import file_rows, named_length, segment_rows, segments
-from gc_assets.stages.mark.witnesses import NOTHING_TO_NAME, Source
+from gc_assets.stages.mark.incremental import Base, Before, BaselineInvalid, Full, find_baseline, fingerprint, build_needs, segments_digest, full_recompute_reason, segments_with_rows
+from gc_assets.stages.mark.last_known import WHOLE, Memory, unreadable_root_rows, kept, find_last_known
+from gc_assets.stages.mark.live_contents import build_claims, find_purged, mark_optional, describe_losses, refuse_unlisted_snapshots
+from gc_assets.stages.mark.manifest_entries import count_file_rows, length_identity, count_segment_rows, segments
+from gc_assets.stages.mark.witnesses import ALL_ROWS_REUSABLE, Source
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, DELETION_LOG, LAKE_REFS, LIVE_FILES, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
@@ -79,7 +79,7 @@ SEVERAL: Final = "\x1f"
 
 
 @log_progress(LIVE_FILES)
-def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
+def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes `live_files` of a run date.
 
     Side tables hold the files that only expired or only dangling commits name, those that lifecycle
@@ -95,28 +95,28 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
     Rows that nothing touched since an earlier night are carried over from it (`carried`).
     """
     cache = segments(context, lake_name)
-    lifecycle = released_by_lifecycle(context, lake_name)
-    base = base_of(context, lake_name, cache, lifecycle)
+    lifecycle = find_lifecycle_objects(context, lake_name)
+    base = find_baseline(context, lake_name, cache, lifecycle)
     try:
         return _published(spark, context, lake_name, cache, lifecycle, base)
-    except Doubt as doubt:
+    except BaselineInvalid as doubt:
         uncompared = base.summary.uncompared_runs + 1 if isinstance(base, Base) else base.uncompared_runs
         return _published(spark, context, lake_name, cache, lifecycle, Full(str(doubt), uncompared_runs=uncompared))
 
 
 def _published(
-    spark: SparkSession, context: RunContext, lake_name: str, cache: list[PastRun], lifecycle: Published | None, base: Base | Full
-) -> Published:
-    """Publishes the table. Raises `Doubt` where the base turns out to be none; nothing is left."""
+    spark: SparkSession, context: RunContext, lake_name: str, cache: list[PastRun], lifecycle: PublishedTable | None, base: Base | Full
+) -> PublishedTable:
+    """Publishes the table. Raises `BaselineInvalid` where the base turns out to be none; nothing is left."""
     state = context.state
-    inputs = inputs_of(context, lake_name)
+    inputs = find_root_inputs(context, lake_name)
     frozen = inputs[LAKE_REFS.name].summary(LakeRefsSummary)
     has_unread = bool(_unread_tables(inputs))
-    memory = memory_of(context, lake_name, frozen.frozen_at) if has_unread else None
+    memory = find_last_known(context, lake_name, frozen.frozen_at) if has_unread else None
     entries = context.table(MANIFEST_ENTRIES, lake_name)
     there = state.pieces(cache)
     run = start_run(context, context.group(lake_name), LIVE_FILES)
-    cached = file_rows(cache)
+    cached = count_file_rows(cache)
     before = None
     if isinstance(base, Base) and not has_unread:
         before = Before.of(base, state.paths(base.came, CONTAINERS_SIDE), context.config.full_every, cached)
@@ -136,13 +136,13 @@ def _published(
     )
     log_activity(f"following what the commits need through {len(cache):,} segments of decoded containers")
     sides = (EDGES_SIDE, CONTAINERS_SIDE, LOCATIONS_SIDE)
-    read = sum(table.rows for table in inputs.values()) + sum(segment_rows(cache, side) for side in sides)
+    read = sum(table.rows for table in inputs.values()) + sum(count_segment_rows(cache, side) for side in sides)
     paths = len(close.edges) + len(close.containers) + len(close.places)
     try:
         closed = merge_written(run_single_task(spark, close, read, paths))
     except LakeUnreadable:
         # Where all is well nobody needs to know what the last night knew.
-        memory = memory_of(context, lake_name, frozen.frozen_at) if not has_unread else None
+        memory = find_last_known(context, lake_name, frozen.frozen_at) if not has_unread else None
         if memory is None:
             raise
         closed = merge_written(run_single_task(spark, replace(close, memory=memory), read, paths))
@@ -150,11 +150,11 @@ def _published(
     unreadable = _unreadable(context, lake_name, inputs[LAKE_REFS.name], memory, closed.summary["sick"])
     known = cached + sum(part.rows for parts in closed.side.values() for part in parts)
     known += lifecycle.rows if lifecycle is not None else 0
-    full = why_full(base, closed.summary, context.config.full_every, unreadable=bool(unreadable), entries=cached)
+    full = full_recompute_reason(base, closed.summary, context.config.full_every, unreadable=bool(unreadable), entries=cached)
     source = Source(spark, context, lake_name, run, there, closed, None if unreadable else lifecycle, known)
     try:
         made = source.made(base, full)
-    except Doubt:
+    except BaselineInvalid:
         state.files.delete_directory(run.path)
         raise
     for side in closed.side:
@@ -175,8 +175,8 @@ def _published(
         lifecycle_files=aside[LIFECYCLE_SIDE],
         external_files=aside[EXTERNAL_SIDE],
         unreadable=unreadable,
-        made_as=made_as(context, lake_name),
-        segments=tuple(run.run_id for run in with_rows(cache)),
+        fingerprint=fingerprint(context, lake_name),
+        segments=tuple(run.run_id for run in segments_with_rows(cache)),
         segments_digest=segments_digest(cache),
         **made.how,
     )
@@ -193,7 +193,7 @@ def _published(
     )
 
 
-def _unread_tables(inputs: Mapping[str, Published]) -> list[UnreadTable]:
+def _unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable]:
     graph, reachable = (
         inputs[COMMIT_GRAPH.name].summary(CommitGraphSummary),
         inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary),
@@ -202,7 +202,7 @@ def _unread_tables(inputs: Mapping[str, Published]) -> list[UnreadTable]:
     return [*inputs[LAKE_REFS.name].summary(LakeRefsSummary).unread, *whole]
 
 
-def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | None) -> dict[str, str]:
+def _unread(lake_name: str, inputs: Mapping[str, PublishedTable], memory: Memory | None) -> dict[str, str]:
     """Returns why tables could not be read at all, by their uuid (`WHOLE`: the lake). Tables that
     no earlier night read are left out.
 
@@ -219,7 +219,7 @@ def _unread(lake_name: str, inputs: Mapping[str, Published], memory: Memory | No
 
 
 def _unreadable(
-    context: RunContext, lake_name: str, refs: Published, memory: Memory | None, found: Mapping[str, str]
+    context: RunContext, lake_name: str, refs: PublishedTable, memory: Memory | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
     """Returns all that is sick: what the walk `found`, and tables that no night ever read."""
     summary = refs.summary(LakeRefsSummary)
@@ -241,7 +241,7 @@ def _unreadable(
         since = before[item.table_name].since if item.table_name in before else summary.frozen_at
         storages = () if place is None else (place[0],)
         unknown.append(Unreadable(lake=lake_name, table_name=item.table_name, why=item.why, since=since, storages=storages))
-    return (*memory.unreadable_now(found, names, places, lake_name, summary.frozen_at), *unknown)
+    return (*memory.list_unreadable(found, names, places, lake_name, summary.frozen_at), *unknown)
 
 
 def _place(resolver: KeyResolver, address: str | None) -> tuple[str, str] | None:
@@ -257,7 +257,7 @@ def _logs(context: RunContext) -> dict[str, tuple[str, ...]]:
     return {name: tuple(context.state.paths(context.state.history(name, DELETION_LOG.name))) for name in names}
 
 
-def released_by_lifecycle(context: RunContext, lake_name: str) -> Published | None:
+def find_lifecycle_objects(context: RunContext, lake_name: str) -> PublishedTable | None:
     """Returns `lifecycle_objects` of the run, null for a lake without lifecycle rules."""
     return context.table(LIFECYCLE_OBJECTS, lake_name) if context.config.lake(lake_name).has_lifecycle else None
 
@@ -266,7 +266,7 @@ def released_by_lifecycle(context: RunContext, lake_name: str) -> Published | No
 class _Close:
     """Walks from content roots to every container, and writes witnesses and directly named files.
 
-    One task, here or in an executor (`engine.once`).
+    One task, here or in an executor (`run_single_task`).
     """
 
     lake_name: str
@@ -276,7 +276,7 @@ class _Close:
     unreadable: tuple[str, ...]
     places: tuple[str, ...]
     logs: dict[str, tuple[str, ...]]
-    run: Run
+    run: TableRun
     claims: tuple[str, ...]
     memory: Memory | None
     unread: dict[str, str]
@@ -296,7 +296,7 @@ class _Close:
             leaves = roots.filter(pc.invert(roots.column("is_container")))
             witnesses, direct, needs = _witnessed(found, lengths, leaves)
             metadata = _identified(_metadata(found, lengths, leaves), index)
-            claims = claims_made(read_parts(files, list(self.places), LOCATIONS), every_root.filter(unlisted))
+            claims = build_claims(read_parts(files, list(self.places), LOCATIONS), every_root.filter(unlisted))
             if self.memory is not None and unreadable:
                 shields = self.memory.shields(unreadable, [read_parts(files, list(self.claims), CLAIMS), claims])
                 claims = pa.concat_tables([claims, shields])
@@ -314,9 +314,9 @@ class _Close:
             sides |= changed
             if told and self.before is not None and self.before.is_all(told):
                 del sides[WITNESSES_SIDE], sides[DIRECT_FILES_SIDE]
-                told[NOTHING_TO_NAME] = True
+                told[ALL_ROWS_REUSABLE] = True
             parts = [part for side, rows in sides.items() for part in write_parts(rows, self.run, files, side)]
-            notes = list(notes_on(self.lake_name, lost, every_root.filter(unlisted)))
+            notes = list(describe_losses(self.lake_name, lost, every_root.filter(unlisted)))
             counts = {"metadata_by_storage": _count_by_storage(metadata), "optional_by_storage": _count_by_storage(sides[OPTIONAL_SIDE])}
             yield report_parts(parts, summary={**counts, **told, "notes": notes, "sick": unreadable})
 
@@ -339,9 +339,9 @@ class _Close:
         while True:
             well = roots.filter(pc.invert(_is_of(roots, unreadable)))
             found = closure(well, edges)
-            collected = collected_before(self.roots, self.logs, found, self._failed())
+            collected = find_purged(self.roots, self.logs, found, self._failed())
             if len(collected):
-                roots, edges = (need_not_exist(rows, collected) for rows in (roots, edges))
+                roots, edges = (mark_optional(rows, collected) for rows in (roots, edges))
                 found = closure(roots.filter(pc.invert(_is_of(roots, unreadable))), edges)
             broken = self._lengths(index, found)[3]
             if not broken.num_rows:
@@ -357,7 +357,7 @@ class _Close:
         remembered = self.memory.roots_of(unreadable)
         self._require_decoded(closure(remembered.filter(remembered.column("in_full")).select(ROOTS.names), edges), index)
         is_mine = pc.and_(_is_of(roots, unreadable), pc.less_equal(roots.column("rank"), HELD))
-        of_unreadable = pa.concat_tables([remembered, as_unreadable(roots.filter(is_mine), in_full=False)])
+        of_unreadable = pa.concat_tables([remembered, unreadable_root_rows(roots.filter(is_mine), in_full=False)])
         return (
             pa.concat_tables([roots.filter(pc.invert(is_mine)), kept(of_unreadable.select(ROOTS.names))]),
             of_unreadable,
@@ -397,7 +397,7 @@ class _Close:
         longest = index.group_by("container").aggregate([("container_size_bytes", "max")])
         told = found.column("size_bytes")
         any_length = longest.column("container_size_bytes_max").take(pc.index_in(found.column("address"), longest.column("container")))
-        as_told = pc.is_in(named_length(found, "address", "size_bytes"), named_length(index, "container", "container_size_bytes"))
+        as_told = pc.is_in(length_identity(found, "address", "size_bytes"), length_identity(index, "container", "container_size_bytes"))
         lengths = pc.if_else(pc.is_null(told), any_length, pc.if_else(as_told, told, pa.scalar(None, pa.int64())))
         failed = self._failed()
         lost = pc.or_(pc.is_null(lengths), pc.is_in(found.column("address"), failed.column("address")))
@@ -416,7 +416,7 @@ class _Close:
         failed = self._failed()
         absent = pc.is_in(found.column("address"), failed.column("address").filter(failed.column("absent")))
         gone = found.column("address").filter(pc.and_(absent, pc.equal(found.column("rank"), SPARED)))
-        return need_not_exist(found, gone.combine_chunks())
+        return mark_optional(found, gone.combine_chunks())
 
     def _failed(self) -> pa.Table:
         return read_parts(self.roots.files, list(self.unreadable), UNREADABLE_CONTAINERS, ["address", "error", "absent"])
@@ -453,7 +453,7 @@ def _witnessed(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> t
     witnesses = everyone.append_column("witness", pa.array(numbers)).select(WITNESSES.names).cast(WITNESSES)
     decoded = pa.chunked_array([*lengths.chunks, pa.nulls(leaves.num_rows, pa.int64())], pa.int64())
     files = direct.append_column("witness", pa.array(numbers[: direct.num_rows])).append_column("container_size_bytes", decoded)
-    return witnesses, files.select(DIRECT_FILES.names).cast(DIRECT_FILES), needs_of(direct, np.arange(direct.num_rows) < count, decoded)
+    return witnesses, files.select(DIRECT_FILES.names).cast(DIRECT_FILES), build_needs(direct, np.arange(direct.num_rows) < count, decoded)
 
 
 def _metadata(found: pa.Table, lengths: pa.ChunkedArray, leaves: pa.Table) -> pa.Table:
@@ -491,7 +491,7 @@ def _identified(metadata: pa.Table, index: pa.Table) -> pa.Table:
     decoded.
     """
     by = index.group_by(["container", "container_size_bytes"]).aggregate([("etag", "distinct"), ("digest", "distinct")])
-    at = pc.index_in(named_length(metadata, "address", "container_size_bytes"), named_length(by, "container", "container_size_bytes"))
+    at = pc.index_in(length_identity(metadata, "address", "container_size_bytes"), length_identity(by, "container", "container_size_bytes"))
     for name in ("etag", "digest"):
         joined = pc.binary_join(by.column(f"{name}_distinct"), SEVERAL).take(at)
         metadata = metadata.set_column(METADATA.get_field_index(name), METADATA.field(name), joined)

@@ -29,16 +29,16 @@ from pyspark.sql import SparkSession
 from gc_assets._version import __version__
 from gc_assets.core.errors import LakeUnreadable, StoreError
 from gc_assets.core.objects import Objects
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local
-from gc_assets.engine.tables import Written, merge_written, parallelism, publish, report_parts, side_paths, write_parts
+from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, publish, report_parts, side_paths, write_parts
 from gc_assets.engine.tasks import run_single_task, run_tasks
-from gc_assets.stages.mark.content_roots import RELEASED, RootTables, content_roots, inputs_of, root_tables
+from gc_assets.stages.mark.content_roots import RELEASED, RootTables, content_roots, find_root_inputs, root_tables
 from gc_assets.stages.mark.decoding import CONCURRENT_READS, Decode
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES, ORPHAN_FILES
 from gc_assets.state.side_tables import (
@@ -56,8 +56,8 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import ManifestEntriesSummary, Segment, Sweep
 
 # A listing of 1,000 keys costs as much CPU as asking for 8 objects, and by AWS's prices as 12.
-LISTED_TOGETHER: Final = 8
-KEYS_PER_LOOK: Final = 125
+MIN_LISTED_KEYS: Final = 8
+LISTED_KEYS_PER_HEAD: Final = 125
 ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
@@ -79,30 +79,30 @@ def decoded_as(context: RunContext, lake_name: str) -> str:
     return hashlib.sha256(json.dumps([__version__, MANIFEST_ENTRIES.schema.names, CONTAINERS.names, places, *chosen]).encode()).hexdigest()
 
 
-def segment_rows(runs: list[PastRun], side: str) -> int:
+def count_segment_rows(runs: list[PastRun], side: str) -> int:
     """Returns how many rows the side tables of these segments hold."""
     return sum(part.rows for segment in runs for part in segment.entry.parts if part.name.startswith(f"{side}/"))
 
 
-def file_rows(runs: Sequence[PastRun]) -> int:
+def count_file_rows(runs: Sequence[PastRun]) -> int:
     """Returns how many entries of these segments name files, and not containers."""
-    return sum(segment.rows for segment in runs) - segment_rows(list(runs), EDGES_SIDE)
+    return sum(segment.rows for segment in runs) - count_segment_rows(list(runs), EDGES_SIDE)
 
 
 @log_progress(MANIFEST_ENTRIES)
-def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
+def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes the segment of this run: the children of every container below the lake's commits
     that the cache did not hold.
     """
     state = context.state
-    inputs = inputs_of(context, lake_name)
+    inputs = find_root_inputs(context, lake_name)
     cache = segments(context, lake_name)
     run = start_run(context, lake_name, MANIFEST_ENTRIES)
     there = state.pieces(cache)
     known, parents = there.paths(CONTAINERS_SIDE), there.paths(UNREADABLE_CONTAINERS_SIDE)
     roots: RootTables | None = root_tables(context, lake_name, inputs)
-    metadata = sum(table.rows for table in inputs.values()) + segment_rows(cache, CONTAINERS_SIDE)
-    levels: list[Written] = []
+    metadata = sum(table.rows for table in inputs.values()) + count_segment_rows(cache, CONTAINERS_SIDE)
+    levels: list[WrittenParts] = []
     while roots is not None or parents:
         edges, rewritten = tuple(there.paths(EDGES_SIDE)), tuple(_rewritten(context))
         pending = _Pending(state.files, context.objects(), tuple(known), tuple(parents), edges, rewritten, roots, run, parallelism(spark))
@@ -118,7 +118,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
             failed = read_parts(
                 state.files, side_paths(run, level, UNREADABLE_CONTAINERS_SIDE), UNREADABLE_CONTAINERS, ["address", "absent"]
             )
-            refuse_blind(context.objects(), lake_name, failed)
+            refuse_blind_executors(context.objects(), lake_name, failed)
         levels.append(level)
         for side in (CONTAINERS_SIDE, EDGES_SIDE):
             metadata += sum(part.rows for part in level.side.get(side) or ())
@@ -131,7 +131,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     return publish(state, run, written, context.clock, inputs=list(inputs.values()), summary=summary, unsafe=context.unsafe)
 
 
-def refuse_blind(objects: Objects, lake_name: str, failed: pa.Table) -> None:
+def refuse_blind_executors(objects: Objects, lake_name: str, failed: pa.Table) -> None:
     """Raises `LakeUnreadable` where executors did not find a container that this process does find.
 
     `failed` are those that they could not read (columns address, absent). What is absent may be so
@@ -139,7 +139,7 @@ def refuse_blind(objects: Objects, lake_name: str, failed: pa.Table) -> None:
     another S3 server, says so of everything.
     """
     absent = failed.filter(failed.column("absent")).column("address").to_pylist()
-    seen = [address for address, size in zip(absent, sizes_of(objects, absent), strict=True) if size >= 0]
+    seen = [address for address, size in zip(absent, read_sizes(objects, absent), strict=True) if size >= 0]
     if seen:
         raise LakeUnreadable(
             f"lake {lake_name}: executors do not find {len(seen):,} metadata objects that are there, such as {seen[0]}: every machine must "
@@ -157,7 +157,7 @@ def _rewritten(context: RunContext) -> Iterator[str]:
             yield from context.state.open(last[0]).paths(REWRITTEN_SIDE)
 
 
-def _together(levels: list[Written]) -> Written:
+def _together(levels: list[WrittenParts]) -> WrittenParts:
     side: dict[str, Any] = {}
     summary: dict[str, Any] = {}
     for level in levels:
@@ -166,7 +166,7 @@ def _together(levels: list[Written]) -> Written:
         for name, value in level.summary.items():
             summary[name] = summary[name] + value if name in summary else value
     parts = tuple(part for level in levels for part in level.parts)
-    return Written(parts, sum(level.digest for level in levels) % 2**64, side, {}, summary)
+    return WrittenParts(parts, sum(level.digest for level in levels) % 2**64, side, {}, summary)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class _Pending:
     content root that an earlier night decoded or did not see is not asked for again. Otherwise
     collected history would be asked for every night, for ever.
 
-    One task, here or in an executor (`engine.once`).
+    One task, here or in an executor (`run_single_task`).
     """
 
     files: Files
@@ -194,7 +194,7 @@ class _Pending:
     edges: tuple[str, ...]
     rewritten: tuple[str, ...]
     roots: RootTables | None
-    run: Run
+    run: TableRun
     width: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -218,7 +218,7 @@ class _Pending:
                 asked = containers.filter(pc.invert(self._settled(containers, known))).select(ROOT_COLUMNS)
                 wanted = pa.concat_tables([inner, asked], promote_options="default")
             tasks = self._sized(_once(wanted))
-            decoded = pc.is_in(named_length(tasks, "address", "size_bytes"), named_length(known, "container", "container_size_bytes"))
+            decoded = pc.is_in(length_identity(tasks, "address", "size_bytes"), length_identity(known, "container", "container_size_bytes"))
             tasks = tasks.filter(pc.invert(decoded))
             width = min(self.width, -(-tasks.num_rows // CONCURRENT_READS))
             dealt = (tasks.take(np.arange(number, tasks.num_rows, width)) for number in range(width))
@@ -252,12 +252,12 @@ class _Pending:
     def _sized(self, tasks: pa.Table) -> pa.Table:
         sizes = tasks.column("size_bytes")
         missing = pc.is_null(sizes)
-        found = pa.array(sizes_of(self.objects, tasks.column("address").filter(missing).to_pylist()), pa.int64())
+        found = pa.array(read_sizes(self.objects, tasks.column("address").filter(missing).to_pylist()), pa.int64())
         filled = pc.replace_with_mask(sizes.combine_chunks(), missing.combine_chunks(), found)
         return tasks.set_column(tasks.schema.get_field_index("size_bytes"), TASKS.field("size_bytes"), filled)
 
 
-def sizes_of(objects: Objects, addresses: Sequence[str]) -> list[int]:
+def read_sizes(objects: Objects, addresses: Sequence[str]) -> list[int]:
     """Returns the sizes of objects in bytes, -1 for one that cannot be looked at.
 
     Objects of one directory are looked at together by listing it, where that costs less than asking
@@ -272,7 +272,7 @@ def sizes_of(objects: Objects, addresses: Sequence[str]) -> list[int]:
     def listed(directory: str) -> dict[str, int]:
         wanted, found = together[directory], dict[str, int]()
         try:
-            for address, size_bytes, _ in islice(objects.list(directory), KEYS_PER_LOOK * len(wanted)):
+            for address, size_bytes, _ in islice(objects.list(directory), LISTED_KEYS_PER_HEAD * len(wanted)):
                 if address in wanted:
                     found[address] = size_bytes
         except (OSError, StoreError):
@@ -286,7 +286,7 @@ def sizes_of(objects: Objects, addresses: Sequence[str]) -> list[int]:
             return -1  # the decoder meets the same object and says why it cannot be read
 
     with ThreadPoolExecutor(CONCURRENT_READS) as pool:
-        directories = [directory for directory, wanted in together.items() if len(wanted) >= LISTED_TOGETHER]
+        directories = [directory for directory, wanted in together.items() if len(wanted) >= MIN_LISTED_KEYS]
         known = {address: size_bytes for found in pool.map(listed, directories) for address, size_bytes in found.items()}
         rest = [address for address in addresses if address not in known]
         known |= zip(rest, pool.map(size, rest), strict=True)
@@ -301,6 +301,6 @@ def _once(wanted: pa.Table) -> pa.Table:
     return grouped.rename_columns([named.get(name, name) for name in grouped.column_names]).select(TASKS.names).cast(TASKS)
 
 
-def named_length(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
+def length_identity(rows: pa.Table, address: str, length: str) -> pa.ChunkedArray:
     """Returns address and length as one value. It names a decoded object."""
     return pc.binary_join_element_wise(rows.column(address), rows.column(length).cast(pa.string()), "\x1f")

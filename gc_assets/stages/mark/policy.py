@@ -10,23 +10,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gc_assets.engine.progress import begin, logged
+from gc_assets.engine.progress import log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, read_rows, write_rows
-from gc_assets.stages.records.plans import plans
-from gc_assets.state.journal import Published
+from gc_assets.stages.records.plans import list_plans
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
 from gc_assets.state.summaries import PolicyTableSummary
 
 
-@logged(POLICY_TABLE)
-def policy_table(context: RunContext, lake_name: str) -> Published:
+@log_progress(POLICY_TABLE)
+def policy_table(context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes the rules of this run date below those of all earlier ones.
 
     So it stays known what each run meant.
     """
     state = context.state
-    run = begin(context, lake_name, POLICY_TABLE)
+    run = start_run(context, lake_name, POLICY_TABLE)
     rules = pa.Table.from_pylist(
         [
             {**rule, "run_id": run.run_id, "run_date": context.run_date}
@@ -41,8 +41,8 @@ def policy_table(context: RunContext, lake_name: str) -> Published:
     return publish(state, run, written, context.clock, inputs=[before] if before else [], summary=summary, unsafe=context.unsafe)
 
 
-@logged(CURRENT_RULES)
-def current_rules(context: RunContext, lake_name: str) -> Published:
+@log_progress(CURRENT_RULES)
+def current_rules(context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes the enabled rules of this run date with `last_deleted`.
 
     That is the same rule's bound on the newest earlier date whose deletions finished in full. A
@@ -53,7 +53,7 @@ def current_rules(context: RunContext, lake_name: str) -> Published:
     policy = context.table(POLICY_TABLE, lake_name)
     rows = read_rows(state, POLICY_TABLE, policy)
     mine = rows.filter(pc.equal(rows.column("run_date"), pa.scalar(context.run_date)))
-    finished = finished_dates(context)
+    finished = find_finished_dates(context)
     bounds: dict[tuple[Any, ...], datetime | None] = {}
     for row in sorted(rows.to_pylist(), key=lambda item: item["run_date"]):
         if row["enabled"] and row["run_date"] in finished and row["run_date"] < context.run_date:
@@ -66,24 +66,24 @@ def current_rules(context: RunContext, lake_name: str) -> Published:
         for row in mine.to_pylist()
         if row["enabled"]
     ]
-    run = begin(context, lake_name, CURRENT_RULES)
+    run = start_run(context, lake_name, CURRENT_RULES)
     written = write_rows(pa.Table.from_pylist(current, schema=CURRENT_RULES.schema), CURRENT_RULES, run, state.files)
     return publish(state, run, written, context.clock, inputs=[policy], unsafe=context.unsafe)
 
 
-def finished_dates(context: RunContext) -> set[date]:
+def find_finished_dates(context: RunContext) -> set[date]:
     """Returns the run dates whose plans were all applied in full, none restored since.
 
     Plans with nothing to do do not count, so a date that has only such plans is not among them.
     """
     done: set[date] = set()
     open_: set[date] = set()
-    for plan in plans(context.config):
+    for plan in list_plans(context.config):
         applied = plan.record.finished_at is not None and plan.record.restored_at is None
         (done if applied else open_).add(plan.header.run_date)
     return done - open_
 
 
-def newest_finished(context: RunContext) -> date | None:
+def newest_finished_date(context: RunContext) -> date | None:
     """Returns the newest run date before this one whose deletions finished in full."""
-    return max((day for day in finished_dates(context) if day < context.run_date), default=None)
+    return max((day for day in find_finished_dates(context) if day < context.run_date), default=None)

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import FormerRef, Lake, Ref, watched
+from gc_assets.lakes.protocol import PreviousRef, Lake, Ref, watched
 from gc_assets.state.index import PastRun
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import Freeze as Frozen
@@ -36,7 +36,7 @@ def refuse_hidden(context: RunContext, lake_name: str, lake: Lake, now: Freeze) 
         asked.refuse_hidden(_read(context, before[-1]).refs.keys() - now.refs.keys())
 
 
-def former_refs(context: RunContext, lake_name: str, now: Freeze, since: datetime) -> tuple[FormerRef, ...]:
+def find_previous_refs(context: RunContext, lake_name: str, now: Freeze, since: datetime) -> tuple[PreviousRef, ...]:
     """Returns the refs that a freeze at `since` or later missed first or saw at another head.
 
     `now` is the last of these freezes.
@@ -48,7 +48,7 @@ def former_refs(context: RunContext, lake_name: str, now: Freeze, since: datetim
     return tuple(missed([*(_read(context, published) for published in before[first:]), now]))
 
 
-def missed(freezes: Sequence[Freeze]) -> Iterator[FormerRef]:
+def missed(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
     """Yields what each freeze no longer shows of the one before it.
 
     That is a ref that is gone, or one that is at another head. The latter may only have moved on.
@@ -57,10 +57,10 @@ def missed(freezes: Sequence[Freeze]) -> Iterator[FormerRef]:
         for name, ref in earlier.refs.items():
             found = later.refs.get(name)
             if found is None or found.head_commit_id != ref.head_commit_id:
-                yield FormerRef(ref, later.at, None if found is None else found.head_commit_id)
+                yield PreviousRef(ref, later.at, None if found is None else found.head_commit_id)
 
 
-def freeze_of(at: datetime, refs: Sequence[Ref]) -> Freeze:
+def build_freeze(at: datetime, refs: Sequence[Ref]) -> Freeze:
     return Freeze(at, {ref.ref_name: ref for ref in refs if ref.head_commit_id is not None})
 
 
@@ -84,4 +84,4 @@ def _at(run: PastRun) -> datetime:
 
 def _read(context: RunContext, run: PastRun) -> Freeze:
     rows = read_rows(context.state, LAKE_REFS, context.state.open(run)).to_pylist(maps_as_pydicts="strict")
-    return freeze_of(_at(run), [Ref(**row) for row in rows])
+    return build_freeze(_at(run), [Ref(**row) for row in rows])

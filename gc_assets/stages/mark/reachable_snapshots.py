@@ -12,23 +12,23 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from gc_assets.core.errors import LakeUnreadable, StateError, StoreError
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import merge_written, publish, report_parts, write_rows
-from gc_assets.engine.tasks import once
+from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, watched
-from gc_assets.stages.mark.lake_refs import frozen_refs
-from gc_assets.stages.mark.previous_refs import former_refs, freeze_of
+from gc_assets.stages.mark.lake_refs import read_frozen_refs
+from gc_assets.stages.mark.previous_refs import find_previous_refs, build_freeze
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, EXPIRY_PLAN, LAKE_REFS, LIVE_CONTENTS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import CommitGraphSummary, ExpiryPlanSummary, LakeRefsSummary, LiveContentsSummary, ReachableSnapshotsSummary
 
 
-@logged(REACHABLE_SNAPSHOTS)
-def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str) -> tuple[Published, ...]:
+@log_progress(REACHABLE_SNAPSHOTS)
+def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str) -> tuple[PublishedTable, ...]:
     """Publishes `reachable_snapshots` and `expiry_plan` of a run date, and `live_contents` for
     lakes that have it.
 
@@ -41,13 +41,13 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
     graph = context.table(COMMIT_GRAPH, lake_name)
     told = refs.summary(LakeRefsSummary)
     frozen_at, as_of = told.frozen_at, told.as_of
-    reachable_run = begin(context, context.group(lake_name), REACHABLE_SNAPSHOTS)
-    expiry_run = begin(context, context.group(lake_name), EXPIRY_PLAN)
+    reachable_run = start_run(context, context.group(lake_name), REACHABLE_SNAPSHOTS)
+    expiry_run = start_run(context, context.group(lake_name), EXPIRY_PLAN)
     has_contents = context.kind(lake_name).shows_contents
-    contents_run = begin(context, context.group(lake_name), LIVE_CONTENTS) if has_contents else None
+    contents_run = start_run(context, context.group(lake_name), LIVE_CONTENTS) if has_contents else None
     grace_cutoff = frozen_at - context.longest_grace()
     lake = context.lake(lake_name)
-    frozen = judged_refs(context, lake, refs)
+    frozen = read_policy_refs(context, lake, refs)
     task = _Retain(
         lake,
         frozen,
@@ -55,15 +55,15 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
         context.kind(lake_name).is_one_table,
         state.files,
         tuple(graph.paths()),
-        expiry_logs(context, lake_name),
+        find_expiry_logs(context, lake_name),
         as_of,
         grace_cutoff,
         reachable_run,
         expiry_run,
         contents_run,
     )
-    doing(f"{graph.receipt.rows:,} commits to judge")
-    rows = once(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
+    log_activity(f"{graph.receipt.rows:,} commits to judge")
+    rows = run_single_task(spark, task, graph.rows, len(task.graph_paths) + len(task.logs))
     written = {json.loads(row["facts"])["asset"]: merge_written([row]) for row in rows}
     reachable, expiry = written[REACHABLE_SNAPSHOTS.name], written[EXPIRY_PLAN.name]
     published = [
@@ -95,17 +95,17 @@ def reachable_snapshots(spark: SparkSession, context: RunContext, lake_name: str
     return tuple(published)
 
 
-def judged_refs(context: RunContext, lake: Lake, refs: Published) -> FrozenRefs:
+def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> FrozenRefs:
     """Returns the refs that a run froze as the policy is given them: with those that a night within
-    the grace period missed. `edits_in` adds the edits of history.
+    the grace period missed. `read_edits` adds the edits of history.
     """
-    frozen, frozen_at = frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
+    frozen, frozen_at = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
     if watched(lake) is None:
         return frozen
-    return replace(frozen, former=former_refs(context, lake.name, freeze_of(frozen_at, frozen.refs), frozen_at - context.longest_grace()))
+    return replace(frozen, former=find_previous_refs(context, lake.name, build_freeze(frozen_at, frozen.refs), frozen_at - context.longest_grace()))
 
 
-def expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:
+def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:
     """Returns the parts of `expiry_log` of all executions, oldest first, or only of those that began
     before the run `until`.
     """
@@ -113,7 +113,7 @@ def expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -
     return tuple(context.state.paths(sorted(logs, key=lambda log: log.run_id)))
 
 
-def edits_in(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
+def read_edits(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
     """Returns the edits that plans of ours made and that still stand, of histories that a lake
     keeps.
 
@@ -131,7 +131,7 @@ def edits_in(files: Files, logs: Sequence[str]) -> tuple[ExpiryAction, ...]:
 class _Retain:
     """Reads the published graph, asks the lake, and writes the tables.
 
-    One task, here or in an executor (`engine.once`).
+    One task, here or in an executor (`run_single_task`).
     """
 
     lake: Lake
@@ -143,14 +143,14 @@ class _Retain:
     logs: tuple[str, ...]
     as_of: datetime
     grace_cutoff: datetime
-    reachable_run: Run
-    expiry_run: Run
-    contents_run: Run | None
+    reachable_run: TableRun
+    expiry_run: TableRun
+    contents_run: TableRun | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             commits = read_parts(self.files, list(self.graph_paths), COMMIT_GRAPH.schema)
-            refs = replace(self.refs, edits=edits_in(self.files, self.logs))
+            refs = replace(self.refs, edits=read_edits(self.files, self.logs))
             retention, unread = self._judged(refs, commits)
             self._check(commits, retention.reachable)
             reachable = write_rows(retention.reachable, REACHABLE_SNAPSHOTS, self.reachable_run, self.files)

@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.engine.progress import begin, doing, logged
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
-from gc_assets.engine.sessions import fitting
-from gc_assets.engine.tables import Totals, collect, frame_of, publish, read_paths, read_table, write_frame
+from gc_assets.engine.sessions import choose_session
+from gc_assets.engine.tables import Totals, collect, frame_from_arrow, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT
 from gc_assets.state.compaction import Pieces
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_LOG, LAKE_REFS, REACHABLE_SNAPSHOTS
 from gc_assets.state.summaries import LakeRefsSummary, SnapshotHistorySummary
 
@@ -33,18 +33,18 @@ ID: Final = ("table_uuid", "snapshot_id")
 ELSEWHERE: Final = "no longer listed when the table was read; another tool removed it"
 
 
-@logged(SNAPSHOT_HISTORY)
-def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
+@log_progress(SNAPSHOT_HISTORY)
+def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes `snapshot_history` of a run date.
 
     It holds what the tables list now, and what an earlier night saw and `history.keep` still keeps.
-    A fresh mark (`recheck`) renews the newest night's table, so that it tells what an expiry has
+    A fresh mark (`verification_id`) renews the newest night's table, so that it tells what an expiry has
     just removed.
     """
     state = context.state
     inputs = [context.table(table, lake_name) for table in (LAKE_REFS, COMMIT_GRAPH, REACHABLE_SNAPSHOTS)]
     seen_at = inputs[0].summary(LakeRefsSummary).frozen_at
-    newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if context.recheck is not None else None
+    newest = state.latest(lake_name, SNAPSHOT_HISTORY.name) if context.verification_id is not None else None
     day = max(context.run_date, newest.receipt.run_date) if newest is not None else context.run_date
     earlier = _newest(context, lake_name, day)
     edits = _edits(context, lake_name)
@@ -68,8 +68,8 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
         .filter(F.col("expired_at") >= F.lit(seen_at - _keep(context, lake_name)))
     )
     rows = listed.unionByName(remembered.select(*listed.columns)).unionByName(unknown.select(*listed.columns))
-    run = begin(context, lake_name, SNAPSHOT_HISTORY, day)
-    doing(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier nights")
+    run = start_run(context, lake_name, SNAPSHOT_HISTORY, day)
+    log_activity(f"{inputs[1].rows:,} snapshots listed, {earlier.rows if earlier is not None else 0:,} known from earlier nights")
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["expired"])
     summary = SnapshotHistorySummary(
         listed=sum(total.rows for key, total in written.totals.items() if key == ("false",)),
@@ -80,7 +80,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     )
 
 
-def remember(spark: SparkSession, again: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> Published:
+def remember(spark: SparkSession, again: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
     """Publishes the newest history anew, with the plan and the reason by which snapshots are about
     to be removed.
 
@@ -98,14 +98,14 @@ def remember(spark: SparkSession, again: RunContext, lake_name: str, plan_id: st
     graph = again.table(COMMIT_GRAPH, lake_name)
     spark = _fitting(spark, _edits(again, lake_name), [newest, graph])
     removed = actions.filter(pc.equal(actions.column("action"), REMOVE_SNAPSHOT)).select([*ID, "reason"])
-    removals = frame_of(spark, removed).withColumnRenamed("reason", "why")
+    removals = frame_from_arrow(spark, removed).withColumnRenamed("reason", "why")
     known = read_table(spark, state, SNAPSHOT_HISTORY, newest)
     rows = known.join(removals, list(ID), "left").select(
         *[name for name in SNAPSHOT_HISTORY.schema.names if name not in {"reason", "plan_id"}],
         F.coalesce("why", "reason").alias("reason"),
         F.when(F.col("why").isNotNull(), plan_id).otherwise(F.col("plan_id")).alias("plan_id"),
     )
-    run = begin(again, lake_name, SNAPSHOT_HISTORY, newest.receipt.run_date)
+    run = start_run(again, lake_name, SNAPSHOT_HISTORY, newest.receipt.run_date)
     written = write_frame(rows, SNAPSHOT_HISTORY, run, state, ["plan_id"])
     if written.totals.get((plan_id,), Totals()).rows < removed.num_rows:
         listed = read_table(spark, state, COMMIT_GRAPH, graph).select("table_uuid", F.col("commit_id").alias("snapshot_id"))
@@ -127,13 +127,13 @@ def _edits(context: RunContext, lake_name: str) -> Pieces:
     return context.state.pieces(context.state.history(lake_name, EXPIRY_LOG.name))
 
 
-def _fitting(spark: SparkSession, edits: Pieces, tables: Sequence[Published]) -> SparkSession:
+def _fitting(spark: SparkSession, edits: Pieces, tables: Sequence[PublishedTable]) -> SparkSession:
     """Returns the session for a query that reads these tables and the logs of all edits."""
     rows, files = sum(table.rows for table in tables), sum(len(table.paths()) for table in tables)
-    return fitting(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
+    return choose_session(spark, rows + sum(log.rows for log in edits.runs), files + len(edits.paths()))
 
 
-def _newest(context: RunContext, lake_name: str, until: date) -> Published | None:
+def _newest(context: RunContext, lake_name: str, until: date) -> PublishedTable | None:
     return context.state.latest(lake_name, SNAPSHOT_HISTORY.name, before=until + timedelta(days=1))
 
 

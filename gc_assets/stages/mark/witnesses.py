@@ -19,7 +19,7 @@ from gc_assets.core.plan import Amount
 from gc_assets.engine.progress import log_activity
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
-from gc_assets.engine.tables import ROUTE, Totals, Written, read_paths, read_table, side_paths, write_frame
+from gc_assets.engine.tables import ROUTE, Totals, WrittenParts, read_paths, read_table, side_paths, write_frame
 from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
@@ -28,24 +28,24 @@ from gc_assets.stages.mark.incremental import (
     DAMAGED,
     Base,
     Carried,
-    Doubt,
+    BaselineInvalid,
     Full,
-    amended,
-    carry_over,
+    amend_amounts,
+    reuse_rows,
     differences,
     key_of,
-    only_touched,
+    filter_dirty,
     routed,
-    routes_of,
+    published_routes,
     sums,
-    touched_by,
+    write_dirty_keys,
     untouched,
     written_routes,
 )
-from gc_assets.stages.mark.manifest_entries import file_rows, segments
+from gc_assets.stages.mark.manifest_entries import count_file_rows, segments
 from gc_assets.state.compaction import Pieces
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run, State
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.receipts import PartFile
 from gc_assets.state.schemas import LIVE_FILES, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import (
@@ -71,7 +71,7 @@ from gc_assets.state.side_tables import (
 from gc_assets.state.summaries import Segment
 
 # The fact of a walk that wrote neither, because all rows of the base stand.
-NOTHING_TO_NAME: Final = "nothing_to_name"
+ALL_ROWS_REUSABLE: Final = "nothing_to_name"
 # Expressions are text here: each function of a column object is some calls to the JVM.
 _KINDS: Final = len(FILE_KINDS)
 _KIND_NAMES: Final = f"array({', '.join(repr(str(kind)) for kind in FILE_KINDS)})"
@@ -88,7 +88,7 @@ class Made:
     null where everything was computed.
     """
 
-    written: Written
+    written: WrittenParts
     by_kind: dict[str, Amount]
     by_storage: dict[str, Amount]
     possible_by_storage: dict[str, Amount]
@@ -108,19 +108,19 @@ class Source:
     spark: SparkSession
     context: RunContext
     lake_name: str
-    run: Run
+    run: TableRun
     there: Pieces
-    closed: Written
-    lifecycle: Published | None
+    closed: WrittenParts
+    lifecycle: PublishedTable | None
     known: int
 
     def made(self, base: Base | Full, full: Full | None) -> Made:
         """Writes the rows: those of touched keys beside what is carried over, or all of them.
 
-        Raises `Doubt` where the base turns out to be none.
+        Raises `BaselineInvalid` where the base turns out to be none.
         """
-        if full is not None and self.closed.summary.get(NOTHING_TO_NAME):
-            raise Doubt(full.why)  # there is nothing here to compute from
+        if full is not None and self.closed.summary.get(ALL_ROWS_REUSABLE):
+            raise BaselineInvalid(full.why)  # there is nothing here to compute from
         if isinstance(base, Full):
             return self._computed(None, base)
         return self._carried(base) if full is None else self._computed(base, full)
@@ -151,19 +151,19 @@ class Source:
         return Made(written, *_amounts(written.totals), None, how, notes)
 
     def _verify(self, base: Base) -> None:
-        """Raises `Doubt` where the base is damaged."""
+        """Raises `BaselineInvalid` where the base is damaged."""
         try:
             self._state.verify(base.published)
         except (StateError, OSError) as error:
-            raise Doubt(f"{DAMAGED}: {error}") from error
+            raise BaselineInvalid(f"{DAMAGED}: {error}") from error
 
     def _carried(self, base: Base) -> Made:
-        touched, written = (), Written((), 0)
+        touched, written = (), WrittenParts((), 0)
         if self._touches(base):
             log_activity("finding the files that changes touch")
             touched = self._touched(base)
         log_activity(f"carrying over {base.rows:,} rows without those of {_rows(touched):,} keys")
-        carried = carry_over(self.spark, base, self.run, self._state.files, self._paths(touched))
+        carried = reuse_rows(self.spark, base, self.run, self._state.files, self._paths(touched))
         if touched:
             log_activity("naming the touched files")
             entries = self._naming(touched)
@@ -173,16 +173,16 @@ class Source:
             self._let_go(touched, entries.picked)
         befores = (base.summary.by_kind, base.summary.by_storage, base.summary.possible_by_storage)
         gone, new = _amounts(carried.dropped), _amounts(written.totals)
-        by_kind, by_storage, possible = map(amended, befores, gone, new)
+        by_kind, by_storage, possible = map(amend_amounts, befores, gone, new)
         together = {
             side: (*carried.side.get(side, ()), *written.side.get(side, ()))
             for side in ROUTED_SIDES
             if side in carried.side or side in written.side
         }
-        whole = Written((*carried.parts, *written.parts), (carried.digest + written.digest) % 2**64, together)
+        whole = WrittenParts((*carried.parts, *written.parts), (carried.digest + written.digest) % 2**64, together)
         for amounts in (by_kind, by_storage):
             if (counted := Amount.total(amounts.values()).files) != whole.rows:
-                raise Doubt(f"the earlier night counts {counted:,} files as of tonight, and there are {whole.rows:,}")
+                raise BaselineInvalid(f"the earlier night counts {counted:,} files as of tonight, and there are {whole.rows:,}")
         how = {
             "carried_files": carried.rows,
             "carried_from": base.published.receipt.run_id,
@@ -209,7 +209,7 @@ class Source:
             containers = read_paths(session, state.files, CHANGED_CONTAINERS, self._paths(changed))
             frames.append(earlier.frame(session, state.files).join(F.broadcast(containers), "container", "left_semi"))
         frames += [read_table(session, state, LIFECYCLE_OBJECTS, table, columns=["key"]) for table in base.released]
-        touched = touched_by(frames, state.files, self.run).side.get(DIRTY_KEYS_SIDE, ())
+        touched = write_dirty_keys(frames, state.files, self.run).side.get(DIRTY_KEYS_SIDE, ())
         self._let_go(earlier.picked)
         return touched
 
@@ -238,19 +238,19 @@ class Source:
         entries = cached.frame(session, state.files)
         if touched is not None:
             hashes, count = self._hashes(session, touched), _rows(touched)
-            entries, direct = (only_touched(frame, hashes, count) for frame in (entries, direct))
+            entries, direct = (filter_dirty(frame, hashes, count) for frame in (entries, direct))
         files = named_files(entries, direct, witnesses, self.lake_name)
         if self.lifecycle is not None:
             files = _without(files, read_table(session, state, LIFECYCLE_OBJECTS, self.lifecycle).filter("not deduplicated"))
         return files
 
-    def _compared(self, base: Base, written: Written) -> tuple[str, ...]:
+    def _compared(self, base: Base, written: WrittenParts) -> tuple[str, ...]:
         """Returns in words where rows that would have been carried over are not those that were
         written.
         """
         log_activity("comparing with what would have been carried over")
         session, state = self._session(self.known + base.rows, len(self._all.paths)), self._state
-        rows = routed(session, state.files, routes_of(base.published))
+        rows = routed(session, state.files, published_routes(base.published))
         if self._touches(base):
             touched = self._touched(base)
             files = self._files(session, touched, self._naming(touched))
@@ -319,7 +319,7 @@ class Cached:
     @classmethod
     def of(cls, there: Pieces) -> Cached:
         """Returns all entries of some segments."""
-        return cls(tuple(there.paths()), file_rows(there.runs), any(segment.headline(Segment).external for segment in there.runs))
+        return cls(tuple(there.paths()), count_file_rows(there.runs), any(segment.headline(Segment).external for segment in there.runs))
 
     def frame(self, spark: SparkSession, files: Files) -> DataFrame:
         """Returns the files that decoded containers name (columns of `manifest_entries`), without
@@ -331,7 +331,7 @@ class Cached:
         return rows.filter("not is_container and (entry_status is null or entry_status <> 'deleted')")
 
 
-def entries_of(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
+def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
     """Returns what `Cached.frame` says, of all entries of a lake."""
     return Cached.of(context.state.pieces(segments(context, lake_name))).frame(spark, context.state.files)
 

@@ -17,7 +17,7 @@ from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.lake import NessieLake
 from gc_assets.lakes.protocol import FrozenRefs, Retention
-from gc_assets.stages.mark.commit_graph import commit_rows
+from gc_assets.stages.mark.commit_graph import build_commit_rows
 
 # No commit is younger: what no ref reaches is judged by the policy alone.
 NO_GRACE = datetime(2100, 1, 1, tzinfo=UTC)
@@ -27,7 +27,7 @@ Content = tuple[str, str, str | None]
 def graph_of(lake: NessieLake, refs: FrozenRefs) -> pa.Table:
     """Rows of `commit_graph` as the stage makes them."""
     commits = [commit for source in refs.sources for commit in lake.commits(source)]
-    return pa.Table.from_batches([commit_rows(commits, KeyResolver([("warehouse", "file:///nowhere/")]))])
+    return pa.Table.from_batches([build_commit_rows(commits, KeyResolver([("warehouse", "file:///nowhere/")]))])
 
 
 def retention_of(config: NessieLakeConfig, as_of: datetime, grace_cutoff: datetime = NO_GRACE) -> Retention:

@@ -13,9 +13,9 @@ from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.models import Content
 from gc_assets.lakes.nessie.operations import OPERATIONS, put_line
 from gc_assets.lakes.nessie.retention import retain
-from gc_assets.lakes.protocol import Commit, FormerRef, FrozenRefs, Ref, RefType, Retention
-from gc_assets.stages.mark.commit_graph import commit_rows
-from gc_assets.stages.mark.previous_refs import freeze_of, missed
+from gc_assets.lakes.protocol import Commit, PreviousRef, FrozenRefs, Ref, RefType, Retention
+from gc_assets.stages.mark.commit_graph import build_commit_rows
+from gc_assets.stages.mark.previous_refs import build_freeze, missed
 from tests.lakes.nessie.support import NO_GRACE
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,10 +39,10 @@ def graph() -> pa.Table:
         put = Content.model_validate({"type": "ICEBERG_TABLE", "id": PUTS[name][0], "metadataLocation": f"/{PUTS[name]}", "snapshotId": 1})
         operations = {OPERATIONS: put_line(PUTS[name][0], put)}
         commits.append(Commit(name, () if parent is None else (parent,), day(int(name)), (), summary=operations))
-    return pa.Table.from_batches([commit_rows(commits, KeyResolver([]))])
+    return pa.Table.from_batches([build_commit_rows(commits, KeyResolver([]))])
 
 
-def retained(*former: FormerRef, grace: datetime = NO_GRACE, **retention: Any) -> Retention:
+def retained(*former: PreviousRef, grace: datetime = NO_GRACE, **retention: Any) -> Retention:
     config = NessieLakeConfig.model_validate(
         {"name": "shop", "kind": "nessie", "uri": "http://localhost", "retention": {"default": "1", **retention}}
     )
@@ -77,7 +77,7 @@ def test_what_no_ref_reaches_is_shown_by_no_ref() -> None:
 
 
 def test_a_tag_that_was_dropped_inside_the_grace_period_keeps_what_it_kept() -> None:
-    found = retained(FormerRef(ref("v1", "2", "tag"), day(9)))
+    found = retained(PreviousRef(ref("v1", "2", "tag"), day(9)))
     assert shown(found) == STATES["2"] | STATES["4"]
     assert reasons(found)["2"].startswith("kept for the grace period after that: tag v1 pointed to 2 and is gone since 2026-01-10")
     assert found.notes == (
@@ -87,35 +87,35 @@ def test_a_tag_that_was_dropped_inside_the_grace_period_keeps_what_it_kept() -> 
 
 def test_a_former_ref_keeps_what_its_own_cutoff_kept() -> None:
     everything = [{"match": "dev", "cutoff": "none"}]
-    assert shown(retained(FormerRef(ref("dev", "6"), day(9)), refs=everything)) == {"a1", "b2", "c5", "c6"} | STATES["4"]
+    assert shown(retained(PreviousRef(ref("dev", "6"), day(9)), refs=everything)) == {"a1", "b2", "c5", "c6"} | STATES["4"]
 
 
 def test_a_branch_that_was_assigned_elsewhere_keeps_what_it_kept() -> None:
-    found = retained(FormerRef(ref("dev", "6"), day(9), moved_to="4"))
+    found = retained(PreviousRef(ref("dev", "6"), day(9), moved_to="4"))
     assert shown(found) == STATES["4"] | STATES["6"]
     assert "points elsewhere" in found.notes[0]
 
 
 def test_a_branch_that_went_on_keeps_nothing_more() -> None:
-    found = retained(FormerRef(ref("main", "2"), day(9), moved_to="4"))
+    found = retained(PreviousRef(ref("main", "2"), day(9), moved_to="4"))
     assert shown(found) == STATES["4"]
     assert found.notes == ()
 
 
 def test_a_former_ref_whose_commits_are_not_known_any_more_is_told() -> None:
-    found = retained(FormerRef(ref("dev", "99"), day(9)))
+    found = retained(PreviousRef(ref("dev", "99"), day(9)))
     assert shown(found) == STATES["4"]
     assert "lake shop: branch dev pointed to 99 and is gone" in found.notes[0]
     assert "cannot be kept" in found.notes[0]
 
 
-def looks(*heads: dict[str, str]) -> list[FormerRef]:
-    return list(missed([freeze_of(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]))
+def looks(*heads: dict[str, str]) -> list[PreviousRef]:
+    return list(missed([build_freeze(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]))
 
 
 def test_a_ref_is_missed_by_the_first_night_that_does_not_see_it_where_it_was() -> None:
     found = looks({"main": "1", "dev": "2"}, {"main": "3", "dev": "2"}, {"main": "3"}, {"main": "3"})
-    assert found == [FormerRef(ref("main", "1"), day(1), "3"), FormerRef(ref("dev", "2"), day(2))]
+    assert found == [PreviousRef(ref("main", "1"), day(1), "3"), PreviousRef(ref("dev", "2"), day(2))]
 
 
 def test_nights_that_see_the_same_miss_nothing() -> None:

@@ -36,7 +36,7 @@ from gc_assets.stages.mark import witnesses as naming
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.stages.mark.manifest_entries import decoded_as
 from gc_assets.state import compaction as folds
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import (
     COMMIT_GRAPH,
@@ -261,7 +261,7 @@ ROOT: Final = ("address", "kind", "is_container", "size_bytes", "must_exist", "s
 
 def _published(
     run_context: RunContext, table: Table, rows: list[Row], side: dict[str, pa.Table] | None = None, **summary: Any
-) -> Published:
+) -> PublishedTable:
     run = run_context.state.start(run_context.group(LAKE), table.name, run_context.run_date, run_context.clock)
     shuffled = list(rows)
     random.Random(run.run_id).shuffle(shuffled)  # no row may depend on the order of others
@@ -361,7 +361,7 @@ def _segment(world: World, run_context: RunContext) -> None:
     )
 
 
-def rows_of(run_context: RunContext, table: Published) -> dict[str, list[tuple[Any, ...]]]:
+def rows_of(run_context: RunContext, table: PublishedTable) -> dict[str, list[tuple[Any, ...]]]:
     """All rows of all routes, in order."""
     found: dict[str, list[tuple[Any, ...]]] = {}
     for side in (None, *ROUTED_SIDES):
@@ -374,7 +374,7 @@ AMOUNTS: Final = ("files", "live_bytes", "by_kind", "by_storage", "possible_by_s
 COUNTS: Final = ("expired_files", "dangling_files", "lifecycle_files", "external_files")
 
 
-def told(table: Published) -> dict[str, Any]:
+def told(table: PublishedTable) -> dict[str, Any]:
     """What the receipt says of the rows."""
     summary = table.receipt.summary
     return {"digest": table.receipt.digest, "rows": table.receipt.rows, **{name: summary[name] for name in (*AMOUNTS, *COUNTS)}}
@@ -384,8 +384,8 @@ def told(table: Published) -> dict[str, Any]:
 def of_many_rows(broadcast_rows: int) -> Iterator[None]:
     """Rows are joined by Spark's own session, and copied in executors, as in a lake of millions of files."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(naming, "fitting", lambda spark, *_: spark)
-        for name in ("HERE_ROWS", "HERE_BYTES"):
+        bounds.setattr(naming, "choose_session", lambda spark, *_: spark)
+        for name in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES"):
             bounds.setattr(engine, name, 0)
         bounds.setattr(carried, "BROADCAST_ROWS", broadcast_rows)
         yield

@@ -26,7 +26,7 @@ def test_a_box_of_a_fresh_mark_is_made_of_the_tables_that_the_mark_shares_and_wr
     policy_table(night, "sales")
     rules = current_rules(night, "sales")
     kind_table = KindTable(BRANCHES, (CURRENT_RULES,), lambda tables: BRANCHES.schema.empty_table())
-    again = replace(night, recheck="mark")
+    again = replace(night, verification_id="mark")
     with caplog.at_level(logging.INFO):
         published = make_kind_table(None, again, "sales", kind_table)
     assert list(published.receipt.inputs.values()) == [rules.receipt.reference]

@@ -26,9 +26,9 @@ from gc_assets.stages.mark import incremental as carried
 from gc_assets.stages.mark import live_files as stage
 from gc_assets.stages.mark import witnesses as naming
 from gc_assets.stages.mark.content_roots import _shown, closure
-from gc_assets.stages.mark.incremental import Before, differing
+from gc_assets.stages.mark.incremental import Before, compare_needs
 from gc_assets.stages.mark.live_files import live_files
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_CONTENTS
 from gc_assets.state.side_tables import CHANGED_CONTAINERS_SIDE, EXPIRED_SIDE, NEEDS, NEEDS_SIDE, ROOTS
 from tests.depth import deep, some, times
@@ -120,7 +120,7 @@ class Scene:
     def run_context(self, state: str = "carrying", **more: Any) -> RunContext:
         return night_of(self.root, LAKES[self.kind], self.now, state=state, **{"full_every": 100, **self.settings, **more})
 
-    def live(self, **more: Any) -> Published:
+    def live(self, **more: Any) -> PublishedTable:
         """The next night's table."""
         run_context = self.run_context(**more)
         write(self.world, run_context)
@@ -129,7 +129,7 @@ class Scene:
         self.now += timedelta(days=1)
         return found
 
-    def equal(self, found: Published) -> None:
+    def equal(self, found: PublishedTable) -> None:
         """Holds it against what is computed from a state of its own."""
         everything = World(random.Random(0), self.world.commits, pinned=self.world.pinned, released=self.world.released)
         everything.pending = self.world.history
@@ -140,7 +140,7 @@ class Scene:
         assert rows_of(self.run_context(), found) == rows_of(run_context, computed)
         assert told(found) == told(computed)
 
-    def part(self, table: Published, side: str | None = None) -> Path:
+    def part(self, table: PublishedTable, side: str | None = None) -> Path:
         return self.root / "carrying" / table.paths(side)[0]
 
 
@@ -150,7 +150,7 @@ def scene(spark: SparkSession, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(spark, tmp_path)
 
 
-def why(table: Published) -> str | None:
+def why(table: PublishedTable) -> str | None:
     return table.receipt.summary["full_for"]
 
 
@@ -426,7 +426,7 @@ def test_two_nights_at_once_carry_over_the_same_rows(scene: Scene, monkeypatch: 
     """The other night publishes, also a segment, after this one has looked for its base."""
     scene.live()
     drop("1")(scene.world)
-    close, others = stage._Close.__call__, list[Published]()
+    close, others = stage._Close.__call__, list[PublishedTable]()
 
     def meanwhile(task: Any, batches: Any) -> Any:
         if not others:
@@ -605,7 +605,7 @@ def test_which_kind_a_file_has_does_not_depend_on_the_order_of_those_who_name_it
 def test_no_key_is_named_otherwise_that_is_not_touched(
     then: list[dict[str, Any]], now: list[dict[str, Any]], known: list[tuple[str, str]], came: list[tuple[str, str]]
 ) -> None:
-    containers, keys = differing(pa.Table.from_pylist(then, NEEDS), pa.Table.from_pylist(now, NEEDS))
+    containers, keys = compare_needs(pa.Table.from_pylist(then, NEEDS), pa.Table.from_pylist(now, NEEDS))
     changed = set(containers.to_pylist())
     touched = set(keys.to_pylist()) | {key for container, key in known if container in changed} | {key for _, key in came}
     before, after = named(then, known), named(now, known + came)
@@ -617,7 +617,7 @@ def test_no_key_is_named_otherwise_that_is_not_touched(
 def test_equal_needs_differ_in_nothing_whatever_their_order(needs: list[dict[str, Any]], chance: random.Random) -> None:
     other = [*needs, *needs[:2]]
     chance.shuffle(other)
-    containers, keys = differing(pa.Table.from_pylist(needs, NEEDS), pa.Table.from_pylist(other, NEEDS))
+    containers, keys = compare_needs(pa.Table.from_pylist(needs, NEEDS), pa.Table.from_pylist(other, NEEDS))
     assert (len(containers), len(keys)) == (0, 0)
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.key_resolver import KeyResolver
-from gc_assets.engine.tables import Written, merge_written, side_paths, write_parts
+from gc_assets.engine.tables import WrittenParts, merge_written, side_paths, write_parts
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import decoding
 from gc_assets.stages.mark.decoding import Decode
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Run, State
+from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CONTAINERS, CONTAINERS_SIDE, TASKS, TASKS_SIDE, UNREADABLE_CONTAINERS, UNREADABLE_CONTAINERS_SIDE
@@ -37,7 +37,7 @@ def manifests(tmp_path: Path) -> list[Path]:
     return sorted(path for path in builder.warehouse.rglob("*.avro") if not path.name.startswith("snap-"))[:3]
 
 
-def written_by(containers: list[Path], tmp_path: Path) -> tuple[Files, Run, Written]:
+def written_by(containers: list[Path], tmp_path: Path) -> tuple[Files, TableRun, WrittenParts]:
     """What one task writes."""
     state = State.at(str(tmp_path / "state"))
     run = state.start("sales", MANIFEST_ENTRIES.name, date(2026, 3, 14), Clock(NOW))

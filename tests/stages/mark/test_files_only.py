@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from gc_assets.demo.iceberg_builder import LakeBuilder
 from gc_assets.engine import tables
-from gc_assets.engine.sessions import fitting
+from gc_assets.engine.sessions import choose_session
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
-from gc_assets.stages.mark.witnesses import entries_of
+from gc_assets.stages.mark.witnesses import read_cached_entries
 from gc_assets.state import compaction as folds
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import MANIFEST_ENTRIES
@@ -37,11 +37,11 @@ def test_containers_among_the_entries_are_not_held_also_where_a_fold_mixes_both(
             house.now += timedelta(days=1)
             house.mark()
     held: list[pa.Table] = []
-    frame_of = tables.frame_of
-    monkeypatch.setattr(tables, "frame_of", lambda session, rows: held.append(rows) or frame_of(session, rows))
+    frame_from_arrow = tables.frame_from_arrow
+    monkeypatch.setattr(tables, "frame_from_arrow", lambda session, rows: held.append(rows) or frame_from_arrow(session, rows))
 
     def files() -> set[str]:
-        return {row["key"] for row in entries_of(fitting(spark, 1, 1), house.tonight(), "shop").collect()}
+        return {row["key"] for row in read_cached_entries(choose_session(spark, 1, 1), house.tonight(), "shop").collect()}
 
     before = files()
     files_of, runs = house.tonight().state.files, house.tonight().state.history("shop", MANIFEST_ENTRIES.name)

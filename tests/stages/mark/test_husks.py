@@ -14,7 +14,7 @@ from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.live_files import _Close
-from gc_assets.state.journal import Run, State
+from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import CONTAINERS, DIRECT_FILES, DIRECT_FILES_SIDE, EDGES, UNREADABLE_CONTAINERS
@@ -24,7 +24,7 @@ PLACE = {"storage": "warehouse", "must_exist": True}
 
 def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
     """Key to whether it must exist, of what a retained snapshot names that so many refs reach and whose manifest cannot be read."""
-    files, run = State.at(str(root)).files, Run("weather", "live_files", date(2026, 1, 1), "run")
+    files, run = State.at(str(root)).files, TableRun("weather", "live_files", date(2026, 1, 1), "run")
 
     def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
         return tuple(f"{run.path}/{part.name}" for part in write_parts(pa.Table.from_pylist(rows, schema), run, files, name))

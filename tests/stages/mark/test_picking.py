@@ -15,7 +15,7 @@ from gc_assets.stages.mark import witnesses as naming
 from gc_assets.stages.mark.entry_selection import pick
 from gc_assets.state import parts
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Run
+from gc_assets.state.journal import TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.schemas import MANIFEST_ENTRIES
 from gc_assets.state.side_tables import SELECTED_ENTRIES
@@ -23,7 +23,7 @@ from tests.depth import times
 from tests.stages.mark.carrying import play
 from tests.state.publisher import DAY
 
-RUN = Run("lake", "live_files", DAY, "run")
+RUN = TableRun("lake", "live_files", DAY, "run")
 By = Literal["container", "key"]
 NO_SPARK = cast(SparkSession, None)  # so few bytes are read by this process
 

@@ -15,7 +15,7 @@ from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.kinds import config_of
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.plan import header_of
-from gc_assets.stages.mark.policy import current_rules, finished_dates, policy_table
+from gc_assets.stages.mark.policy import current_rules, find_finished_dates, policy_table
 from gc_assets.stages.records.plans import execution_directory
 from gc_assets.state.journal import State
 from gc_assets.state.schemas import CURRENT_RULES, POLICY_TABLE
@@ -129,7 +129,7 @@ def test_a_date_with_one_open_plan_is_not_finished(at: Platform) -> None:
     plan_of(at, "2026-03-10", "finished", files=2)
     plan_of(at, "2026-03-10", files=3)
     plan_of(at, "2026-03-11", "finished", files=4)
-    assert finished_dates(night(at, "2026-03-12")) == {night(at, "2026-03-11").run_date}
+    assert find_finished_dates(night(at, "2026-03-12")) == {night(at, "2026-03-11").run_date}
 
 
 def test_a_run_does_not_stand_on_its_own_or_a_later_deletion(at: Platform) -> None:

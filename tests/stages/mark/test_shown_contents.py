@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.live_contents import claims_made
+from gc_assets.stages.mark.live_contents import build_claims
 from gc_assets.state.side_tables import LOCATIONS, ROOTS
 
 NOWHERE = ROOTS.empty_table()
@@ -24,7 +24,7 @@ def places(*tables: tuple[str, list[str | None]]) -> pa.Table:
 
 
 def claimed(*tables: tuple[str, list[str | None]]) -> list[tuple[str, str]]:
-    rows = claims_made(places(*tables), NOWHERE).to_pylist()
+    rows = build_claims(places(*tables), NOWHERE).to_pylist()
     return [(row["key"], row["location_of"]) for row in rows if row["collect"] and row["storage"]]
 
 
@@ -38,7 +38,7 @@ def test_a_place_of_two_tables_is_claimed_by_both() -> None:
 
 def test_what_cannot_be_listed_is_shielded() -> None:
     unlisted = pa.Table.from_pylist([{"address": "/w/d/", "storage": "w", "key": "d/"}], schema=ROOTS)
-    assert [(row["key"], row["collect"]) for row in claims_made(places(("A", ["t/"])), unlisted).to_pylist()] == [
+    assert [(row["key"], row["collect"]) for row in build_claims(places(("A", ["t/"])), unlisted).to_pylist()] == [
         ("t/", True),
         ("d/", False),
     ]

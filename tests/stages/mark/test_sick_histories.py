@@ -24,7 +24,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
 from gc_assets.stages.mark.last_known import Memory
 from gc_assets.stages.mark.live_files import _Close
-from gc_assets.state.journal import Run, State
+from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import (
@@ -115,7 +115,7 @@ class Collector:
         self.nights += 1
         now = START + timedelta(days=self.nights)
         files = State.at(str(self.root)).files
-        run = Run("sales", "live_files", date(2026, 1, 1) + timedelta(days=self.nights), f"run{self.nights}")
+        run = TableRun("sales", "live_files", date(2026, 1, 1) + timedelta(days=self.nights), f"run{self.nights}")
 
         def parts(name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> tuple[str, ...]:
             return tuple(f"{run.path}/{part.name}" for part in write_parts(pa.Table.from_pylist(rows, schema), run, files, name))

@@ -10,7 +10,7 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.requests import counted
-from gc_assets.stages.mark.manifest_entries import KEYS_PER_LOOK, LISTED_TOGETHER, refuse_blind, sizes_of
+from gc_assets.stages.mark.manifest_entries import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, refuse_blind_executors, read_sizes
 from gc_assets.stores.local.objects import LocalObjects
 from tests.stores.s3_bench import in_a_bucket
 
@@ -39,53 +39,53 @@ def snapshots(count: int) -> list[str]:
 
 
 def test_objects_that_lie_together_are_listed_and_others_are_asked_for(tmp_path: Path) -> None:
-    many = written(tmp_path / "many" / "metadata", snapshots(LISTED_TOGETHER))
+    many = written(tmp_path / "many" / "metadata", snapshots(MIN_LISTED_KEYS))
     written(tmp_path / "many" / "metadata" / "below", snapshots(3))
-    few = written(tmp_path / "few" / "metadata", snapshots(LISTED_TOGETHER - 1))
+    few = written(tmp_path / "few" / "metadata", snapshots(MIN_LISTED_KEYS - 1))
     objects = Asked()
-    assert sizes_of(objects, [*few, *many]) == [*range(1, LISTED_TOGETHER), *range(1, LISTED_TOGETHER + 1)]
+    assert read_sizes(objects, [*few, *many]) == [*range(1, MIN_LISTED_KEYS), *range(1, MIN_LISTED_KEYS + 1)]
     assert sorted(objects.one_by_one) == sorted(few)
 
 
 def test_an_object_that_is_gone_has_no_size_wherever_it_lay(tmp_path: Path) -> None:
-    many = written(tmp_path / "many", snapshots(LISTED_TOGETHER))
+    many = written(tmp_path / "many", snapshots(MIN_LISTED_KEYS))
     gone = [f"file://{tmp_path}/many/snap-gone.avro", f"file://{tmp_path}/nowhere/snap-1.avro"]
-    assert sizes_of(Asked(), [*many, *gone])[-2:] == [-1, -1]
+    assert read_sizes(Asked(), [*many, *gone])[-2:] == [-1, -1]
 
 
 def test_a_directory_whose_listing_would_cost_more_is_not_listed_to_its_end(tmp_path: Path) -> None:
-    names = snapshots(LISTED_TOGETHER)
+    names = snapshots(MIN_LISTED_KEYS)
     many = written(tmp_path / "data", names)
-    written(tmp_path / "data" / "deep", [f"{number}.parquet" for number in range(2 * KEYS_PER_LOOK * LISTED_TOGETHER)])
-    assert sizes_of(Asked(), many) == list(range(1, LISTED_TOGETHER + 1))
+    written(tmp_path / "data" / "deep", [f"{number}.parquet" for number in range(2 * LISTED_KEYS_PER_HEAD * MIN_LISTED_KEYS)])
+    assert read_sizes(Asked(), many) == list(range(1, MIN_LISTED_KEYS + 1))
 
 
 def test_a_name_that_percent_encoding_spells_is_asked_for_and_never_taken_from_a_listing(tmp_path: Path) -> None:
     """`a%20b` names the file `a b`, and another file is named `a%20b`."""
-    written(tmp_path, [f"{number} b" for number in range(LISTED_TOGETHER)])
-    for number in range(LISTED_TOGETHER):
+    written(tmp_path, [f"{number} b" for number in range(MIN_LISTED_KEYS)])
+    for number in range(MIN_LISTED_KEYS):
         (tmp_path / f"{number}%20b").write_bytes(b"x" * 99)
-    addresses = [f"file://{tmp_path}/{number}%20b" for number in range(LISTED_TOGETHER)]
+    addresses = [f"file://{tmp_path}/{number}%20b" for number in range(MIN_LISTED_KEYS)]
     objects = LocalObjects()
-    assert sizes_of(objects, addresses) == [objects.size(address) for address in addresses]
+    assert read_sizes(objects, addresses) == [objects.size(address) for address in addresses]
 
 
 def test_a_directory_that_cannot_be_listed_is_asked_for_one_by_one(tmp_path: Path) -> None:
-    many = written(tmp_path, snapshots(LISTED_TOGETHER))
+    many = written(tmp_path, snapshots(MIN_LISTED_KEYS))
     (tmp_path / "link").symlink_to(tmp_path / "snap-0.avro")
     objects = Asked()
-    assert sizes_of(objects, many) == list(range(1, LISTED_TOGETHER + 1))
+    assert read_sizes(objects, many) == list(range(1, MIN_LISTED_KEYS + 1))
 
 
-@pytest.mark.parametrize("many", [LISTED_TOGETHER, LISTED_TOGETHER - 1])
+@pytest.mark.parametrize("many", [MIN_LISTED_KEYS, MIN_LISTED_KEYS - 1])
 def test_in_a_bucket_one_request_tells_the_sizes_of_all_that_lie_together(many: int) -> None:
     with in_a_bucket("ceph") as bench:
         for number in range(many):
             bench.client.put_object(Bucket=bench.bucket, Key=f"t/metadata/{number}.avro", Body=b"x" * number)
         addresses = [f"s3://{bench.bucket}/t/metadata/{number}.avro" for number in range(many)]
         with counted() as tally:
-            assert sizes_of(bench.store.objects, addresses) == list(range(many))
-        expected = {"LIST": 1} if many == LISTED_TOGETHER else {"HEAD": many}
+            assert read_sizes(bench.store.objects, addresses) == list(range(many))
+        expected = {"LIST": 1} if many == MIN_LISTED_KEYS else {"HEAD": many}
         assert tally.sent.counts == expected
 
 
@@ -94,5 +94,5 @@ def test_a_container_that_only_executors_do_not_find_stops_the_mark(tmp_path: Pa
     there, gone = written(tmp_path / "snapshots", ["A"])[0], f"file://{tmp_path}/snapshots/B"
     rows = [{"address": address, "absent": True} for address in (there, gone)]
     with pytest.raises(LakeUnreadable, match=f"executors do not find 1 metadata objects that are there, such as {there}: every machine"):
-        refuse_blind(LocalObjects(), "weather", pa.Table.from_pylist(rows))
-    refuse_blind(LocalObjects(), "weather", pa.Table.from_pylist(rows[1:]))
+        refuse_blind_executors(LocalObjects(), "weather", pa.Table.from_pylist(rows))
+    refuse_blind_executors(LocalObjects(), "weather", pa.Table.from_pylist(rows[1:]))

@@ -24,7 +24,7 @@ from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.stages.mark import commit_graph as commit_graphs
 from gc_assets.stages.mark.commit_graph import commit_graph
 from gc_assets.stages.mark.lake_refs import lake_refs
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import COMMIT_GRAPH
 from tests.depth import times
 from tests.stages.lakehouse import NOW, Lakehouse
@@ -45,7 +45,7 @@ class House:
     def config(self, state: str | None = None) -> Config:
         return replace(self._house, state=state).config
 
-    def graph(self, state: str | None = None) -> tuple[Published, RunContext]:
+    def graph(self, state: str | None = None) -> tuple[PublishedTable, RunContext]:
         """The next day's graph."""
         clock = Clock(self.now)
         context = RunContext.of(self.config(state), clock, clock.today())
@@ -69,7 +69,7 @@ def house(tmp_path: Path) -> House:
     return House(tmp_path)
 
 
-def read_by(house: House) -> tuple[list[str], Published]:
+def read_by(house: House) -> tuple[list[str], PublishedTable]:
     """The tables whose commits the next night reads, and its graph."""
     read: list[str] = []
     commits = IcebergLake.commits
@@ -214,7 +214,7 @@ def test_tables_are_numbered_each_by_itself_however_many_are_numbered_at_a_time(
         rows.append({"table_uuid": name, "commit_id": str(number), "parents": parents, "content_roots": [], "summary": []})
         seen[name] += 1
     batches = [pa.RecordBatch.from_pylist(rows[start : start + 4], schema=COMMIT_GRAPH.schema) for start in range(0, len(rows), 4)]
-    found = [row for batch in commit_graphs.with_generations(iter(batches)) for row in batch.to_pylist()]
+    found = [row for batch in commit_graphs.add_generations(iter(batches)) for row in batch.to_pylist()]
     assert sorted((row["table_uuid"] or "", row["generation"]) for row in found) == sorted(
         (name or "", number) for name, count in seen.items() for number in range(count)
     )

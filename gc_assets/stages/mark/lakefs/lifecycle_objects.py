@@ -17,18 +17,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
 from gc_assets.core.plan import Amount
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session
 from gc_assets.engine.tables import map_arrow, publish, read_paths, read_table, write_frame
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import Rule, judge
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
-from gc_assets.stages.mark.lake_refs import side_rows
+from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
 from gc_assets.stages.mark.manifest_entries import segments
 from gc_assets.state.arrow_types import STRINGS
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, PINNED, PINNED_SIDE, RANGES, RANGES_SIDE
 from gc_assets.state.summaries import LifecycleObjectsSummary
@@ -51,7 +51,7 @@ JUDGED: Final = pa.schema(
 
 
 @log_progress(LIFECYCLE_OBJECTS)
-def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
+def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes `lifecycle_objects` of a run date: every object that the rules release tonight
     under some path.
 
@@ -82,12 +82,12 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     return publish(state, run, written, context.clock, inputs=[potential, refs, entries], summary=summary, unsafe=context.unsafe)
 
 
-def _claimed(context: RunContext, refs: Published) -> list[tuple[str, str]]:
+def _claimed(context: RunContext, refs: PublishedTable) -> list[tuple[str, str]]:
     """Returns storage and prefix of what the repository claims.
 
     Its rules say nothing of other places.
     """
-    return [(row["storage"], row["key"]) for row in side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
+    return [(row["storage"], row["key"]) for row in read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if row["storage"] is not None]
 
 
 def _references(entries: DataFrame, ranges: DataFrame, claimed: list[tuple[str, str]]) -> DataFrame:
@@ -148,7 +148,7 @@ def _objects(judged: DataFrame, kept: DataFrame) -> DataFrame:
     return flagged.withColumn("deduplicated", ~F.col("all_released") | F.coalesce("is_kept", F.lit(False)))
 
 
-def _once_kept(context: RunContext, lake_name: str) -> Published | None:
+def _once_kept(context: RunContext, lake_name: str) -> PublishedTable | None:
     """Returns the table of an earlier run date whose deduplicated objects are kept.
 
     Null where the configuration does not ask for this behaviour of the proposal.

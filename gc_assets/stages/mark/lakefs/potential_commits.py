@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from gc_assets.core.graph import CommitGraph
-from gc_assets.engine.progress import start_run, log_activity, log_progress
+from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import merge_written, publish, report_parts, write_parts, write_rows
 from gc_assets.engine.tasks import run_single_task
@@ -27,13 +27,13 @@ from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.lifecycle import BEGINNING, OTHERS, Rule, class_of, commit_bound
 from gc_assets.lakes.lakefs.tables import POTENTIAL_COMMITS
 from gc_assets.lakes.protocol import RETAINED, Ref
-from gc_assets.stages.mark.lake_refs import frozen_refs
+from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
-from gc_assets.stages.mark.manifest_entries import segment_rows, segments
-from gc_assets.stages.mark.policy import newest_finished
+from gc_assets.stages.mark.manifest_entries import count_segment_rows, segments
+from gc_assets.stages.mark.policy import newest_finished_date
 from gc_assets.state.arrow_types import STRINGS, TIMESTAMP
 from gc_assets.state.files import Files
-from gc_assets.state.journal import Published, Run
+from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, MANIFEST_ENTRIES, REACHABLE_SNAPSHOTS
 from gc_assets.state.side_tables import EDGES, EDGES_SIDE, RANGES, RANGES_SIDE
@@ -43,7 +43,7 @@ _FIRST: Final = "\0"
 
 
 @log_progress(POTENTIAL_COMMITS)
-def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> Published:
+def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes `potential_commits` of a run date.
 
     A commit that the newest finished run has not seen is potential whatever its date says, where a
@@ -54,7 +54,7 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
     graph = context.table(COMMIT_GRAPH, lake_name)
     reachable = context.table(REACHABLE_SNAPSHOTS, lake_name)
     entries = context.table(MANIFEST_ENTRIES, lake_name)
-    day = newest_finished(context)
+    day = newest_finished_date(context)
     seen = state.current(lake_name, COMMIT_GRAPH.name, day) if day is not None else None
     run = start_run(context, context.group(lake_name), POTENTIAL_COMMITS)
     log_activity(f"what the rules say of {graph.rows:,} commits")
@@ -62,7 +62,7 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
     tags_ignored = isinstance(lake, LakeFsLakeConfig) and lake.retention.tags == "ignore"
     task = _Classify(
         tuple(lifecycle_rules(context, lake_name)),
-        frozen_refs(context, lake_name, refs).refs,
+        read_frozen_refs(context, lake_name, refs).refs,
         not tags_ignored,
         state.files,
         tuple(graph.paths()),
@@ -72,7 +72,7 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
         run,
     )
     written = merge_written(
-        run_single_task(spark, task, graph.rows + segment_rows(segments(context, lake_name), EDGES_SIDE), len(task.edges))
+        run_single_task(spark, task, graph.rows + count_segment_rows(segments(context, lake_name), EDGES_SIDE), len(task.edges))
     )
     inputs = [refs, graph, reachable, entries]
     summary = PotentialCommitsSummary(**written.summary, notes=tuple(_notes(lake_name, task)))
@@ -91,7 +91,7 @@ class _Classify:
     """Walks the graph once for each class of branches, and carries the classes to metaranges and
     ranges.
 
-    One task, here or in an executor (`engine.once`).
+    One task, here or in an executor (`run_single_task`).
     """
 
     rules: tuple[Rule, ...]
@@ -102,7 +102,7 @@ class _Classify:
     reachable: tuple[str, ...]
     edges: tuple[str, ...]
     seen: tuple[str, ...]
-    run: Run
+    run: TableRun
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:

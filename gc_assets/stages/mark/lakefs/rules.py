@@ -25,7 +25,7 @@ def lifecycle_rules(context: RunContext, lake_name: str) -> list[Rule]:
     bounds = {(row["rule_id"], row["prefix"], row["branch"]): row["last_deleted"] for row in current.to_pylist()}
     rows = [row for row in policy.to_pylist() if row["scope"] == "objects" and row["run_date"] == context.run_date]
     rules = [Rule.of({**row, "last_deleted": bounds.get((row["rule_id"], row["prefix"], row["branch"]))}) for row in rows]
-    if context.recheck is not None and isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
+    if context.verification_id is not None and isinstance(lake, LakeFsLakeConfig) and lake.rules is not None:
         now = [Rule.of(row) for row in rule_rows(read_rules(lake.rules), context.as_of)]
         if now != [replace(rule, last_deleted=None) for rule in rules]:
             raise GateRefused(f"lake {lake_name}: the lifecycle rules in {lake.rules} are no longer those of the plan; make a new plan")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from gc_assets.engine.progress import start_run, log_progress
+from gc_assets.engine.progress import log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
 from gc_assets.lakes.lakefs.tables import UNCOMMITTED_OBJECTS
-from gc_assets.state.journal import Published
+from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.side_tables import UNCOMMITTED, UNCOMMITTED_SIDE
@@ -16,7 +16,7 @@ from gc_assets.state.summaries import UncommittedObjectsSummary
 
 
 @log_progress(UNCOMMITTED_OBJECTS)
-def uncommitted_objects(context: RunContext, lake_name: str) -> Published:
+def uncommitted_objects(context: RunContext, lake_name: str) -> PublishedTable:
     """Publishes `uncommitted_objects` of a run date. All of them are live."""
     state = context.state
     refs = context.table(LAKE_REFS, lake_name)
