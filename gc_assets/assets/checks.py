@@ -106,7 +106,7 @@ def _all_readable(_: RunContext, published: PublishedTable) -> Verdict:
 
 def _carried_right(_: RunContext, published: PublishedTable) -> Verdict:
     summary = published.summary(LiveFilesSummary)
-    numbers = {"carried_files": summary.carried_files, "nights_carried": summary.incremental_runs, "differences": len(summary.differences)}
+    numbers = {"carried_files": summary.reused_files, "nights_carried": summary.incremental_runs, "differences": len(summary.differences)}
     distrusted = f"nothing is carried over since {summary.distrusted_on}" if summary.distrusted_on is not None else None
     return Verdict(distrusted is None, numbers, "\n".join(summary.differences) or distrusted)
 

@@ -150,10 +150,10 @@ def _by_kind(_: RunContext, published: PublishedTable) -> str:
 
 
 def _how(summary: LiveFilesSummary) -> str:
-    if summary.full_for is not None:
-        return f"All computed: {plain(summary.full_for)}."
+    if summary.full_recompute_reason is not None:
+        return f"All computed: {plain(summary.full_recompute_reason)}."
     since = f", all computed on {summary.full_on}" if summary.full_on is not None else ""
-    return f"{summary.carried_files:,} rows carried over{since}."
+    return f"{summary.reused_files:,} rows carried over{since}."
 
 
 LAKE_STEPS: Final = (

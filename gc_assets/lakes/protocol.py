@@ -169,7 +169,7 @@ class FrozenRefs:
     `edits` are the edits of history that our plans made in earlier nights. What they let go of is
     no rolled-back history, so a rule that keeps rolled-back history does not keep it.
 
-    `former` are refs that an earlier night saw, and that a night within the grace period missed.
+    `previous` are refs that an earlier night saw, and that a night within the grace period missed.
 
     `unread` names the tables that could not be read. Nothing else here speaks of them.
 
@@ -188,7 +188,7 @@ class FrozenRefs:
     pinned: tuple[ContentRoot, ...]
     notes: tuple[str, ...] = ()
     edits: tuple[ExpiryAction, ...] = ()
-    former: tuple[PreviousRef, ...] = ()
+    previous: tuple[PreviousRef, ...] = ()
     min_age_seconds: int = 0
     uncommitted: tuple[Uncommitted, ...] = ()
     unread: tuple[Unread, ...] = ()

@@ -41,12 +41,12 @@ class Summary(BaseModel):
     spark_jobs: int | None = None
 
     def told(self) -> dict[str, Any]:
-        """Returns what the stage found out, as JSON."""
+        """Return what the stage found out, as JSON."""
         return self.model_dump(mode="json", exclude={"requests", "requests_usd", "spark_jobs"})
 
 
 def sent_for(summary: Mapping[str, Any]) -> Requests:
-    """Returns what was sent to object stores for a table, by the facts in its receipt."""
+    """Return what was sent to object stores for a table, by the facts in its receipt."""
     return Requests(summary.get("requests") or {}, summary.get("requests_usd"))
 
 
@@ -59,7 +59,7 @@ class Headline(BaseModel):
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> Headline:
-        """Returns the headline of the facts in a receipt. Raises `ValidationError` where one is
+        """Return the headline of the facts in a receipt. Raises `ValidationError` where one is
         missing.
         """
         return cls.model_validate(summary)
@@ -79,7 +79,7 @@ class Freeze(Headline):
     rehearsal: bool
 
     def is_own_day(self, run_date: date) -> bool:
-        """Decides whether a run date was frozen on its own day. The analysis of an earlier date was
+        """Return True if a run date was frozen on its own day. The analysis of an earlier date was
         not.
         """
         return self.frozen_at.date() == run_date
@@ -193,7 +193,7 @@ class LiveFilesSummary(Summary):
     so are files that rules release. `unreadable` names what could not be read; the rows hold what
     earlier nights read of it.
 
-    `carried_files` rows were carried over from the run `carried_from`. `full_for` says why none
+    `reused_files` rows were carried over from the run `reused_from`. `full_recompute_reason` says why none
     were, and is null where some were. `incremental_runs` counts the nights since everything was
     computed, of the run date `full_on`, and `uncompared_runs` those since that was held against
     what carrying over gives. `differences` are those that this night found, and `distrusted_on` is
@@ -217,9 +217,9 @@ class LiveFilesSummary(Summary):
     external_files: int
     notes: tuple[str, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
-    carried_files: int = 0
-    carried_from: str | None = None
-    full_for: str | None = None
+    reused_files: int = 0
+    reused_from: str | None = None
+    full_recompute_reason: str | None = None
     full_on: date | None = None
     incremental_runs: int = 0
     uncompared_runs: int = 0
@@ -239,7 +239,7 @@ class Compared(Headline):
 
     @classmethod
     def of(cls, summary: Mapping[str, Any]) -> Compared:
-        return cls(wrong=summary.get("made_as") if summary.get("differences") else None)
+        return cls(wrong=summary.get("fingerprint", summary.get("made_as")) if summary.get("differences") else None)
 
 
 class LiveFilterSummary(Summary):

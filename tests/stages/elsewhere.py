@@ -20,7 +20,7 @@ def all_in_executors() -> Iterator[None]:
         bounds.setattr(few_rows, "MAX_SMALL_ROWS", -1)
         for bound in ("MAX_IN_PROCESS_ROWS", "MAX_IN_PROCESS_BYTES", "MAX_TRIAL_ROWS", "MAX_IN_PROCESS_COLUMN_ROWS"):
             bounds.setattr(engine, bound, -1)
-        bounds.setattr(commit_graph, "HERE_SOURCES", -1)
+        bounds.setattr(commit_graph, "MAX_IN_PROCESS_SOURCES", -1)
         bounds.setattr(storage_inventory, "HERE_SECONDS", -1.0)
         bounds.setattr(storage_inventory, "HERE_ENTRIES", 1)
         yield

@@ -33,7 +33,7 @@ OF_A_LAKE = ("commit_graph", "reachable_snapshots", "expiry_plan", "manifest_ent
 OF_THE_STORAGE = ("live_filter", "storage_inventory", "orphan_files")
 # Facts that name runs, which have other names each time, or tell how the work was divided.
 OF_RUNS = {"tasks", "listing_seconds", "spark_jobs", "requests", "segments", "segments_digest"}
-OF_CARRYING = {"carried_files", "carried_from", "full_for", "full_on", "nights_carried", "nights_uncompared"}
+OF_CARRYING = {"reused_files", "reused_from", "full_recompute_reason", "full_on", "incremental_runs", "uncompared_runs"}
 # How the listing was divided, and which rows nobody computed anew.
 BALANCES_OF_RUNS = {"listing tasks", "rows carried over"}
 
@@ -93,7 +93,7 @@ def test_nights_over_growing_lakes_of_all_kinds_are_alike_whether_rows_are_carri
             assert told == there.told(), f"night {night}"
             assert mine.plan_id == theirs.plan_id
             assert {name.split("/")[0] for name in told} == {STORAGE, *(config.name for config in configs)}
-            carried += sum(here.summary("live_files", config.name).get("carried_files") or 0 for config in configs)
+            carried += sum(here.summary("live_files", config.name).get("reused_files") or 0 for config in configs)
     assert carried
     assert mine.totals
 

@@ -22,7 +22,7 @@ from gc_assets.lakes.nessie.contents import Operations, live_contents, state_dig
 from gc_assets.lakes.nessie.cutoffs import Kept, kept, micros
 from gc_assets.lakes.nessie.log_forest import Bools, LogForest
 from gc_assets.lakes.nessie.operations import OPERATIONS, row_lines
-from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, PreviousRef, FrozenRefs, Ref, Retention
+from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED, FrozenRefs, PreviousRef, Ref, Retention
 from gc_assets.state.arrow_types import TIMESTAMP
 from gc_assets.state.schemas import EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
@@ -84,7 +84,7 @@ def retain(refs: FrozenRefs, commits: pa.Table, as_of: datetime, grace_cutoff: d
     contents.
 
     A young commit that no ref reaches is kept with the whole state behind it. A former ref keeps
-    what it kept as long as `refs.former` holds it, which is the grace period after the night that
+    what it kept as long as `refs.previous` holds it, which is the grace period after the night that
     missed it: somebody can make it again where it was.
 
     Raises `LakeUnreadable` where a ref's head is not among the commits. It also raises where the
@@ -161,8 +161,8 @@ def _logs(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieL
 
 def _formers(refs: FrozenRefs, history: LogForest, as_of: datetime, config: NessieLakeConfig) -> Iterator[_Former]:
     """Yields the former refs, without those that only went on from where they were."""
-    known = dict(zip(history.graph.commit_ids.to_pylist(), range(len(history)), strict=True)) if refs.former else {}
-    for was in refs.former:
+    known = dict(zip(history.graph.commit_ids.to_pylist(), range(len(history)), strict=True)) if refs.previous else {}
+    for was in refs.previous:
         head, moved_to = known.get(was.ref.head_commit_id), known.get(was.moved_to)
         if head is None:
             yield _Former(was, None)

@@ -30,7 +30,7 @@ from gc_assets.lakes.kinds import KINDS, undoing_titles
 from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.plan import planned_actions
-from gc_assets.stages.mark.snapshot_history import remember
+from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.records.leases import refuse_rehearsal, take_lease
 from gc_assets.stages.records.plans import StoredPlan, execution_directory, record_damage
 from gc_assets.state.receipts import Balance
@@ -197,7 +197,7 @@ def expire_lakes(
         removes = any(action.action == REMOVE_SNAPSHOT for action in actions if action not in settled)
         if removes and not only_interrupted and not record.begun:
             rows = planned_actions(context.state, plan.published)
-            remember(spark, again, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
+            record_removals(spark, again, lake_name, plan.header.plan_id, rows.filter(pc.equal(rows.column("lake"), lake_name)))
         lease.check()
         edited |= make_edits(record, actions, lease, unreadable, only_interrupted=only_interrupted)
         counts.update(_publish(plan, actions, record))

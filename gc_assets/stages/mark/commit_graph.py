@@ -71,7 +71,7 @@ def commit_graph(spark: SparkSession, context: RunContext, lake_name: str) -> Pu
     refs = context.table(LAKE_REFS, lake_name)
     run = start_run(context, context.group(lake_name), COMMIT_GRAPH)
     sources = read_parts(state.files, refs.paths(SOURCES_SIDE), SOURCES)
-    lake, meaning = context.lake(lake_name), read_as(context, lake_name)
+    lake, meaning = context.lake(lake_name), graph_fingerprint(context, lake_name)
     is_growing, before = growing(lake) is not None, _last(context, lake_name)
     has_digests = sources.column("digest").null_count < sources.num_rows
     last = _opened(state, before, grows=is_growing) if before is not None and (is_growing or has_digests) else None
@@ -213,7 +213,7 @@ def _passed_on(read: _ReadCommits, run: TableRun, files: Files) -> list[str]:
     return [f"{run.path}/{part.name}" for part in writer.close()]
 
 
-def read_as(context: RunContext, lake_name: str) -> str:
+def graph_fingerprint(context: RunContext, lake_name: str) -> str:
     """Returns a digest of what the rows of a graph depend on besides the commits.
 
     That is the release, where the lake is, and the storages that its keys lie in.

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from gc_assets.core.errors import StateError
 from gc_assets.engine.run_context import RunContext
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
-from gc_assets.stages.mark.edges import Inside
+from gc_assets.stages.mark.edges import EdgeIndex
 from gc_assets.state.arrow_types import CONTENT_ROOT
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable
@@ -61,7 +61,7 @@ def find_root_inputs(context: RunContext, lake_name: str) -> dict[str, Published
     return {table.name: context.table(table, lake_name) for table in tables}
 
 
-def root_tables(context: RunContext, lake_name: str, inputs: dict[str, PublishedTable]) -> RootTables:
+def open_root_tables(context: RunContext, lake_name: str, inputs: dict[str, PublishedTable]) -> RootTables:
     return RootTables(
         context.state.files,
         tuple(inputs[COMMIT_GRAPH.name].paths()),
@@ -92,7 +92,7 @@ def has_live_roots(context: RunContext, lake_name: str) -> bool:
     return bool(pc.sum(pc.list_value_length(kept.column("content_roots"))).as_py())
 
 
-def content_roots(tables: RootTables) -> pa.Table:
+def read_content_roots(tables: RootTables) -> pa.Table:
     """Returns one row per commit and object that it points at (columns `ROOTS`).
 
     Files of the present state rank `REACHED` and name no commit.
@@ -100,7 +100,7 @@ def content_roots(tables: RootTables) -> pa.Table:
     Raises `StateError` for a commit of the graph without a known state. Without a rank its files
     would look dead.
     """
-    judged = Judged(
+    judged = RetentionTables(
         read_parts(tables.files, list(tables.reachable), REACHABLE_SNAPSHOTS.schema, ["table_uuid", "commit_id", "state", "refs_count"]),
         read_parts(tables.files, list(tables.expiry), EXPIRY_PLAN.schema, ["table_uuid", "snapshot_id", "action"]),
         None if tables.contents is None else read_parts(tables.files, list(tables.contents), LIVE_CONTENTS.schema),
@@ -109,7 +109,7 @@ def content_roots(tables: RootTables) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class RetentionTables:
     """A policy's word on every commit of a graph: tables with columns of `reachable_snapshots`,
     `expiry_plan` and `live_contents`. The last is null for lakes that have none.
     """
@@ -119,7 +119,7 @@ class Judged:
     contents: pa.Table | None
 
 
-def rank_roots(tables: RootTables, judged: Judged) -> pa.Table:
+def rank_roots(tables: RootTables, judged: RetentionTables) -> pa.Table:
     """Returns `content_roots` as they are by any policy's word on the same graph."""
     graph = read_parts(tables.files, list(tables.graph), COMMIT_GRAPH.schema, ["table_uuid", "commit_id", "content_roots"])
     reachable, expiry = judged.reachable, judged.expiry
@@ -146,7 +146,7 @@ def rank_roots(tables: RootTables, judged: Judged) -> pa.Table:
         }
     )
     if judged.contents is not None:
-        of_commits = _shown(of_commits, judged.contents, tolerant=tables.tolerant)
+        of_commits = rank_by_contents(of_commits, judged.contents, tolerant=tables.tolerant)
     pinned = read_parts(tables.files, list(tables.pinned), PINNED)
     nobody = pa.nulls(pinned.num_rows, pa.string())
     of_now = pinned.select(list(ROOT_COLUMNS)).append_column("rank", pa.array(np.zeros(pinned.num_rows, np.int8)))
@@ -155,7 +155,7 @@ def rank_roots(tables: RootTables, judged: Judged) -> pa.Table:
     return pa.concat_tables([of_commits.select(ROOTS.names).cast(ROOTS), of_now.select(ROOTS.names).cast(ROOTS)])
 
 
-def _shown(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
+def rank_by_contents(roots: pa.Table, contents: pa.Table, *, tolerant: bool) -> pa.Table:
     """Ranks the roots of a lake with contents by what its live contents show.
 
     An object is live if a live content shows it, whatever commit put it. It ranks `REACHED` if a
@@ -197,7 +197,7 @@ def closure(roots: pa.Table, edges: pa.Table) -> pa.Table:
     container that may be absent, everything may be absent.
     """
     found = _strongest(roots.filter(roots.column("is_container")))
-    inside, frontier = Inside(edges), found
+    inside, frontier = EdgeIndex(edges), found
     while frontier.num_rows:
         candidates = inside.below(frontier)
         at = pc.index_in(candidates.column("address"), found.column("address"))

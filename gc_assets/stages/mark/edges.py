@@ -35,7 +35,7 @@ def read_edges(files: Files, paths: Sequence[str]) -> pa.Table:
     return pa.concat_tables(parts).unify_dictionaries()
 
 
-class Inside:
+class EdgeIndex:
     """The edges of a walk, level by level."""
 
     def __init__(self, edges: pa.Table) -> None:

@@ -26,10 +26,10 @@ from gc_assets.state.receipts import PartFile
 from gc_assets.state.side_tables import SELECTED_ENTRIES
 
 # Every task holds all that is looked for. Where it is more than this, Spark looks for it.
-MOST_VALUES: Final = 500_000
+MAX_VALUES: Final = 500_000
 
 
-def pick(
+def select_entries(
     spark: SparkSession,
     files: Files,
     run: TableRun,

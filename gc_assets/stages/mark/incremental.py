@@ -54,7 +54,7 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import run_tasks
 from gc_assets.lakes.file_kinds import FILE_KINDS
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.manifest_entries import decoded_as, count_file_rows
+from gc_assets.stages.mark.manifest_entries import cache_fingerprint, count_file_rows
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, TableRun
@@ -92,7 +92,7 @@ BUNDLE_BYTES: Final = 48 * 2**20
 # Up to so many hashes go to every executor.
 BROADCAST_ROWS: Final = 2_000_000
 _LOW: Final = 2**32 - 1
-DAMAGED: Final = "the earlier night is damaged"
+BASELINE_DAMAGED: Final = "the earlier night is damaged"
 
 
 class BaselineInvalid(Exception):
@@ -100,7 +100,7 @@ class BaselineInvalid(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class Baseline:
     """An earlier `live_files` of the lake, made as tonight's would be.
 
     `came` are the segments of the cache that it did not know. `released` are tables of files that
@@ -133,7 +133,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class FullRecompute:
     """Everything is computed, and why. With `compare` the result is held against what carrying over
     would have given. `distrusted_on` is the run date that found carried rows to be wrong, and
     `uncompared_runs` counts the nights since the last comparison, tonight among them.
@@ -152,7 +152,7 @@ class Full:
 
 def fingerprint(context: RunContext, lake_name: str) -> str:
     """Returns a digest of what rows depend on besides `NEEDS`, entries and released files."""
-    rules = [decoded_as(context, lake_name), lake_name, FORMAT, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
+    rules = [cache_fingerprint(context, lake_name), lake_name, FORMAT, LIVE_FILES.schema.names, NEEDS.names, list(FILE_KINDS)]
     return hashlib.sha256(json.dumps(rules).encode()).hexdigest()
 
 
@@ -166,7 +166,9 @@ def segments_digest(cache: Sequence[PastRun]) -> str:
     return hashlib.sha256(json.dumps([[run.run_id, run.entry.receipt_sha256] for run in segments_with_rows(cache)]).encode()).hexdigest()
 
 
-def find_baseline(context: RunContext, lake_name: str, cache: Sequence[PastRun], lifecycle: PublishedTable | None) -> Base | Full:
+def find_baseline(
+    context: RunContext, lake_name: str, cache: Sequence[PastRun], lifecycle: PublishedTable | None
+) -> Baseline | FullRecompute:
     """Returns the newest `live_files` of the lake that rows may be carried over from, or why there
     is none.
 
@@ -176,49 +178,51 @@ def find_baseline(context: RunContext, lake_name: str, cache: Sequence[PastRun],
     mark takes those of nights, and no night takes that of a fresh mark.
     """
     if context.config.full_every == 0:
-        return Full("full_every is 0")
+        return FullRecompute("full_every is 0")
     state, now = context.state, context.clock.now()
     try:
         history, mine = state.history(lake_name, LIVE_FILES.name), fingerprint(context, lake_name)
         if wrong := [run.run_date for run in history if run.headline(Compared).wrong == mine]:
-            return Full(f"rows that this release carried over were wrong on {max(wrong)}", distrusted_on=max(wrong))
+            return FullRecompute(f"rows that this release carried over were wrong on {max(wrong)}", distrusted_on=max(wrong))
         latest = f"{now:%Y%m%dT%H%M%SZ}~"  # behind every id of a run that began by now
         made = [run for run in history if run.entry.created_at <= now and run.run_id <= latest]
         runs = sorted(made, key=lambda run: run.run_id, reverse=True)
         opened = (state.open(run) for run in runs[:MAX_BASELINES_OPENED])
         last = next((found for found in opened if set(found.receipt.unsafe) <= set(context.unsafe)), None)
         if last is None:
-            return Full("there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock")
+            return FullRecompute(
+                "there is no earlier night" if not runs else "the last nights ran under other limits or a rehearsal's clock"
+            )
         summary = last.summary(LiveFilesSummary)
         if summary.fingerprint != mine:
-            return Full("the earlier night was of another release, of other storages or of other settings")
+            return FullRecompute("the earlier night was of another release, of other storages or of other settings")
         found = _fit(context, lake_name, last, cache, lifecycle)
-        return found if isinstance(found, Base) else replace(found, uncompared_runs=summary.uncompared_runs + 1)
+        return found if isinstance(found, Baseline) else replace(found, uncompared_runs=summary.uncompared_runs + 1)
     except (StateError, OSError) as error:
-        return Full(f"{DAMAGED}: {error}")
+        return FullRecompute(f"{BASELINE_DAMAGED}: {error}")
 
 
 def _fit(
     context: RunContext, lake_name: str, last: PublishedTable, cache: Sequence[PastRun], lifecycle: PublishedTable | None
-) -> Base | Full:
+) -> Baseline | FullRecompute:
     summary = last.summary(LiveFilesSummary)
     if summary.unreadable:
-        return Full("the earlier night could not read everything")
+        return FullRecompute("the earlier night could not read everything")
     known, now = set(summary.segments), segments_with_rows(cache)
     if segments_digest([run for run in now if run.run_id in known]) != summary.segments_digest:
-        return Full("segments of the cache are gone")
+        return FullRecompute("segments of the cache are gone")
     released = _released(context, lake_name, last, lifecycle)
-    if isinstance(released, Full):
+    if isinstance(released, FullRecompute):
         return released
-    base = Base(last, summary, tuple(run for run in now if run.run_id not in known), released)
+    base = Baseline(last, summary, tuple(run for run in now if run.run_id not in known), released)
     if not base.rows:
-        return Full("the earlier night had no rows")
-    return base if last.parts(NEEDS_SIDE) else Full(f"the earlier night lacks {NEEDS_SIDE}")
+        return FullRecompute("the earlier night had no rows")
+    return base if last.parts(NEEDS_SIDE) else FullRecompute(f"the earlier night lacks {NEEDS_SIDE}")
 
 
 def _released(
     context: RunContext, lake_name: str, last: PublishedTable, lifecycle: PublishedTable | None
-) -> tuple[PublishedTable, ...] | Full:
+) -> tuple[PublishedTable, ...] | FullRecompute:
     """Returns the tables of released files, of both nights, unless they are equal. Raises
     `StateError` where the earlier one is damaged.
     """
@@ -230,31 +234,33 @@ def _released(
         return ()
     found = [run for run in context.state.history(lake_name, LIFECYCLE_OBJECTS.name) if run.run_id == run_id]
     if not found:
-        return Full(f"{LIFECYCLE_OBJECTS.name} of the earlier night is gone")
+        return FullRecompute(f"{LIFECYCLE_OBJECTS.name} of the earlier night is gone")
     earlier = context.state.open(found[0])
     context.state.verify(earlier)
     return (earlier, *([lifecycle] if lifecycle is not None else []))
 
 
-def full_recompute_reason(base: Base | Full, found: Mapping[str, Any], full_every: int, *, unreadable: bool, entries: int) -> Full | None:
+def full_recompute_reason(
+    base: Baseline | FullRecompute, found: Mapping[str, Any], full_every: int, *, unreadable: bool, entries: int
+) -> FullRecompute | None:
     """Decides whether everything is computed; null where rows are carried over.
 
     `found` are the facts of `Before.compare`, `entries` is how many cached entries there are.
     """
-    if isinstance(base, Full):
+    if isinstance(base, FullRecompute):
         return base
     if damaged := found.get("damaged"):
-        return Full(damaged)
+        return FullRecompute(damaged)
     if unreadable or "entries" not in found:
-        return Full("not everything can be read")
+        return FullRecompute("not everything can be read")
     if base.is_due(full_every):
         how_often = "every night" if full_every == 1 else f"every {full_every:,} nights"
-        return Full(f"{how_often} all of them are named, and compared", compare=True)
+        return FullRecompute(f"{how_often} all of them are named, and compared", compare=True)
     touched = found["entries"] + found["keys"] + base.new_rows
     if touched and entries <= MIN_INCREMENTAL_ROWS:
-        return Full("there are few rows")
+        return FullRecompute("there are few rows")
     if touched > MAX_DIRTY_SHARE * base.rows:
-        return Full(f"up to {touched:,} of {base.rows:,} rows are touched")
+        return FullRecompute(f"up to {touched:,} of {base.rows:,} rows are touched")
     return None
 
 
@@ -285,7 +291,7 @@ def _of_one_side(tagged: pa.Table, names: list[str]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Before:
+class PreviousNeeds:
     """What the base's needs were, for the task that knows tonight's. Pickles.
 
     `needs` are the parts with their digests. `came` are the paths of the containers that only new
@@ -300,7 +306,7 @@ class Before:
     tells: bool
 
     @classmethod
-    def of(cls, base: Base, came: Sequence[str], full_every: int, entries: int) -> Before:
+    def of(cls, base: Baseline, came: Sequence[str], full_every: int, entries: int) -> PreviousNeeds:
         """`entries` is how many cached entries there are."""
         is_due = base.is_due(full_every)
         tells = entries > MIN_INCREMENTAL_ROWS or is_due
@@ -323,7 +329,7 @@ class Before:
         try:
             before = pa.concat_tables([NEEDS.empty_table(), *(_read(files, self.path, part, NEEDS) for part in self.needs)])
         except (StateError, OSError) as error:
-            return {}, {"damaged": f"{DAMAGED}: {error}"}
+            return {}, {"damaged": f"{BASELINE_DAMAGED}: {error}"}
         containers, keys = compare_needs(before, needs)
         earlier = containers.filter(pc.is_in(containers, known.unique()))
         total = index.filter(pc.is_in(index.column("container"), earlier)).group_by("container").aggregate([("entries", "sum")])
@@ -353,7 +359,7 @@ def _verified(files: Files, directory: str, part: PartFile) -> bytes:
     return content
 
 
-def key_of(frame: DataFrame) -> Column:
+def file_key(frame: DataFrame) -> Column:
     """Returns the key of a file, which is its address where it lies in no storage. A frame without
     addresses has no such file.
     """
@@ -362,7 +368,7 @@ def key_of(frame: DataFrame) -> Column:
 
 def write_dirty_keys(frames: Sequence[DataFrame], files: Files, run: TableRun) -> WrittenParts:
     """Writes the keys of these frames, each once, with their hashes (`DIRTY_KEYS_SIDE`)."""
-    keys = [frame.select(key_of(frame).alias("key")) for frame in frames]
+    keys = [frame.select(file_key(frame).alias("key")) for frame in frames]
     distinct = reduce(DataFrame.unionByName, keys).distinct().withColumn("key_hash", F.xxhash64("key"))
     return merge_written(run_over_frame(distinct, _Put(files, run.path, DIRTY_KEYS, DIRTY_KEYS_SIDE), PARTS_DDL))
 
@@ -386,11 +392,11 @@ class _Put:
 def filter_dirty(frame: DataFrame, touched: DataFrame, rows: int) -> DataFrame:
     """Returns the rows of touched keys. `touched` has so many rows (column `key_hash`)."""
     few = F.broadcast(touched) if rows <= BROADCAST_ROWS else touched
-    return frame.withColumn("key_hash", F.xxhash64(key_of(frame))).join(few, "key_hash", "left_semi").drop("key_hash")
+    return frame.withColumn("key_hash", F.xxhash64(file_key(frame))).join(few, "key_hash", "left_semi").drop("key_hash")
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class ReusedRows:
     """Parts that were carried over. `digest` is that of the table's rows in them. `dropped` are the
     base's rows of the table that are not, by storage and kind.
     """
@@ -407,7 +413,7 @@ class Carried:
         return sum(part.rows for part in self.parts)
 
 
-def reuse_rows(spark: SparkSession, base: Base, run: TableRun, files: Files, touched: Sequence[str]) -> Carried:
+def reuse_rows(spark: SparkSession, base: Baseline, run: TableRun, files: Files, touched: Sequence[str]) -> ReusedRows:
     """Copies the base's rows of untouched keys into the run. Raises `BaselineInvalid` where the base is
     damaged.
     """
@@ -416,10 +422,10 @@ def reuse_rows(spark: SparkSession, base: Base, run: TableRun, files: Files, tou
     size_bytes = sum(part.size_bytes for part in base.parts)
     written = merge_written(run_tasks(spark, carry, len(bundles), size_bytes))
     if damaged := written.summary["damaged"]:
-        raise BaselineInvalid(f"{DAMAGED}: {damaged[0]}")
+        raise BaselineInvalid(f"{BASELINE_DAMAGED}: {damaged[0]}")
     kept = sum(part.rows for part in (*written.parts, *(part for parts in written.side.values() for part in parts)))
     digest = (int(base.published.receipt.digest, 16) - written.digest) % 2**64
-    return Carried(written.parts, written.side, digest, written.totals, base.rows - written.summary["dropped"], kept)
+    return ReusedRows(written.parts, written.side, digest, written.totals, base.rows - written.summary["dropped"], kept)
 
 
 def _bundles(parts: Sequence[PartFile]) -> list[tuple[PartFile, ...]]:
@@ -524,18 +530,18 @@ def amend_amounts(before: Mapping[str, Amount], dropped: Mapping[str, Amount], n
     return found
 
 
-def routed(session: SparkSession, files: Files, paths: Mapping[str, Sequence[str]]) -> DataFrame:
+def read_routes(session: SparkSession, files: Files, paths: Mapping[str, Sequence[str]]) -> DataFrame:
     """Returns rows of the table and of its sides with their route; the paths are by route."""
     frames = [read_paths(session, files, LIVE_FILES.schema, list(named)).withColumn(ROUTE, F.lit(route)) for route, named in paths.items()]
     return reduce(DataFrame.unionByName, frames)
 
 
-def untouched(rows: DataFrame, touched: DataFrame, count: int) -> DataFrame:
+def filter_clean(rows: DataFrame, touched: DataFrame, count: int) -> DataFrame:
     """Returns the rows of `live_files` whose keys are not touched."""
     return rows.join(F.broadcast(touched) if count <= BROADCAST_ROWS else touched, "key_hash", "left_anti").select(rows.columns)
 
 
-def sums(rows: DataFrame) -> dict[str, tuple[int, int]]:
+def sum_hashes(rows: DataFrame) -> dict[str, tuple[int, int]]:
     """Returns for each route how many rows it has, and the sum of their hashes modulo 2^64."""
     schema = spark_schema(LIVE_FILES.schema)
     columns = [f"cast(`{field.name}` as {field.dataType.simpleString()}) as `{field.name}`" for field in schema.fields]
@@ -545,7 +551,7 @@ def sums(rows: DataFrame) -> dict[str, tuple[int, int]]:
     return {row[ROUTE]: (row["n"], (row["low"] + (row["high"] << 32)) % 2**64) for row in found}
 
 
-def differences(carried: Mapping[str, tuple[int, int]], computed: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+def describe_differences(carried: Mapping[str, tuple[int, int]], computed: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
     """Returns in words where rows that were carried over are not those that are computed."""
     told: list[str] = []
     for route in sorted({*carried, *computed}):

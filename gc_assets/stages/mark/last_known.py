@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from gc_assets.core.plan import Unreadable
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, content_roots, root_tables
+from gc_assets.stages.mark.content_roots import HELD, REACHED, RootTables, open_root_tables, read_content_roots
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable
@@ -30,11 +30,11 @@ from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, UNREADABLE_ROOTS, U
 from gc_assets.state.summaries import Freeze, LiveFilesSummary
 
 # Stands for the uuid of a table where the whole lake is sick.
-WHOLE: Final = ""
+WHOLE_LAKE: Final = ""
 
 
 @dataclass(frozen=True)
-class Memory:
+class LastKnown:
     """What the last night knew of a lake. Pickles.
 
     `uuids` are the tables that a night read in full, by name. `unreadable` are those that the last night
@@ -56,7 +56,7 @@ class Memory:
 
         `places` are the storages that each table claims a part of.
         """
-        before = {item.table_uuid or WHOLE: item for item in self.unreadable if item.table_uuid is not None or item.is_whole_lake}
+        before = {item.table_uuid or WHOLE_LAKE: item for item in self.unreadable if item.table_uuid is not None or item.is_whole_lake}
         known = {uuid: name for name, found in self.uuids.items() for uuid in found} | dict(names)
         return tuple(
             Unreadable(
@@ -73,16 +73,16 @@ class Memory:
 
     def knows(self, key: str) -> bool:
         """Says whether a night read this table (or `WHOLE`) in full."""
-        return key == WHOLE or any(key in uuids for uuids in self.uuids.values())
+        return key == WHOLE_LAKE or any(key in uuids for uuids in self.uuids.values())
 
     def roots_of(self, keys: Collection[str]) -> pa.Table:
         """Returns the content roots that these needed (columns `UNREADABLE_ROOTS`), with all files of the
         then present state.
         """
-        known = content_roots(self.roots)
+        known = read_content_roots(self.roots)
         known = known.filter(pc.less_equal(known.column("rank"), HELD))
         before = read_parts(self.files, list(self.unreadable_roots), UNREADABLE_ROOTS)
-        if WHOLE not in keys:
+        if WHOLE_LAKE not in keys:
             ids = pa.array(sorted(keys), pa.string())
             known = known.filter(pc.or_(pc.is_null(known.column("commit_id")), pc.is_in(known.column("table_uuid"), ids)))
             before = before.filter(pc.or_(pc.is_null(before.column("commit_id")), pc.is_in(before.column("table_uuid"), ids)))
@@ -91,13 +91,17 @@ class Memory:
         if any(item.is_whole_lake for item in self.unreadable):
             partly = pa.chunked_array([pa.array(np.ones(known.num_rows, bool))])
         return pa.concat_tables(
-            [unreadable_root_rows(known.filter(pc.invert(partly)), in_full=True), unreadable_root_rows(known.filter(partly), in_full=False), before]
+            [
+                unreadable_root_rows(known.filter(pc.invert(partly)), in_full=True),
+                unreadable_root_rows(known.filter(partly), in_full=False),
+                before,
+            ]
         )
 
     def shields(self, keys: Collection[str], tonight: Iterable[pa.Table]) -> pa.Table:
         """Returns the claims of these, then and tonight, as shields (columns `CLAIMS`)."""
         claims = pa.concat_tables([read_parts(self.files, list(self.claims), CLAIMS), *tonight])
-        if WHOLE not in keys:
+        if WHOLE_LAKE not in keys:
             claims = claims.filter(pc.is_in(claims.column("table_uuid"), pa.array(sorted(keys), pa.string())))
         return shielding(claims)
 
@@ -113,13 +117,13 @@ def unreadable_root_rows(roots: pa.Table, *, in_full: bool) -> pa.Table:
     return roots.append_column("in_full", pa.array(np.full(roots.num_rows, in_full))).select(UNREADABLE_ROOTS.names).cast(UNREADABLE_ROOTS)
 
 
-def kept(roots: pa.Table) -> pa.Table:
+def as_optional_live(roots: pa.Table) -> pa.Table:
     """Returns roots as live ones whose absence is no sign of loss: it may be why a table is sick."""
     columns = {"rank": pa.array(np.full(roots.num_rows, REACHED, np.int8)), "must_exist": pa.array(np.zeros(roots.num_rows, bool))}
     return pa.table({name: columns.get(name, roots.column(name)) for name in roots.column_names}).cast(roots.schema)
 
 
-def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> Memory | None:
+def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) -> LastKnown | None:
     """Returns what was known of the lake when its refs were last frozen, at `frozen_at` at the
     latest, and all else was read. Null where that never was.
 
@@ -140,7 +144,7 @@ def find_last_known(context: RunContext, lake_name: str, frozen_at: datetime) ->
     return None
 
 
-def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> Memory | None:
+def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: PublishedTable) -> LastKnown | None:
     state, ids = context.state, _inputs(live)
     tables = [COMMIT_GRAPH, REACHABLE_SNAPSHOTS, EXPIRY_PLAN, *([LIVE_CONTENTS] if context.kind(lake_name).shows_contents else [])]
     inputs = {LAKE_REFS.name: refs}
@@ -157,10 +161,10 @@ def _memory(context: RunContext, lake_name: str, live: PublishedTable, refs: Pub
     for name, uuid in pairs:
         if name is not None and uuid is not None and uuid not in never:
             uuids.setdefault(name, set()).add(uuid)
-    return Memory(
+    return LastKnown(
         state.files,
         live.receipt.run_date,
-        root_tables(context, lake_name, inputs),
+        open_root_tables(context, lake_name, inputs),
         tuple(live.paths(UNREADABLE_ROOTS_SIDE)),
         (*refs.paths(CLAIMS_SIDE), *live.paths(CLAIMS_SIDE)),
         uuids,

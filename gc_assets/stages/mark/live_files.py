@@ -29,13 +29,33 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.file_kinds import ROOT_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
-from gc_assets.stages.mark.content_roots import HELD, RELEASED, SPARED, RootTables, closure, content_roots, find_root_inputs, root_tables
+from gc_assets.stages.mark.content_roots import (
+    HELD,
+    RELEASED,
+    SPARED,
+    RootTables,
+    closure,
+    find_root_inputs,
+    open_root_tables,
+    read_content_roots,
+)
 from gc_assets.stages.mark.edges import read_edges
-from gc_assets.stages.mark.incremental import Base, Before, BaselineInvalid, Full, find_baseline, fingerprint, build_needs, segments_digest, full_recompute_reason, segments_with_rows
-from gc_assets.stages.mark.last_known import WHOLE, Memory, unreadable_root_rows, kept, find_last_known
-from gc_assets.stages.mark.live_contents import build_claims, find_purged, mark_optional, describe_losses, refuse_unlisted_snapshots
-from gc_assets.stages.mark.manifest_entries import count_file_rows, length_identity, count_segment_rows, segments
-from gc_assets.stages.mark.witnesses import ALL_ROWS_REUSABLE, Source
+from gc_assets.stages.mark.incremental import (
+    Baseline,
+    BaselineInvalid,
+    FullRecompute,
+    PreviousNeeds,
+    build_needs,
+    find_baseline,
+    fingerprint,
+    full_recompute_reason,
+    segments_digest,
+    segments_with_rows,
+)
+from gc_assets.stages.mark.last_known import WHOLE_LAKE, LastKnown, as_optional_live, find_last_known, unreadable_root_rows
+from gc_assets.stages.mark.live_contents import build_claims, describe_losses, find_purged, mark_optional, refuse_unlisted_snapshots
+from gc_assets.stages.mark.manifest_entries import count_file_rows, count_segment_rows, find_segments, length_identity
+from gc_assets.stages.mark.witnesses import ALL_ROWS_REUSABLE, LiveRowWriter
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -94,18 +114,23 @@ def live_files(spark: SparkSession, context: RunContext, lake_name: str) -> Publ
 
     Rows that nothing touched since an earlier night are carried over from it (`carried`).
     """
-    cache = segments(context, lake_name)
+    cache = find_segments(context, lake_name)
     lifecycle = find_lifecycle_objects(context, lake_name)
     base = find_baseline(context, lake_name, cache, lifecycle)
     try:
         return _published(spark, context, lake_name, cache, lifecycle, base)
     except BaselineInvalid as doubt:
-        uncompared = base.summary.uncompared_runs + 1 if isinstance(base, Base) else base.uncompared_runs
-        return _published(spark, context, lake_name, cache, lifecycle, Full(str(doubt), uncompared_runs=uncompared))
+        uncompared = base.summary.uncompared_runs + 1 if isinstance(base, Baseline) else base.uncompared_runs
+        return _published(spark, context, lake_name, cache, lifecycle, FullRecompute(str(doubt), uncompared_runs=uncompared))
 
 
 def _published(
-    spark: SparkSession, context: RunContext, lake_name: str, cache: list[PastRun], lifecycle: PublishedTable | None, base: Base | Full
+    spark: SparkSession,
+    context: RunContext,
+    lake_name: str,
+    cache: list[PastRun],
+    lifecycle: PublishedTable | None,
+    base: Baseline | FullRecompute,
 ) -> PublishedTable:
     """Publishes the table. Raises `BaselineInvalid` where the base turns out to be none; nothing is left."""
     state = context.state
@@ -118,11 +143,11 @@ def _published(
     run = start_run(context, context.group(lake_name), LIVE_FILES)
     cached = count_file_rows(cache)
     before = None
-    if isinstance(base, Base) and not has_unread:
-        before = Before.of(base, state.paths(base.came, CONTAINERS_SIDE), context.config.full_every, cached)
-    close = _Close(
+    if isinstance(base, Baseline) and not has_unread:
+        before = PreviousNeeds.of(base, state.paths(base.came, CONTAINERS_SIDE), context.config.full_every, cached)
+    close = LiveWalk(
         lake_name,
-        root_tables(context, lake_name, inputs),
+        open_root_tables(context, lake_name, inputs),
         tuple(there.paths(EDGES_SIDE)),
         tuple(there.paths(CONTAINERS_SIDE)),
         tuple(entries.paths(UNREADABLE_CONTAINERS_SIDE)),
@@ -151,7 +176,7 @@ def _published(
     known = cached + sum(part.rows for parts in closed.side.values() for part in parts)
     known += lifecycle.rows if lifecycle is not None else 0
     full = full_recompute_reason(base, closed.summary, context.config.full_every, unreadable=bool(unreadable), entries=cached)
-    source = Source(spark, context, lake_name, run, there, closed, None if unreadable else lifecycle, known)
+    source = LiveRowWriter(spark, context, lake_name, run, there, closed, None if unreadable else lifecycle, known)
     try:
         made = source.made(base, full)
     except BaselineInvalid:
@@ -202,7 +227,7 @@ def _unread_tables(inputs: Mapping[str, PublishedTable]) -> list[UnreadTable]:
     return [*inputs[LAKE_REFS.name].summary(LakeRefsSummary).unread, *whole]
 
 
-def _unread(lake_name: str, inputs: Mapping[str, PublishedTable], memory: Memory | None) -> dict[str, str]:
+def _unread(lake_name: str, inputs: Mapping[str, PublishedTable], memory: LastKnown | None) -> dict[str, str]:
     """Returns why tables could not be read at all, by their uuid (`WHOLE`: the lake). Tables that
     no earlier night read are left out.
 
@@ -210,16 +235,16 @@ def _unread(lake_name: str, inputs: Mapping[str, PublishedTable], memory: Memory
     """
     unread = _unread_tables(inputs)
     if unread and memory is None:
-        raise LakeUnreadable(never_read(lake_name, unread[0].table_name, unread[0].why))
+        raise LakeUnreadable(never_read_message(lake_name, unread[0].table_name, unread[0].why))
     found: dict[str, str] = {}
     for item in unread:
-        for uuid in [WHOLE] if item.table_name is None else memory.uuids.get(item.table_name, []) if memory is not None else []:
+        for uuid in [WHOLE_LAKE] if item.table_name is None else memory.uuids.get(item.table_name, []) if memory is not None else []:
             found.setdefault(uuid, item.why)
     return found
 
 
 def _unreadable(
-    context: RunContext, lake_name: str, refs: PublishedTable, memory: Memory | None, found: Mapping[str, str]
+    context: RunContext, lake_name: str, refs: PublishedTable, memory: LastKnown | None, found: Mapping[str, str]
 ) -> tuple[Unreadable, ...]:
     """Returns all that is sick: what the walk `found`, and tables that no night ever read."""
     summary = refs.summary(LakeRefsSummary)
@@ -263,7 +288,7 @@ def find_lifecycle_objects(context: RunContext, lake_name: str) -> PublishedTabl
 
 
 @dataclass(frozen=True)
-class _Close:
+class LiveWalk:
     """Walks from content roots to every container, and writes witnesses and directly named files.
 
     One task, here or in an executor (`run_single_task`).
@@ -278,14 +303,14 @@ class _Close:
     logs: dict[str, tuple[str, ...]]
     run: TableRun
     claims: tuple[str, ...]
-    memory: Memory | None
+    memory: LastKnown | None
     unread: dict[str, str]
-    before: Before | None = None
+    before: PreviousNeeds | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         files = self.roots.files
         for _ in batches:
-            every_root = content_roots(self.roots)
+            every_root = read_content_roots(self.roots)
             unlisted = pc.equal(every_root.column("kind"), Kind.UNLISTED_LOCATION)
             listed = every_root.filter(pc.invert(unlisted))
             index, known = self._index()
@@ -350,7 +375,7 @@ class _Close:
             if self.memory is None:
                 raise LakeUnreadable(_explain(self.lake_name, broken, errors))
             for row in broken.to_pylist():
-                key = row["table_uuid"] or WHOLE
+                key = row["table_uuid"] or WHOLE_LAKE
                 unreadable.setdefault(key, errors.get(row["address"], f"{row['kind']} {row['address']} was never decoded"))
         if self.memory is None or not unreadable:
             return roots, UNREADABLE_ROOTS.empty_table(), edges, unreadable
@@ -359,7 +384,7 @@ class _Close:
         is_mine = pc.and_(_is_of(roots, unreadable), pc.less_equal(roots.column("rank"), HELD))
         of_unreadable = pa.concat_tables([remembered, unreadable_root_rows(roots.filter(is_mine), in_full=False)])
         return (
-            pa.concat_tables([roots.filter(pc.invert(is_mine)), kept(of_unreadable.select(ROOTS.names))]),
+            pa.concat_tables([roots.filter(pc.invert(is_mine)), as_optional_live(of_unreadable.select(ROOTS.names))]),
             of_unreadable,
             edges,
             unreadable,
@@ -424,12 +449,12 @@ class _Close:
 
 def _is_of(roots: pa.Table, unreadable: Collection[str]) -> pa.ChunkedArray:
     """Marks the roots of these tables (`WHOLE`: all)."""
-    if WHOLE in unreadable:
+    if WHOLE_LAKE in unreadable:
         return pa.chunked_array([pa.array(np.ones(roots.num_rows, bool))])
     return pc.is_in(roots.column("table_uuid"), pa.array(sorted(unreadable), pa.string()))
 
 
-def never_read(lake_name: str, table_name: str | None, why: str) -> str:
+def never_read_message(lake_name: str, table_name: str | None, why: str) -> str:
     """Says that nothing stands in for what could not be read."""
     what = f"table {table_name}" if table_name is not None else "the repository"
     return f"{why}\n  lake {lake_name}: no earlier night read {what} in full, so nobody knows what it needs, and there is no plan"

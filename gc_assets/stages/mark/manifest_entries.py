@@ -34,7 +34,7 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import is_local
 from gc_assets.engine.tables import WrittenParts, merge_written, parallelism, publish, report_parts, side_paths, write_parts
 from gc_assets.engine.tasks import run_single_task, run_tasks
-from gc_assets.stages.mark.content_roots import RELEASED, RootTables, content_roots, find_root_inputs, root_tables
+from gc_assets.stages.mark.content_roots import RELEASED, RootTables, find_root_inputs, open_root_tables, read_content_roots
 from gc_assets.stages.mark.decoding import CONCURRENT_READS, Decode
 from gc_assets.state.files import Files
 from gc_assets.state.index import PastRun
@@ -61,18 +61,18 @@ LISTED_KEYS_PER_HEAD: Final = 125
 ROOT_COLUMNS: Final = [name for name in TASKS.names if name not in {"expected_entries", "snapshot_id"}]
 
 
-def segments(context: RunContext, lake_name: str) -> list[PastRun]:
+def find_segments(context: RunContext, lake_name: str) -> list[PastRun]:
     """Returns every published segment of the cache, of all run dates, that was decoded as this run
     would decode it.
 
     Rows carry the storage and key of each child, and a release may understand a format better than
     the one before. So everything is decoded anew after a change of the storages or of the release.
     """
-    meaning = decoded_as(context, lake_name)
+    meaning = cache_fingerprint(context, lake_name)
     return [run for run in context.state.history(lake_name, MANIFEST_ENTRIES.name) if run.headline(Segment).decoded_as == meaning]
 
 
-def decoded_as(context: RunContext, lake_name: str) -> str:
+def cache_fingerprint(context: RunContext, lake_name: str) -> str:
     """Returns a digest of what a segment's rows depend on besides the containers themselves."""
     places = sorted((storage.name, storage.location) for storage in context.config.storages)
     chosen = context.config.lake(lake_name).decoding()
@@ -96,11 +96,11 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
     """
     state = context.state
     inputs = find_root_inputs(context, lake_name)
-    cache = segments(context, lake_name)
+    cache = find_segments(context, lake_name)
     run = start_run(context, lake_name, MANIFEST_ENTRIES)
     there = state.pieces(cache)
     known, parents = there.paths(CONTAINERS_SIDE), there.paths(UNREADABLE_CONTAINERS_SIDE)
-    roots: RootTables | None = root_tables(context, lake_name, inputs)
+    roots: RootTables | None = open_root_tables(context, lake_name, inputs)
     metadata = sum(table.rows for table in inputs.values()) + count_segment_rows(cache, CONTAINERS_SIDE)
     levels: list[WrittenParts] = []
     while roots is not None or parents:
@@ -126,7 +126,7 @@ def manifest_entries(spark: SparkSession, context: RunContext, lake_name: str) -
         state.files.delete_directory(f"{run.path}/{TASKS_SIDE}")
     written = _together(levels)
     counted = {"decoded": 0, "entries": 0, "external": 0, "unreadable": 0, "container_bytes": 0, **written.summary}
-    counted |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": decoded_as(context, lake_name)}
+    counted |= {"levels": len(levels), "segments": len(cache) + 1, "decoded_as": cache_fingerprint(context, lake_name)}
     summary = ManifestEntriesSummary.model_validate(counted)
     return publish(state, run, written, context.clock, inputs=list(inputs.values()), summary=summary, unsafe=context.unsafe)
 
@@ -210,7 +210,7 @@ class _Pending:
                     edges = read_parts(self.files, list(self.edges), EDGES)
                     again = edges.filter(pc.is_in(edges.column("address"), stale)).select(TASKS.names)
                     wanted = pa.concat_tables([wanted, again], promote_options="default")
-                roots = content_roots(self.roots)
+                roots = read_content_roots(self.roots)
                 containers = roots.filter(roots.column("is_container"))
                 # For a root only tonight's word counts. The length that it had when it could not be
                 # read may have been the fault.

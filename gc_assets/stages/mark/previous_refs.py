@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
-from gc_assets.lakes.protocol import PreviousRef, Lake, Ref, watched
+from gc_assets.lakes.protocol import Lake, PreviousRef, Ref, watched
 from gc_assets.state.index import PastRun
 from gc_assets.state.schemas import LAKE_REFS
 from gc_assets.state.summaries import Freeze as Frozen
@@ -45,10 +45,10 @@ def find_previous_refs(context: RunContext, lake_name: str, now: Freeze, since: 
     recent = [index for index, published in enumerate(before) if _at(published) >= since]
     # The last freeze before the period shows what the first one in it missed.
     first = max(0, (recent[0] if recent else len(before)) - 1)
-    return tuple(missed([*(_read(context, published) for published in before[first:]), now]))
+    return tuple(find_dropped_or_moved([*(_read(context, published) for published in before[first:]), now]))
 
 
-def missed(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
+def find_dropped_or_moved(freezes: Sequence[Freeze]) -> Iterator[PreviousRef]:
     """Yields what each freeze no longer shows of the one before it.
 
     That is a ref that is gone, or one that is at another head. The latter may only have moved on.

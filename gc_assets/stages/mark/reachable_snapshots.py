@@ -18,7 +18,7 @@ from gc_assets.engine.tables import merge_written, publish, report_parts, write_
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.lakes.protocol import DANGLING, EXPIRED, REMOVE_SNAPSHOT, RETAINED, ExpiryAction, FrozenRefs, Lake, Retention, watched
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
-from gc_assets.stages.mark.previous_refs import find_previous_refs, build_freeze
+from gc_assets.stages.mark.previous_refs import build_freeze, find_previous_refs
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -102,7 +102,9 @@ def read_policy_refs(context: RunContext, lake: Lake, refs: PublishedTable) -> F
     frozen, frozen_at = read_frozen_refs(context, lake.name, refs), refs.summary(LakeRefsSummary).frozen_at
     if watched(lake) is None:
         return frozen
-    return replace(frozen, former=find_previous_refs(context, lake.name, build_freeze(frozen_at, frozen.refs), frozen_at - context.longest_grace()))
+    return replace(
+        frozen, previous=find_previous_refs(context, lake.name, build_freeze(frozen_at, frozen.refs), frozen_at - context.longest_grace())
+    )
 
 
 def find_expiry_logs(context: RunContext, lake_name: str, until: str | None = None) -> tuple[str, ...]:

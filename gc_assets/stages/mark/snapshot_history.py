@@ -80,7 +80,7 @@ def snapshot_history(spark: SparkSession, context: RunContext, lake_name: str) -
     )
 
 
-def remember(spark: SparkSession, again: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
+def record_removals(spark: SparkSession, again: RunContext, lake_name: str, plan_id: str, actions: pa.Table) -> PublishedTable:
     """Publishes the newest history anew, with the plan and the reason by which snapshots are about
     to be removed.
 

@@ -23,26 +23,26 @@ from gc_assets.engine.tables import ROUTE, Totals, WrittenParts, read_paths, rea
 from gc_assets.lakes.file_kinds import FILE_KINDS, Kind
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS
 from gc_assets.stages.mark.content_roots import RELEASED, SPARED
-from gc_assets.stages.mark.entry_selection import MOST_VALUES, pick
+from gc_assets.stages.mark.entry_selection import MAX_VALUES, select_entries
 from gc_assets.stages.mark.incremental import (
-    DAMAGED,
-    Base,
-    Carried,
+    BASELINE_DAMAGED,
+    Baseline,
     BaselineInvalid,
-    Full,
+    FullRecompute,
+    ReusedRows,
     amend_amounts,
-    reuse_rows,
-    differences,
-    key_of,
+    describe_differences,
+    file_key,
+    filter_clean,
     filter_dirty,
-    routed,
     published_routes,
-    sums,
+    read_routes,
+    reuse_rows,
+    sum_hashes,
     write_dirty_keys,
-    untouched,
     written_routes,
 )
-from gc_assets.stages.mark.manifest_entries import count_file_rows, segments
+from gc_assets.stages.mark.manifest_entries import count_file_rows, find_segments
 from gc_assets.state.compaction import Pieces
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, State, TableRun
@@ -92,13 +92,13 @@ class Made:
     by_kind: dict[str, Amount]
     by_storage: dict[str, Amount]
     possible_by_storage: dict[str, Amount]
-    carried: Carried | None
+    carried: ReusedRows | None
     how: dict[str, Any]
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Source:
+class LiveRowWriter:
     """What the rows of tonight are made of: cached entries, and what the walk wrote as scratch
     (`closed`).
 
@@ -114,18 +114,18 @@ class Source:
     lifecycle: PublishedTable | None
     known: int
 
-    def made(self, base: Base | Full, full: Full | None) -> Made:
+    def made(self, base: Baseline | FullRecompute, full: FullRecompute | None) -> Made:
         """Writes the rows: those of touched keys beside what is carried over, or all of them.
 
         Raises `BaselineInvalid` where the base turns out to be none.
         """
         if full is not None and self.closed.summary.get(ALL_ROWS_REUSABLE):
             raise BaselineInvalid(full.why)  # there is nothing here to compute from
-        if isinstance(base, Full):
+        if isinstance(base, FullRecompute):
             return self._computed(None, base)
         return self._carried(base) if full is None else self._computed(base, full)
 
-    def _computed(self, base: Base | None, full: Full) -> Made:
+    def _computed(self, base: Baseline | None, full: FullRecompute) -> Made:
         log_activity(f"naming all files, because {full.in_short}")
         compared = base if full.compare else None
         if compared is not None:
@@ -142,22 +142,22 @@ class Source:
                 "here any more.",
             )
         how = {
-            "full_for": full.why,
+            "full_recompute_reason": full.why,
             "full_on": self.context.run_date,
-            "nights_uncompared": 0 if compared is not None else full.uncompared_runs if base is None else base.summary.uncompared_runs + 1,
+            "uncompared_runs": 0 if compared is not None else full.uncompared_runs if base is None else base.summary.uncompared_runs + 1,
             "differences": differ,
             "distrusted_on": self.context.run_date if differ else full.distrusted_on,
         }
         return Made(written, *_amounts(written.totals), None, how, notes)
 
-    def _verify(self, base: Base) -> None:
+    def _verify(self, base: Baseline) -> None:
         """Raises `BaselineInvalid` where the base is damaged."""
         try:
             self._state.verify(base.published)
         except (StateError, OSError) as error:
-            raise BaselineInvalid(f"{DAMAGED}: {error}") from error
+            raise BaselineInvalid(f"{BASELINE_DAMAGED}: {error}") from error
 
-    def _carried(self, base: Base) -> Made:
+    def _carried(self, base: Baseline) -> Made:
         touched, written = (), WrittenParts((), 0)
         if self._touches(base):
             log_activity("finding the files that changes touch")
@@ -184,18 +184,18 @@ class Source:
             if (counted := Amount.total(amounts.values()).files) != whole.rows:
                 raise BaselineInvalid(f"the earlier night counts {counted:,} files as of tonight, and there are {whole.rows:,}")
         how = {
-            "carried_files": carried.rows,
-            "carried_from": base.published.receipt.run_id,
+            "reused_files": carried.rows,
+            "reused_from": base.published.receipt.run_id,
             "full_on": base.summary.full_on,
-            "nights_carried": base.summary.incremental_runs + 1,
-            "nights_uncompared": base.summary.uncompared_runs + 1,
+            "incremental_runs": base.summary.incremental_runs + 1,
+            "uncompared_runs": base.summary.uncompared_runs + 1,
         }
         return Made(whole, by_kind, by_storage, possible, carried, how)
 
-    def _touches(self, base: Base) -> bool:
+    def _touches(self, base: Baseline) -> bool:
         return bool(self.closed.summary["keys"] or self.closed.summary["changed"] or base.new_rows)
 
-    def _touched(self, base: Base) -> tuple[PartFile, ...]:
+    def _touched(self, base: Baseline) -> tuple[PartFile, ...]:
         """Writes the keys whose rows may differ from the base's, and returns the parts."""
         state, changed = self._state, self.closed.side.get(CHANGED_CONTAINERS_SIDE, ())
         new = {run.run_id for run in base.came}
@@ -217,9 +217,11 @@ class Source:
         """Returns at least the entries that have one of these values: all where there are many
         values.
         """
-        if _rows(values) > MOST_VALUES:
+        if _rows(values) > MAX_VALUES:
             return entries
-        picked = () if not values else pick(self.spark, self._state.files, self.run, entries.paths, by, self._paths(values), prefix)
+        picked = (
+            () if not values else select_entries(self.spark, self._state.files, self.run, entries.paths, by, self._paths(values), prefix)
+        )
         return Cached(tuple(self._paths(picked)), _rows(picked), entries.has_external, SELECTED_ENTRIES, picked)
 
     def _let_go(self, *scratch: Sequence[PartFile]) -> None:
@@ -244,18 +246,18 @@ class Source:
             files = _without(files, read_table(session, state, LIFECYCLE_OBJECTS, self.lifecycle).filter("not deduplicated"))
         return files
 
-    def _compared(self, base: Base, written: WrittenParts) -> tuple[str, ...]:
+    def _compared(self, base: Baseline, written: WrittenParts) -> tuple[str, ...]:
         """Returns in words where rows that would have been carried over are not those that were
         written.
         """
         log_activity("comparing with what would have been carried over")
         session, state = self._session(self.known + base.rows, len(self._all.paths)), self._state
-        rows = routed(session, state.files, published_routes(base.published))
+        rows = read_routes(session, state.files, published_routes(base.published))
         if self._touches(base):
             touched = self._touched(base)
             files = self._files(session, touched, self._naming(touched))
-            rows = untouched(rows, self._hashes(session, touched), _rows(touched)).unionByName(files.select(rows.columns))
-        return differences(sums(rows), sums(routed(session, state.files, written_routes(self.run, written))))
+            rows = filter_clean(rows, self._hashes(session, touched), _rows(touched)).unionByName(files.select(rows.columns))
+        return describe_differences(sum_hashes(rows), sum_hashes(read_routes(session, state.files, written_routes(self.run, written))))
 
     def _hashes(self, session: SparkSession, touched: Sequence[PartFile]) -> DataFrame:
         return read_paths(session, self._state.files, DIRTY_KEYS, self._paths(touched), ["key_hash"])
@@ -333,7 +335,7 @@ class Cached:
 
 def read_cached_entries(spark: SparkSession, context: RunContext, lake_name: str) -> DataFrame:
     """Returns what `Cached.frame` says, of all entries of a lake."""
-    return Cached.of(context.state.pieces(segments(context, lake_name))).frame(spark, context.state.files)
+    return Cached.of(context.state.pieces(find_segments(context, lake_name))).frame(spark, context.state.files)
 
 
 def named_files(entries: DataFrame, direct: DataFrame, witnesses: DataFrame, lake_name: str) -> DataFrame:
@@ -381,7 +383,7 @@ def _placed(named: DataFrame) -> DataFrame:
     The address is the key of a file that lies in no storage. A frame without that column has no
     such file.
     """
-    return named.select("witness", "storage", key_of(named).alias("key"), "kind", "size_bytes", "must_exist", "container_size_bytes")
+    return named.select("witness", "storage", file_key(named).alias("key"), "kind", "size_bytes", "must_exist", "container_size_bytes")
 
 
 def _without(files: DataFrame, released: DataFrame) -> DataFrame:

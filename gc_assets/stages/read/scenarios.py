@@ -20,11 +20,20 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows, report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import RETAINED, FrozenRefs, Lake
-from gc_assets.stages.mark.content_roots import SPARED, Judged, RootTables, closure, content_roots, find_root_inputs, root_tables, rank_roots
+from gc_assets.stages.mark.content_roots import (
+    SPARED,
+    RetentionTables,
+    RootTables,
+    closure,
+    find_root_inputs,
+    open_root_tables,
+    rank_roots,
+    read_content_roots,
+)
 from gc_assets.stages.mark.edges import read_edges
-from gc_assets.stages.mark.last_known import kept
-from gc_assets.stages.mark.manifest_entries import count_segment_rows, segments
-from gc_assets.stages.mark.reachable_snapshots import read_edits, find_expiry_logs, read_policy_refs
+from gc_assets.stages.mark.last_known import as_optional_live
+from gc_assets.stages.mark.manifest_entries import count_segment_rows, find_segments
+from gc_assets.stages.mark.reachable_snapshots import find_expiry_logs, read_edits, read_policy_refs
 from gc_assets.state.files import Files
 from gc_assets.state.journal import PublishedTable, TableRun
 from gc_assets.state.parts import read_parts
@@ -127,11 +136,11 @@ class ScenarioTask:
         if unread or inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary).unread is not None:
             raise UsageError(f"lake {lake_name} could not be read on {context.run_date}; choose a --run-date before that")
         summary = refs.summary(LakeRefsSummary)
-        cache = segments(context, lake_name)
+        cache = find_segments(context, lake_name)
         there = context.state.pieces(cache)
         return cls(
             {bit: _word(context, lake_name, refs, scenario) for bit, scenario in scenarios.items()},
-            root_tables(context, lake_name, inputs),
+            open_root_tables(context, lake_name, inputs),
             find_expiry_logs(context, lake_name, until=inputs[REACHABLE_SNAPSHOTS.name].receipt.run_id),
             tuple(there.paths(EDGES_SIDE)),
             tuple(there.paths(CONTAINERS_SIDE)),
@@ -148,14 +157,14 @@ class ScenarioTask:
             commits = read_parts(files, list(self.roots.graph), COMMIT_GRAPH.schema)
             edges = read_edges(files, self.edges)
             decoded = read_parts(files, list(self.containers), CONTAINERS, ["container"]).column("container").combine_chunks()
-            unreadable = kept(read_parts(files, list(self.unreadable), UNREADABLE_ROOTS).select(ROOTS.names))
+            unreadable = as_optional_live(read_parts(files, list(self.unreadable), UNREADABLE_ROOTS).select(ROOTS.names))
             edits = read_edits(files, self.logs)
             judged = read_parts(files, list(self.roots.reachable), REACHABLE_SNAPSHOTS.schema, ["state"])
-            below, named = _live(pa.concat_tables([content_roots(self.roots), unreadable]), edges, 0)
+            below, named = _live(pa.concat_tables([read_content_roots(self.roots), unreadable]), edges, 0)
             tonight, found, expired, unknown = below, [(below, named)], dict[str, int](), pa.array([], pa.string())
             for bit, (lake, refs) in self.words.items():
                 retention = lake.retain(replace(refs, edits=edits), commits, self.as_of, self.grace_cutoff)
-                roots = rank_roots(self.roots, Judged(retention.reachable, retention.expiry, retention.contents))
+                roots = rank_roots(self.roots, RetentionTables(retention.reachable, retention.expiry, retention.contents))
                 below, named = _live(pa.concat_tables([roots, unreadable]), edges, bit)
                 found.append((below, named))
                 expired[str(bit)] = _retained(judged) - _retained(retention.reachable)
@@ -178,8 +187,8 @@ def _word(context: RunContext, lake_name: str, refs: PublishedTable, scenario: S
     lake = replace(context, config=context.config.model_copy(update={"lakes": lakes})).lake(lake_name)
     frozen = read_policy_refs(context, lake, refs)
     left = tuple(ref for ref in frozen.refs if ref.ref_name not in scenario.dropped)
-    former = tuple(item for item in frozen.former if item.ref.ref_name not in scenario.dropped)
-    return lake, replace(frozen, refs=left, former=former)
+    previous = tuple(item for item in frozen.previous if item.ref.ref_name not in scenario.dropped)
+    return lake, replace(frozen, refs=left, previous=previous)
 
 
 def _live(roots: pa.Table, edges: pa.Table, bit: int) -> tuple[pa.Table, pa.Table]:

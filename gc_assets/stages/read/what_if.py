@@ -254,7 +254,7 @@ class _Collected:
         for batch in batches:
             owned = with_owner(batch, self.claims)
             owned = owned.filter(pc.is_valid(owned.column("lake")))
-            owned = owned.filter(self.ages.old(owned))
+            owned = owned.filter(self.ages.is_old(owned))
             for prefix in self.withheld:
                 owned = owned.filter(pc.invert(pc.starts_with(owned.column("key"), prefix)))
             yield owned.select(CHANGED_FILES.names).cast(CHANGED_FILES)

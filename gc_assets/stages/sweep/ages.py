@@ -52,25 +52,25 @@ class Ages:
             lakes[table.receipt.owner] = LakeAge(min(cutoff, own), kind.named_times)
         return cls(cutoff, lakes)
 
-    def old(self, claimed: pa.RecordBatch) -> pa.Array:
+    def is_old(self, claimed: pa.RecordBatch) -> pa.Array:
         """Marks the claimed files (columns key, last_modified, lake) that are older than the
         cut-off.
 
         A file is as old as the younger of its storage time and the time in its name.
         """
-        old = pc.less(claimed.column("last_modified"), _moment(self.cutoff))
+        old = pc.less(claimed.column("last_modified"), _timestamp(self.cutoff))
         for name, age in self.lakes.items():
             mine = pc.fill_null(pc.equal(claimed.column("lake"), name), False)
             if mine.true_count:
-                old = pc.and_(old, pc.or_(pc.invert(mine), _old_in(age, claimed)))
+                old = pc.and_(old, pc.or_(pc.invert(mine), _is_old_for(age, claimed)))
         return old
 
 
-def _old_in(age: LakeAge, claimed: pa.RecordBatch) -> pa.Array:
-    old = pc.less(claimed.column("last_modified"), _moment(age.cutoff))
-    tell = age.named_times
-    return old if tell is None else pc.and_(old, pc.fill_null(pc.less(tell(claimed.column("key")), _moment(age.cutoff)), True))
+def _is_old_for(age: LakeAge, claimed: pa.RecordBatch) -> pa.Array:
+    old = pc.less(claimed.column("last_modified"), _timestamp(age.cutoff))
+    read_times = age.named_times
+    return old if read_times is None else pc.and_(old, pc.fill_null(pc.less(read_times(claimed.column("key")), _timestamp(age.cutoff)), True))
 
 
-def _moment(value: datetime) -> pa.Scalar:
+def _timestamp(value: datetime) -> pa.Scalar:
     return pa.scalar(value, pa.timestamp("us", "UTC"))

@@ -33,18 +33,18 @@ def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], 
     """
     state = Location.parse(context.config.state)
     files = [
-        key for path in context.config.own_files() for key in _keys(context, storage_name, os.path.normpath(path), os.path.realpath(path))
+        key for path in context.config.own_files() for key in _location_keys(context, storage_name, os.path.normpath(path), os.path.realpath(path))
     ]
-    return list(_keys(context, storage_name, str(state), str(state.without_links()))), files
+    return list(_location_keys(context, storage_name, str(state), str(state.without_links()))), files
 
 
 def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> list[str]:
     """Returns sentences on the claims that are too wide, for the report."""
-    places = sorted({(claim.owner.lake, context.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
+    locations = sorted({(claim.owner.lake, context.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
     return [
         f"lake {lake}: {address} is the location of a table and a whole storage, or holds what another table or lake claims: only "
         f"{' and '.join(WRITTEN_TO)} below it are swept; give each table a location of its own"
-        for lake, address in places
+        for lake, address in locations
     ]
 
 
@@ -60,10 +60,10 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
     ]
 
 
-def _keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:
+def _location_keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:
     """Yields the keys of a place of ours in the storage, by each of its names."""
-    places = {context.resolver().resolve_one(name) for name in names}
-    yield from (key for place in places if place is not None for storage, key in [place] if storage == storage_name)
+    locations = {context.resolver().resolve_one(name) for name in names}
+    yield from (key for location in locations if location is not None for storage, key in [location] if storage == storage_name)
 
 
 def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[Publish
     for table in tables:
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():
             owner = Owner(table.receipt.owner, row["table_uuid"])
-            whole = Owner(owner.lake, None)
-            if row["storage"] == storage_name and (owner in owners or whole in owners):
+            lake_owner = Owner(owner.lake, None)
+            if row["storage"] == storage_name and (owner in owners or lake_owner in owners):
                 found.add(row["key"])
     return tuple(sorted(found))

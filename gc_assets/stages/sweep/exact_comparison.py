@@ -41,24 +41,24 @@ def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: l
     size_bytes = sum(context.state.files.size(path) for path in candidate_paths)
     if size_bytes > IN_MEMORY_CANDIDATES:
         return True  # too many to hold in a worker: the join tells
-    equal = _Equal(context.state.files, tuple(candidate_paths))
-    found = LiveColumn.of(spark, context, storage_name, live, "key").answers(equal, "hits long", size_bytes)
+    equal = _CountEqual(context.state.files, tuple(candidate_paths))
+    found = LiveColumn.of(spark, context, storage_name, live, "key").run_task(equal, "hits long", size_bytes)
     return sum(row["hits"] for row in found) > 0
 
 
-def hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
+def find_hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
     """Returns the candidates that equal a live key (columns key, exact).
 
     `exact` is false where only the spelling-insensitive forms are equal. A join, so it runs only
     where `may_hit` says so.
     """
-    spelled = map_arrow(candidates.select("key"), _Loose("key"), _Loose.schema("key"))
-    live_spelled = map_arrow(keys.select("key"), _Loose("live_key"), _Loose.schema("live_key"))
+    spelled = map_arrow(candidates.select("key"), _AddLooseForm("key"), _AddLooseForm.schema("key"))
+    live_spelled = map_arrow(keys.select("key"), _AddLooseForm("live_key"), _AddLooseForm.schema("live_key"))
     return spelled.join(live_spelled, "loose").groupBy("key").agg(F.max(F.col("key") == F.col("live_key")).alias("exact"))
 
 
 @dataclass(frozen=True)
-class _Loose:
+class _AddLooseForm:
     """Adds the spelling-insensitive form of keys, which it calls `name`."""
 
     name: str
@@ -74,7 +74,7 @@ class _Loose:
 
 
 @dataclass(frozen=True)
-class _Equal:
+class _CountEqual:
     """Counts the live keys that equal a candidate in their spelling-insensitive form.
 
     Keys that are exactly equal share that form too.

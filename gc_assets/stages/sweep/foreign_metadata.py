@@ -27,7 +27,7 @@ from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats that no kind here reads. The name alone tells them.
 OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")
-FOREIGN: Final = pa.schema([("key", pa.string()), ("why", pa.string()), ("is_junk", pa.bool_())])
+FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_())])
 
 
 def foreign_metadata(
@@ -50,8 +50,8 @@ def foreign_metadata(
     left by its writers. Where the table is in use, only old metadata counts: young metadata may
     belong to a commit that is under way.
     """
-    judge = _Judge(storage_name, resolver, objects, known_tables, foreign_signs(), tuple(dead))
-    return map_arrow(suspects.select("key", "last_modified", "is_old"), judge, FOREIGN)
+    classifier = MetadataClassifier(storage_name, resolver, objects, known_tables, foreign_signs(), tuple(dead))
+    return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
 
 
 def foreign_signs() -> tuple[ForeignSign, ...]:
@@ -68,7 +68,7 @@ def suspect_pattern() -> str:
 
 
 @dataclass(frozen=True)
-class _Judge:
+class MetadataClassifier:
     storage_name: str
     resolver: KeyResolver
     objects: Objects
@@ -79,11 +79,11 @@ class _Judge:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = (batch.column(name) for name in ("key", "last_modified", "is_old"))
-            judged = [(key, *self._why(key, modified, is_old=is_old)) for key, modified, is_old in zip(*map(_values, columns), strict=True)]
-            rows = [{"key": key, "why": why, "is_junk": is_junk} for key, why, is_junk in judged if why]
+            classified = [(key, *self._classify(key, modified, is_old=is_old)) for key, modified, is_old in zip(*map(_values, columns), strict=True)]
+            rows = [{"key": key, "reason": reason, "is_junk": is_junk} for key, reason, is_junk in classified if reason]
             yield pa.RecordBatch.from_pylist(rows, FOREIGN)
 
-    def _why(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
+    def _classify(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
         sign = next(sign for sign in self.signs if re.search(sign.names, key))
         if sign.judge is None:
             return "metadata of a repository or table of another kind", False
@@ -95,29 +95,29 @@ class _Judge:
             return f"{sign.noun} that cannot be read ({error})", False
         except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
             return f"{sign.noun} that cannot be read ({error})", True
-        return (self._table(key, modified, found, is_old=is_old) if isinstance(found, TableFound) else found), False
+        return (self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableFound) else found), False
 
-    def _table(self, key: str, modified: datetime, found: TableFound, *, is_old: bool) -> str | None:
+    def _check_known(self, key: str, modified: datetime, found: TableFound, *, is_old: bool) -> str | None:
         known = self.known_tables.get(found.uuid)
         if known is None:
-            return self._unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found.uuid)
+            return self._check_unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found.uuid)
         if found.newest > known.newest and (is_old or not known.in_use):
             return (
                 f"table {found.uuid} with a newer snapshot than its catalog knows: the catalog is a copy or behind, or a commit failed here"
             )
         return None
 
-    def _unknown(self, key: str, written_ms: int, uuid: str) -> str | None:
-        word = next((item for item in self.dead if item.table_uuid == uuid.lower() and key.startswith(item.prefix)), None)
-        if word is None:
+    def _check_unknown(self, key: str, written_ms: int, uuid: str) -> str | None:
+        record = next((item for item in self.dead if item.table_uuid == uuid.lower() and key.startswith(item.prefix)), None)
+        if record is None:
             directory = key.rpartition("/")[0]
             location = self.resolver.address(self.storage_name, directory.removesuffix("/metadata") + "/")
             way_out = (
                 f"; if it is dead: gc-assets accept {uuid} {shlex.quote(location)} --by WHO" if directory not in {"", "metadata"} else ""
             )
             return f"table {uuid}, which no configured catalog knows{way_out}"
-        if word.ends_before(written_ms):
-            return f"{word}, and it was written to since: add the catalog that knows it to lakes.yaml"
+        if record.ends_before(written_ms):
+            return f"{record}, and it was written to since: add the catalog that knows it to lakes.yaml"
         return None
 
     def _read(self, key: str) -> bytes:

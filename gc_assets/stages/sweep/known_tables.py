@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows
 from gc_assets.lakes.file_kinds import Kind
-from gc_assets.stages.mark.manifest_entries import segments
+from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, LAKE_REFS, LIVE_CONTENTS, LIVE_FILES
 from gc_assets.state.side_tables import LOCATIONS, LOCATIONS_SIDE
@@ -77,20 +77,20 @@ def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
 def _of_server(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
     graph = context.table(COMMIT_GRAPH, lake_name)
     contents = context.table(LIVE_CONTENTS, lake_name)
-    shown = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
-    return newest_puts(
+    rows = read_rows(context.state, LIVE_CONTENTS, contents, columns=["metadata_location", "on_branch"])
+    return newest_commit_times(
         read_parts(
             context.state.files,
-            context.state.paths(segments(context, lake_name), LOCATIONS_SIDE),
+            context.state.paths(find_segments(context, lake_name), LOCATIONS_SIDE),
             LOCATIONS,
             ["container", "address", "kind"],
         ),
         read_rows(context.state, COMMIT_GRAPH, graph, columns=["committed_at", "content_roots"]),
-        shown.column("metadata_location").filter(shown.column("on_branch")),
+        rows.column("metadata_location").filter(rows.column("on_branch")),
     )
 
 
-def newest_puts(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
+def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
     """Returns for each table the time of the newest commit that put a metadata file of it, 0 where
     no commit did.
 
@@ -100,8 +100,8 @@ def newest_puts(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArra
     """
     lists = commits.column("content_roots").combine_chunks()
     at = _milliseconds(commits.column("committed_at").combine_chunks())
-    put = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), "at": at.take(pc.list_parent_indices(lists))})
-    newest = put.group_by("address").aggregate([("at", "max")])
+    puts = pa.table({"address": pc.struct_field(pc.list_flatten(lists), "address"), "at": at.take(pc.list_parent_indices(lists))})
+    newest = puts.group_by("address").aggregate([("at", "max")])
     uuids = places.filter(pc.equal(places.column("kind"), Kind.TABLE_UUID))
     in_use = pc.is_in(uuids.column("container"), pc.unique(on_branches))
     by_put = newest.column("at_max").take(pc.index_in(uuids.column("container"), newest.column("address")))

@@ -46,19 +46,19 @@ class LiveColumn:
         """Says whether this process reads it."""
         return is_small(self.spark) or engine.column_fits_in_process(self.rows, self.parts.sizes)
 
-    def answers(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
+    def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
         """Returns what a task yields for the column (rows of `ddl`). The task reads `task_bytes` of
         its own.
         """
         if self.runs_in_process and (task_bytes <= engine.MAX_IN_PROCESS_BYTES or is_small(self.spark)):
             return run_in_process(task, self.batches())
-        return collect(self.passed(task, ddl))
+        return collect(self.map_arrow(task, ddl))
 
-    def passed(self, task: Task, ddl: str | StructType, most: int | None = None) -> DataFrame:
+    def map_arrow(self, task: Task, ddl: str | StructType, max_tasks: int | None = None) -> DataFrame:
         """Returns the frame of what a task yields for the column (columns of `ddl`). It runs in
         executors, at most so many times.
         """
-        return self.parts.map_arrow(self.spark, _OfStorage(self.storage, self.name, task), ddl, most)
+        return self.parts.map_arrow(self.spark, _OneStorage(self.storage, self.name, task), ddl, max_tasks)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the column in this process."""
@@ -66,7 +66,7 @@ class LiveColumn:
 
 
 @dataclass(frozen=True)
-class _OfStorage:
+class _OneStorage:
     """Yields what a task yields for a column of the rows that lie in a storage."""
 
     storage: str

@@ -64,10 +64,10 @@ def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live:
     A key that two lakes need appears twice.
     """
     frames = [read_table(spark, context.state, LIVE_FILES, table) for table in live]
-    everything = frames[0]
+    union = frames[0]
     for frame in frames[1:]:
-        everything = everything.unionByName(frame)
-    return everything.filter(F.col("storage") == storage_name)
+        union = union.unionByName(frame)
+    return union.filter(F.col("storage") == storage_name)
 
 
 def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
@@ -77,10 +77,10 @@ def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, li
     history is never edited hold nothing here.
     """
     edited = [table for table in live if context.kind(table.receipt.owner).edits_history]
-    everything = frame_from_arrow(spark, LIVE_FILES.schema.empty_table())
+    union = frame_from_arrow(spark, LIVE_FILES.schema.empty_table())
     for table in edited:
-        everything = everything.unionByName(read_table(spark, context.state, LIVE_FILES, table, EXPIRED_SIDE))
-    return everything.filter(F.col("storage") == storage_name)
+        union = union.unionByName(read_table(spark, context.state, LIVE_FILES, table, EXPIRED_SIDE))
+    return union.filter(F.col("storage") == storage_name)
 
 
 def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
@@ -127,9 +127,9 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
     run = start_run(context, storage_name, LIVE_FILTER)
     spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_for(context.run_date))
     keys = LiveColumn.of(spark, context, storage_name, live, "key_hash")
-    merge = _Merge(spec, slices, state.files, run)
+    merge = _MergeFilters(spec, slices, state.files, run)
     log_activity(f"{count:,} live keys in {slices:,} slices")
-    written = merge_written(_built(keys, spec, slices, merge))
+    written = merge_written(_build_slices(keys, spec, slices, merge))
     missing_slices = slices - written.rows
     summary = LiveFilterSummary(
         keys=count,
@@ -160,7 +160,7 @@ def _look_up(keys: LiveColumn, files: Files, published: PublishedTable, expected
     Raises `GcError` with the counts unless all of them are in it.
     """
     probe = ProbeFilter(files, tuple(published.paths()))
-    rows = keys.answers(_CountHits(probe), "probed long, hits long")
+    rows = keys.run_task(_CountHits(probe), "probed long, hits long")
     probed, hits = sum(row["probed"] for row in rows), sum(row["hits"] for row in rows)
     if not probed == hits == expected:
         raise GcError(
@@ -169,16 +169,16 @@ def _look_up(keys: LiveColumn, files: Files, published: PublishedTable, expected
         )
 
 
-def _built(keys: LiveColumn, spec: FilterSpec, slices: int, merge: _Merge) -> Sequence[Any]:
+def _build_slices(keys: LiveColumn, spec: FilterSpec, slices: int, merge: _MergeFilters) -> Sequence[Any]:
     """Returns what `merge` reports of all keys (rows of `PARTS_DDL`), each slice in one call."""
-    build = _Build(spec, slices)
+    build = _BuildPartialFilters(spec, slices)
     if slices == 1 and keys.runs_in_process:
         return run_in_process(merge, build(keys.batches()))
     if slices == 1:
-        partial = keys.passed(build, spark_schema(PARTIAL), MAX_PARTIAL_FILTERS)
+        partial = keys.map_arrow(build, spark_schema(PARTIAL), MAX_PARTIAL_FILTERS)
     else:
         # A task that met all slices would hold all of them.
-        sliced = keys.passed(_Sliced(slices), SLICED_DDL).repartition(slices, "slice")
+        sliced = keys.map_arrow(_AddSlice(slices), SLICED_DDL).repartition(slices, "slice")
         partial = sliced.mapInArrow(build, spark_schema(PARTIAL))
     width = min(slices, parallelism(keys.spark))
     return collect(partial.repartition(width, "slice").mapInArrow(merge, PARTS_DDL))
@@ -229,7 +229,7 @@ def _load(files: Files, paths: tuple[str, ...]) -> tuple[int, dict[int, Filter]]
 
 
 @dataclass(frozen=True)
-class _Sliced:
+class _AddSlice:
     """Adds the number of its slice to each hash (columns of `SLICED_DDL`)."""
 
     slices: int
@@ -242,7 +242,7 @@ class _Sliced:
 
 
 @dataclass(frozen=True)
-class _Build:
+class _BuildPartialFilters:
     """Adds the hashes of a partition to partial filters, one per slice that it meets."""
 
     spec: FilterSpec
@@ -264,7 +264,7 @@ class _Build:
 
 
 @dataclass(frozen=True)
-class _Merge:
+class _MergeFilters:
     """Unites the partial filters of a slice and writes the published artefact."""
 
     spec: FilterSpec

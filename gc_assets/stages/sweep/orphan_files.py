@@ -50,7 +50,7 @@ from gc_assets.stages.records.ledger import LogReader, quarantine_ledger
 from gc_assets.stages.records.purged_by_rule import purged_by_rule
 from gc_assets.stages.sweep.ages import Ages
 from gc_assets.stages.sweep.claims import claims_of, notes_on_claims, prefixes_of
-from gc_assets.stages.sweep.exact_comparison import hits, may_hit
+from gc_assets.stages.sweep.exact_comparison import find_hits, may_hit
 from gc_assets.stages.sweep.foreign_metadata import suspect_pattern
 from gc_assets.stages.sweep.live_filter import ProbeFilter, live_count, live_keys, live_rows, live_tables
 from gc_assets.stages.sweep.probe import CANDIDATE, LIVE, ListedFiles, Probe
@@ -160,12 +160,12 @@ def orphan_files(spark: SparkSession, context: RunContext, storage_name: str) ->
     # them. Where all metadata is missing, or very much, the listing is that of another place. What
     # another object of the name names is known to nobody.
     is_another_place = len(missing) >= min(MAX_NAMED, needed)
-    lost = [item for item in missing if not item.is_another]
-    broken = {Owner(item.lake, item.table_uuid): item.said for item in reversed(lost)} if not is_another_place else {}
+    lost = [item for item in missing if not item.is_replaced]
+    broken = {Owner(item.lake, item.table_uuid): item.name for item in reversed(lost)} if not is_another_place else {}
     withheld = (*prefixes_of(context, storage_name, [*refs, *live], broken), *strangers.held())
     others = reread.filter(pc.invert(reread.column("same"))).to_pylist()
     stopping = [f"{row['kind']} {row['key']}, which was written anew in its place since it was read; run again" for row in others]
-    stopping += [item.said for item in missing if is_another_place or item.is_another]
+    stopping += [item.name for item in missing if is_another_place or item.is_replaced]
     # Some live files may rightly be absent, and two lakes may need one file. So the files are
     # compared one by one only where the difference is large enough to hide a loss.
     optional = sum(table.summary(LiveFilesSummary).optional_by_storage.get(storage_name, 0) for table in live)
@@ -317,7 +317,7 @@ def _orphans(
     candidates = read_paths(spark, context.state.files, CANDIDATES, candidate_paths)
     judged = candidates.withColumn("exact", F.lit(None).cast("boolean"))
     if may_hit(spark, context, storage_name, live, candidate_paths):
-        judged = candidates.join(hits(candidates, live_keys(spark, context, storage_name, live)), "key", "left")
+        judged = candidates.join(find_hits(candidates, live_keys(spark, context, storage_name, live)), "key", "left")
     joined = judged.join(_witnesses(spark, context, storage_name, live), "key", "left")
     joined = joined.join(_dangling_commits(spark, context, storage_name), "key", "left")
     named = F.col("w").isNotNull()

@@ -62,12 +62,12 @@ class Probe:
         found = optional = side_files = 0
         unneeded = Totals()
         for batch in batches:
-            found += self.metadata.found(batch)
-            optional += self.optional.found(batch)
+            found += self.metadata.count_found(batch)
+            optional += self.optional.count_found(batch)
             hits = self.live.contains(xxhash64(batch.column("key")))
-            beside = self._beside_live(batch, hits)
-            side_files += np.count_nonzero(beside)
-            hits = hits | beside
+            is_side_file = self._find_side_files(batch, hits)
+            side_files += np.count_nonzero(is_side_file)
+            hits = hits | is_side_file
             count(LIVE, batch.filter(pa.array(hits)))
             rest = batch.filter(pa.array(np.logical_not(hits)))
             owned = with_owner(rest, self.claims)
@@ -77,7 +77,7 @@ class Probe:
             unneeded += Totals(metadata.num_rows, pc.sum(metadata.column("size_bytes")).as_py() or 0)
             owned = owned.filter(pc.is_valid(owned.column("lake")))
             suspects.write(owned.filter(pc.match_substring_regex(owned.column("key"), self.suspect)).select(CANDIDATES.names))
-            old = self.ages.old(owned)
+            old = self.ages.is_old(owned)
             count(YOUNG, owned.filter(pc.invert(old)))
             candidates = owned.filter(old)
             count(CANDIDATE, candidates)
@@ -94,7 +94,7 @@ class Probe:
             },
         )
 
-    def _beside_live(self, batch: pa.RecordBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _find_side_files(self, batch: pa.RecordBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Marks the side files of live files."""
         found = np.zeros(batch.num_rows, bool)
         at = np.flatnonzero(~hits & pc.match_substring_regex(batch.column("key"), SIDE_FILE).to_numpy(zero_copy_only=False))
@@ -126,13 +126,13 @@ class ListedFiles:
     paths: tuple[str, ...]
     storage: str
 
-    def found(self, objects: pa.RecordBatch) -> int:
+    def count_found(self, objects: pa.RecordBatch) -> int:
         """Counts how many of the files are among these objects.
 
         A file whose length was decoded counts only with that length, and only as the object that
         was decoded.
         """
-        needed = _sought(self.files, self.paths, self.storage)
+        needed = _read_listed_files(self.files, self.paths, self.storage)
         at = pc.index_in(objects.column("key"), value_set=needed.column("key"))
         listed, needed = objects.filter(pc.is_valid(at)), needed.take(at.filter(pc.is_valid(at)))
         as_long = pc.fill_null(pc.equal(listed.column("size_bytes"), needed.column("container_size_bytes")), True)
@@ -144,6 +144,6 @@ class ListedFiles:
 
 
 @lru_cache(maxsize=2)
-def _sought(files: Files, paths: tuple[str, ...], storage: str) -> pa.Table:
+def _read_listed_files(files: Files, paths: tuple[str, ...], storage: str) -> pa.Table:
     rows = read_parts(files, list(paths), METADATA)
     return rows.filter(pc.equal(rows.column("storage"), storage)).combine_chunks()

@@ -73,33 +73,33 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
     state, lister = context.state, context.lister(storage_name)
     run = start_run(context, storage_name, STORAGE_INVENTORY)
     last = last_inventory(context, storage_name)
-    before = carried_from(context, last)
-    known = _known(context, storage_name, before) if before is not None else []
-    carried, now = lister.unchanged(known), context.clock.now()
-    listing = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, carried, now - SETTLED_AFTER, _cuts(context, last))
+    baseline = find_baseline(context, last)
+    known = _reusable_directories(context, storage_name, baseline) if baseline is not None else []
+    unchanged, now = lister.unchanged(known), context.clock.now()
+    listing = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, unchanged, now - SETTLED_AFTER, _cuts(context, last))
     tasks, report = listing.tasks, listing.report
     rows: list[Any] = []
-    kept = [directory for directory in known if directory.key in carried]
-    if before is not None and carried:
+    kept = [directory for directory in known if directory.key in unchanged]
+    if baseline is not None and unchanged:
         rows += collect(
-            read_table(spark, state, STORAGE_INVENTORY, before).mapInArrow(_Carry(lister, carried, state.files, run), PARTS_DDL)
+            read_table(spark, state, STORAGE_INVENTORY, baseline).mapInArrow(_CopyUnchanged(lister, unchanged, state.files, run), PARTS_DDL)
         )
     planned = finished = 0
     while tasks:
         log_activity(f"{len(tasks):,} places to list, {finished:,} listed")
-        if planned == 0 and _was_short(last):
-            listed = _begun(tasks, _List(state.files, run, BUDGET_ENTRIES, MAX_IN_PROCESS_SECONDS))
+        if planned == 0 and _was_listed_quickly(last):
+            listed = _list_in_process(tasks, _RunListing(state.files, run, BUDGET_ENTRIES, MAX_IN_PROCESS_SECONDS))
         elif planned == 0 and len(tasks) == 1:
-            listed = _begun(tasks, _List(state.files, run, MAX_IN_PROCESS_ENTRIES))
+            listed = _list_in_process(tasks, _RunListing(state.files, run, MAX_IN_PROCESS_ENTRIES))
         else:
-            listed = _in_executors(spark, tasks, _List(state.files, run, BUDGET_ENTRIES))
+            listed = _list_in_executors(spark, tasks, _RunListing(state.files, run, BUDGET_ENTRIES))
         planned += len(tasks)
         rows += listed
         finished += sum(json.loads(row["facts"])["tasks"] for row in listed)
         tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (our own tasks' words)
     written = merge_written(rows)
-    again = write_parts(_directory_rows(kept), run, state.files, DIRECTORIES_SIDE) if kept else []
-    written = replace(written, side={**written.side, DIRECTORIES_SIDE: (*written.side.get(DIRECTORIES_SIDE, ()), *again)})
+    copied = write_parts(_directory_rows(kept), run, state.files, DIRECTORIES_SIDE) if kept else []
+    written = replace(written, side={**written.side, DIRECTORIES_SIDE: (*written.side.get(DIRECTORIES_SIDE, ()), *copied)})
     problems = {name.removeprefix("problem_"): count for name, count in written.summary.items() if name.startswith("problem_")}
     samples = written.summary.get("problems", [])
     if written.summary.get("incomplete", 0):
@@ -118,9 +118,9 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
         tasks=planned,
         listing_seconds=round(written.summary.get("seconds", 0.0), 2),
         location=context.storage(storage_name).location,
-        flow="optimized" if before is not None else "clean",
-        full_listing_on=before.summary(StorageInventorySummary).full_listing_on if before is not None else context.run_date,
-        carried_directories=len(carried),
+        flow="optimized" if baseline is not None else "clean",
+        full_listing_on=baseline.summary(StorageInventorySummary).full_listing_on if baseline is not None else context.run_date,
+        carried_directories=len(unchanged),
         carried_objects=written.summary.get("carried", 0),
         unfinished=_uploads(unfinished) if unfinished is not None else None,
         report=report.name if report is not None else None,
@@ -135,26 +135,26 @@ def storage_inventory(spark: SparkSession, context: RunContext, storage_name: st
     ]
     if report is not None and report.rows is not None:
         balances.append(Balance(name=f"rows of report {report.name}", expected=report.rows, found=written.summary.get("report_rows", 0)))
-    inputs = [before] if before is not None else []
+    inputs = [baseline] if baseline is not None else []
     return publish(state, run, written, context.clock, inputs=inputs, balances=balances, summary=summary, unsafe=context.unsafe)
 
 
-def _begun(tasks: Sequence[ListingTask], work: _List) -> list[Any]:
+def _list_in_process(tasks: Sequence[ListingTask], work: _RunListing) -> list[Any]:
     """Runs the first round in this process, and returns what it reports (columns of `LISTED_DDL`)."""
     return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
-def _was_short(last: PublishedTable | None) -> bool:
+def _was_listed_quickly(last: PublishedTable | None) -> bool:
     """Says whether one process could have listed the storage in a moment last night."""
     seconds = last.summary(StorageInventorySummary).listing_seconds if last is not None else None
     return seconds is not None and seconds <= MAX_IN_PROCESS_SECONDS
 
 
-def _in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _List) -> list[Any]:
+def _list_in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: _RunListing) -> list[Any]:
     content = [(pickle.dumps(task),) for task in tasks]
     width = min(parallelism(spark), len(tasks))
-    spread = spark.createDataFrame(content, "task binary").repartition(width)
-    return collect(spread.mapInArrow(BudgetedTask(work, max_parallel_tasks(spark, width)), LISTED_DDL))
+    frame = spark.createDataFrame(content, "task binary").repartition(width)
+    return collect(frame.mapInArrow(BudgetedTask(work, max_parallel_tasks(spark, width)), LISTED_DDL))
 
 
 def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | None:
@@ -164,7 +164,7 @@ def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | N
     return last if is_of_here else None
 
 
-def carried_from(context: RunContext, last: PublishedTable | None) -> PublishedTable | None:
+def find_baseline(context: RunContext, last: PublishedTable | None) -> PublishedTable | None:
     """Returns the last inventory where its unchanged directories need not be listed again.
 
     It is null where the whole storage is to be listed.
@@ -176,7 +176,7 @@ def carried_from(context: RunContext, last: PublishedTable | None) -> PublishedT
     return last if age < min(every) else None
 
 
-def _known(context: RunContext, storage_name: str, before: PublishedTable) -> list[Directory]:
+def _reusable_directories(context: RunContext, storage_name: str, baseline: PublishedTable) -> list[Directory]:
     """Returns the directories of an earlier listing that may be carried over.
 
     They lie below claims of lakes that need not be listed in full every night.
@@ -186,7 +186,7 @@ def _known(context: RunContext, storage_name: str, before: PublishedTable) -> li
         refs = context.state.latest(lake.name, LAKE_REFS.name) if lake.full_listing_every is not None else None
         claims = read_side_rows(context, refs, CLAIMS_SIDE, CLAIMS) if refs is not None else []
         prefixes += [row["key"] for row in claims if row["storage"] == storage_name]
-    rows = read_parts(context.state.files, before.paths(DIRECTORIES_SIDE), DIRECTORIES)
+    rows = read_parts(context.state.files, baseline.paths(DIRECTORIES_SIDE), DIRECTORIES)
     listed = zip(*(rows.column(name).to_pylist() for name in DIRECTORIES.names), strict=True)
     return [Directory(*row) for row in listed if row[0].startswith(tuple(prefixes))]
 
@@ -205,17 +205,17 @@ def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class _Carry:
+class _CopyUnchanged:
     """Copies the rows of unchanged directories from an earlier inventory; runs in executors."""
 
     lister: Lister
-    carried: frozenset[str]
+    unchanged: frozenset[str]
     files: Files
     run: TableRun
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer = PartWriter(self.files, self.run.path, STORAGE_INVENTORY.schema)
-        places = pa.array(sorted(self.carried), pa.string())
+        places = pa.array(sorted(self.unchanged), pa.string())
         objects = size_bytes = digest = 0
         for batch in batches:
             mine = self.lister.carried_objects(batch, places)
@@ -227,7 +227,7 @@ class _Carry:
 
 
 @dataclass(frozen=True)
-class _List:
+class _RunListing:
     """Runs listing tasks and writes what they list. A task that comes after more than so many
     `seconds` is handed back as it is.
     """

@@ -38,20 +38,20 @@ MAX_NAMED: Final = 1_000
 # So many suspects this process may read by itself, one after the other.
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
-MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_another boolean"
+MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
 LOST_DDL: Final = "files long, keys array<string>"
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A live metadata object that is not there, and the table or lake that needs it. `is_another`
+    """A live metadata object that is not there, and the table or lake that needs it. `is_replaced`
     says that one of another length is there.
     """
 
-    said: str
+    name: str
     lake: str
     table_uuid: str | None
-    is_another: bool
+    is_replaced: bool
 
 
 def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[Missing]:
@@ -65,13 +65,13 @@ def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list
     )
     present = listed.select("key").join(F.broadcast(needed.select("key").distinct()), "key")
     lacking = needed.join(present, "key", "left_anti").select("key", "kind", "decoded_bytes", "lake", "table_uuid")
-    rows = collect(lacking.mapInArrow(_Missing(lister), MISSING_DDL).limit(MAX_NAMED))
-    found = (Missing(f"{row['kind']} {row['key']}", row["lake"], row["table_uuid"], row["is_another"]) for row in rows)
-    return sorted(found, key=lambda item: item.said)
+    rows = collect(lacking.mapInArrow(_LookUpMetadata(lister), MISSING_DDL).limit(MAX_NAMED))
+    found = (Missing(f"{row['kind']} {row['key']}", row["lake"], row["table_uuid"], row["is_replaced"]) for row in rows)
+    return sorted(found, key=lambda item: item.name)
 
 
 @dataclass(frozen=True)
-class _Missing:
+class _LookUpMetadata:
     """Looks metadata objects up, and yields those that are not there with the length that was
     decoded. Runs in executors.
     """
@@ -82,8 +82,8 @@ class _Missing:
         for batch in batches:
             sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
             decoded = pc.fill_null(batch.column("decoded_bytes"), sizes)
-            said = batch.select(["key", "kind", "lake", "table_uuid"]).append_column("is_another", pc.is_valid(sizes))
-            yield said.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False)))
+            name = batch.select(["key", "kind", "lake", "table_uuid"]).append_column("is_replaced", pc.is_valid(sizes))
+            yield name.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False)))
 
 
 def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
@@ -103,12 +103,12 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
     others = objects.agg(F.max(is_known).alias("is_known"), F.max(is_as_long).alias("as_long"), digests).filter("not is_known")
     others = others.select("address", "key", "kind", F.col("listed_etag").alias("etag"), "digest", "as_long")
     in_place = frozenset[str]().union(*(kind.rewritten_in_place for kind in KINDS.values()))
-    rows = collect(others.mapInArrow(_Reread(context.objects(), in_place), spark_schema(REREAD)))
+    rows = collect(others.mapInArrow(_RereadContainers(context.objects(), in_place), spark_schema(REREAD)))
     return pa.Table.from_pylist([row.asDict() for row in rows], schema=REREAD)
 
 
 @dataclass(frozen=True)
-class _Reread:
+class _RereadContainers:
     """Reads containers again and says whether they hold what was decoded. Runs in executors."""
 
     objects: Objects
@@ -136,12 +136,12 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
-    found = run_over_frame(lost, _Lost(lister), LOST_DDL)
+    found = run_over_frame(lost, _CountLost(lister), LOST_DDL)
     return sum(row["files"] for row in found), sorted(key for row in found for key in row["keys"])[:MAX_SAMPLES]
 
 
 @dataclass(frozen=True)
-class _Lost:
+class _CountLost:
     """Looks live files up, counts those that are not there and names a few. Runs in executors."""
 
     lister: Lister
@@ -189,8 +189,8 @@ def find_foreign_metadata(
         frame, storage_name, context.resolver(), context.objects(), known_tables(context), dead_tables(context, storage_name)
     )
     rows = sorted(collect(found.limit(MAX_NAMED)), key=lambda row: row["key"])
-    junk = {row["key"]: row["why"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
-    return ForeignMetadata([f"{row['key']}: {row['why']}" for row in rows if row["key"] not in junk], junk)
+    junk = {row["key"]: row["reason"] for row in rows if row["is_junk"]} if len(rows) < MAX_NAMED else {}
+    return ForeignMetadata([f"{row['key']}: {row['reason']}" for row in rows if row["key"] not in junk], junk)
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:

@@ -13,9 +13,9 @@ from gc_assets.lakes.nessie.config import NessieLakeConfig
 from gc_assets.lakes.nessie.models import Content
 from gc_assets.lakes.nessie.operations import OPERATIONS, put_line
 from gc_assets.lakes.nessie.retention import retain
-from gc_assets.lakes.protocol import Commit, PreviousRef, FrozenRefs, Ref, RefType, Retention
+from gc_assets.lakes.protocol import Commit, FrozenRefs, PreviousRef, Ref, RefType, Retention
 from gc_assets.stages.mark.commit_graph import build_commit_rows
-from gc_assets.stages.mark.previous_refs import build_freeze, missed
+from gc_assets.stages.mark.previous_refs import build_freeze, find_dropped_or_moved
 from tests.lakes.nessie.support import NO_GRACE
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,7 +46,7 @@ def retained(*former: PreviousRef, grace: datetime = NO_GRACE, **retention: Any)
     config = NessieLakeConfig.model_validate(
         {"name": "shop", "kind": "nessie", "uri": "http://localhost", "retention": {"default": "1", **retention}}
     )
-    refs = FrozenRefs("shop", "nessie", (ref("main", "4"),), (), (), (), former=former)
+    refs = FrozenRefs("shop", "nessie", (ref("main", "4"),), (), (), (), previous=former)
     return retain(refs, graph(), day(10), grace, config)
 
 
@@ -110,7 +110,7 @@ def test_a_former_ref_whose_commits_are_not_known_any_more_is_told() -> None:
 
 
 def looks(*heads: dict[str, str]) -> list[PreviousRef]:
-    return list(missed([build_freeze(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]))
+    return list(find_dropped_or_moved([build_freeze(day(number), [ref(name, head) for name, head in refs.items()]) for number, refs in enumerate(heads)]))
 
 
 def test_a_ref_is_missed_by_the_first_night_that_does_not_see_it_where_it_was() -> None:

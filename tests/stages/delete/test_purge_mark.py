@@ -31,7 +31,7 @@ def test_the_mark_before_a_purge_takes_no_live_file_over_from_the_nights_before(
     def heard(session: SparkSession, context: RunContext, lake_name: str) -> PublishedTable:
         live = mark(session, context, lake_name)
         summary = live.summary(LiveFilesSummary)
-        marked.append((summary.carried_from, summary.full_for))
+        marked.append((summary.reused_from, summary.full_recompute_reason))
         return live
 
     monkeypatch.setattr(apply, "mark", heard)

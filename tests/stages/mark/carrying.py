@@ -34,7 +34,7 @@ from gc_assets.lakes.protocol import DANGLING, EXPIRED, RETAINED
 from gc_assets.stages.mark import incremental as carried
 from gc_assets.stages.mark import witnesses as naming
 from gc_assets.stages.mark.live_files import live_files
-from gc_assets.stages.mark.manifest_entries import decoded_as
+from gc_assets.stages.mark.manifest_entries import cache_fingerprint
 from gc_assets.state import compaction as folds
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
@@ -357,7 +357,7 @@ def _segment(world: World, run_context: RunContext) -> None:
         run,
         written,
         run_context.clock,
-        summary={**summary, "external": external, "decoded_as": decoded_as(run_context, LAKE)},
+        summary={**summary, "external": external, "decoded_as": cache_fingerprint(run_context, LAKE)},
     )
 
 
@@ -404,8 +404,8 @@ def folding() -> Iterator[None]:
 def always_carrying() -> Iterator[None]:
     """Neither few rows nor many touched ones are a reason to compute all."""
     with pytest.MonkeyPatch.context() as bounds:
-        bounds.setattr(carried, "WORTH_ROWS", -1)
-        bounds.setattr(carried, "MOST_TOUCHED", float("inf"))
+        bounds.setattr(carried, "MIN_INCREMENTAL_ROWS", -1)
+        bounds.setattr(carried, "MAX_DIRTY_SHARE", float("inf"))
         bounds.setattr(carried, "SMALL_BYTES", 1)
         yield
 
@@ -442,10 +442,10 @@ def play(spark: SparkSession, root: Path, kind: str, histories: int, nights: int
             assert told(mine) == told(other), story
             summary = mine.receipt.summary
             is_sick = bool(summary["sick"])
-            assert (summary["full_for"] is not None) == (was_unreadable or is_sick), (story, summary["full_for"])
+            assert (summary["full_recompute_reason"] is not None) == (was_unreadable or is_sick), (story, summary["full_recompute_reason"])
             was_unreadable = is_sick
             played.nights.append(told(mine))
-            played.events += Counter(nights=1, carried=summary["carried_files"], rows=mine.rows, unreadable=is_sick)
+            played.events += Counter(nights=1, carried=summary["reused_files"], rows=mine.rows, unreadable=is_sick)
             # Most days change little, some change nothing, and some change every history.
             played.events += world.pass_a_day(chance.choice((0, 1, 3, 5, histories, 3 * histories)))
     return played

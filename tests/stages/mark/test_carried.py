@@ -25,8 +25,8 @@ from gc_assets.lakes.protocol import EXPIRED, RETAINED
 from gc_assets.stages.mark import incremental as carried
 from gc_assets.stages.mark import live_files as stage
 from gc_assets.stages.mark import witnesses as naming
-from gc_assets.stages.mark.content_roots import _shown, closure
-from gc_assets.stages.mark.incremental import Before, compare_needs
+from gc_assets.stages.mark.content_roots import closure, rank_by_contents
+from gc_assets.stages.mark.incremental import PreviousNeeds, compare_needs
 from gc_assets.stages.mark.live_files import live_files
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LIVE_CONTENTS
@@ -151,7 +151,7 @@ def scene(spark: SparkSession, tmp_path: Path) -> Iterator[Scene]:
 
 
 def why(table: PublishedTable) -> str | None:
-    return table.receipt.summary["full_for"]
+    return table.receipt.summary["full_recompute_reason"]
 
 
 def drop(name: str) -> Callable[[World], None]:
@@ -201,7 +201,7 @@ def test_only_rows_that_a_change_touches_are_computed_anew(scene: Scene, change:
     change(scene.world)
     second = scene.live()
     assert why(second) is None
-    assert first.receipt.rows - second.receipt.summary["carried_files"] <= most
+    assert first.receipt.rows - second.receipt.summary["reused_files"] <= most
     scene.equal(second)
 
 
@@ -308,7 +308,7 @@ def test_a_small_lake_is_computed_unless_nothing_changed(spark: SparkSession, tm
 @pytest.mark.spark
 def test_where_much_is_touched_everything_is_computed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.live()
-    monkeypatch.setattr(carried, "MOST_TOUCHED", 0.25)
+    monkeypatch.setattr(carried, "MAX_DIRTY_SHARE", 0.25)
     drop("1")(scene.world)
     assert str(why(scene.live())).startswith("up to ")
 
@@ -382,9 +382,9 @@ def test_a_fresh_mark_carries_over_what_a_night_made_and_no_night_what_a_fresh_m
     scene.world.pending = []
     marked = live_files(scene.spark, again, LAKE)
     assert marked.receipt.group == f"_recheck/plan-1/{LAKE}"
-    assert marked.receipt.summary["carried_from"] == first.receipt.run_id
+    assert marked.receipt.summary["reused_from"] == first.receipt.run_id
     scene.equal(marked)
-    assert scene.live().receipt.summary["carried_from"] == first.receipt.run_id
+    assert scene.live().receipt.summary["reused_from"] == first.receipt.run_id
 
 
 @pytest.mark.spark
@@ -401,7 +401,7 @@ def test_a_night_that_died_before_it_published_is_no_base(scene: Scene, monkeypa
             scene.live()
     scene.now += timedelta(days=1)
     third = scene.live()
-    assert third.receipt.summary["carried_from"] == first.receipt.run_id
+    assert third.receipt.summary["reused_from"] == first.receipt.run_id
     scene.equal(third)
 
 
@@ -410,13 +410,13 @@ def test_a_date_that_is_run_again_and_one_of_the_past_carry_over_what_the_newest
     scene.live()
     scene.now -= timedelta(days=1)
     again = scene.live()
-    assert again.receipt.summary["nights_carried"] == 1
+    assert again.receipt.summary["incremental_runs"] == 1
     drop("3")(scene.world)
     past = scene.run_context(run_date=(NOW - timedelta(days=30)).date())
     write(scene.world, past)
     scene.world.pending = []
     found = live_files(scene.spark, past, LAKE)
-    assert found.receipt.summary["carried_from"] == again.receipt.run_id
+    assert found.receipt.summary["reused_from"] == again.receipt.run_id
     scene.equal(found)
     scene.equal(scene.live())
 
@@ -426,7 +426,7 @@ def test_two_nights_at_once_carry_over_the_same_rows(scene: Scene, monkeypatch: 
     """The other night publishes, also a segment, after this one has looked for its base."""
     scene.live()
     drop("1")(scene.world)
-    close, others = stage._Close.__call__, list[PublishedTable]()
+    close, others = stage.LiveWalk.__call__, list[PublishedTable]()
 
     def meanwhile(task: Any, batches: Any) -> Any:
         if not others:
@@ -437,11 +437,11 @@ def test_two_nights_at_once_carry_over_the_same_rows(scene: Scene, monkeypatch: 
         return close(task, batches)
 
     with monkeypatch.context() as both:
-        both.setattr(stage._Close, "__call__", meanwhile)
+        both.setattr(stage.LiveWalk, "__call__", meanwhile)
         run_context = scene.run_context()
         write(scene.world, run_context)
         found = live_files(scene.spark, run_context, LAKE)
-    assert found.receipt.summary["carried_from"] == others[0].receipt.summary["carried_from"]
+    assert found.receipt.summary["reused_from"] == others[0].receipt.summary["reused_from"]
     scene.equal(found)
     scene.now += timedelta(days=1)
     scene.equal(scene.live())
@@ -454,7 +454,7 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
     scene.put("4", "b", [scene.world.container("b", Kind.MANIFEST, [scene.file("new")])])
     with monkeypatch.context() as wrong:
         wrong.setattr(carried, "differing", lambda *_: (pa.array([], pa.string()), pa.array([], pa.string())))
-        wrong.setattr(carried.Base, "new_rows", 0)
+        wrong.setattr(carried.Baseline, "new_rows", 0)
         assert why(scene.live()) is None
     third = scene.live(full_every=2)
     assert str(why(third)).startswith("every 2 nights")
@@ -470,14 +470,14 @@ def test_every_so_many_nights_all_is_computed_and_what_was_missed_is_named(scene
     monkeypatch.setattr(carried, "FORMAT", 0)
     assert "of another release" in str(why(scene.live(full_every=2)))
     next_one = scene.live(full_every=2)
-    assert (why(next_one), next_one.receipt.summary["nights_carried"]) == (None, 1)
+    assert (why(next_one), next_one.receipt.summary["incremental_runs"]) == (None, 1)
     last = scene.live(full_every=1)
-    assert (last.receipt.summary["nights_carried"], last.receipt.summary["differences"]) == (0, [])
+    assert (last.receipt.summary["incremental_runs"], last.receipt.summary["differences"]) == (0, [])
 
 
 @pytest.mark.spark
 def test_nights_that_compute_all_for_another_reason_do_not_put_the_comparison_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carried, "MOST_TOUCHED", 0)
+    monkeypatch.setattr(carried, "MAX_DIRTY_SHARE", 0)
     reasons = []
     for name in "abcdef":
         scene.put(name, name, [scene.world.container(name, Kind.MANIFEST, [scene.file(f"new {name}")])])
@@ -512,7 +512,7 @@ def test_a_night_of_a_clock_that_ran_ahead_is_the_base_of_none(scene: Scene) -> 
     scene.now += timedelta(days=70 * 365)
     scene.live()
     scene.now -= timedelta(days=70 * 365)
-    assert scene.live().receipt.summary["carried_from"] == first.receipt.run_id
+    assert scene.live().receipt.summary["reused_from"] == first.receipt.run_id
 
 
 @pytest.mark.spark
@@ -648,7 +648,9 @@ def test_who_needs_a_container_does_not_depend_on_the_order_of_its_roots() -> No
 def test_the_commit_that_shows_a_content_does_not_depend_on_the_order_of_contents() -> None:
     shown = [{"metadata_location": "m", "ref_name": "main", "at_head": True, "commit_id": commit} for commit in "213"]
     contents = pa.Table.from_pylist(shown, LIVE_CONTENTS.schema)
-    found = [_shown(tied(), contents.take(order), tolerant=False).column("commit_id") for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2])]
+    found = [
+        rank_by_contents(tied(), contents.take(order), tolerant=False).column("commit_id") for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2])
+    ]
     assert found[0].to_pylist() == ["1"] * 4
     assert found[0] == found[1] == found[2]
 
@@ -671,7 +673,7 @@ def test_a_container_touches_no_entry_only_if_it_never_named_a_file(came: list[s
     inside = ["list", "list", *(["list", "list", *["manifest"] * 4] if came else [])]
     rows = [{"address": name, "key": name, "storage": "s", "rank": 0, "expands": True, "must_exist": True} for name in ("list", "manifest")]
     needs, edges, files = pa.Table.from_pylist(rows, NEEDS), pa.table({"container": inside}), None
-    before, index = Before("", (), frozenset(), False, True), pa.concat_tables([known, again])
+    before, index = PreviousNeeds("", (), frozenset(), False, True), pa.concat_tables([known, again])
     sides, summary = before.compare(files, needs, index, known.column("container"), edges)
     assert sides[CHANGED_CONTAINERS_SIDE].to_pylist() == [{"container": "manifest"}]
     assert summary == {"entries": 4, "keys": 2, "changed": 1}

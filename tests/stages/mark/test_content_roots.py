@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import StateError
-from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, SPARED, RootTables, closure, content_roots
+from gc_assets.stages.mark.content_roots import DEAD, HELD, REACHED, RELEASED, SPARED, RootTables, closure, read_content_roots
 from gc_assets.state.files import Files
 from gc_assets.state.parts import PartWriter
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
@@ -179,38 +179,38 @@ def test_a_root_is_as_strong_as_what_the_policy_makes_of_its_commit(tmp_path: Pa
         state("gone", "dangling"),
     ]
     expiry = [{"snapshot_id": "listed", "action": "remove_snapshot"}, {"snapshot_id": "gone", "action": "edit_parent"}]
-    found = by_address(content_roots(tables(tmp_path, commits, states, expiry)))
+    found = by_address(read_content_roots(tables(tmp_path, commits, states, expiry)))
     assert found == {"/head": REACHED, "/young": SPARED, "/old": HELD, "/listed": HELD, "/gone": DEAD}
 
 
 def test_in_a_lake_whose_history_is_never_edited_expired_commits_hold_nothing(tmp_path: Path) -> None:
     states = [state("head", "retained", 1), state("old", "expired", 1)]
-    found = by_address(content_roots(tables(tmp_path, [commit("head", "/head"), commit("old", "/old")], states, edited=False)))
+    found = by_address(read_content_roots(tables(tmp_path, [commit("head", "/head"), commit("old", "/old")], states, edited=False)))
     assert found == {"/head": REACHED, "/old": RELEASED}
 
 
 def test_files_of_the_present_state_are_live_and_name_no_commit(tmp_path: Path) -> None:
-    found = content_roots(tables(tmp_path, [], [], pinned=[{**root("/v3.metadata.json"), "is_container": False}]))
+    found = read_content_roots(tables(tmp_path, [], [], pinned=[{**root("/v3.metadata.json"), "is_container": False}]))
     assert [(row["address"], row["rank"], row["commit_id"]) for row in found.to_pylist()] == [("/v3.metadata.json", REACHED, None)]
 
 
 def test_equal_commit_ids_of_two_tables_are_two_commits(tmp_path: Path) -> None:
     commits = [commit("1", "/a", table="A"), commit("1", "/b", table="B")]
-    found = by_address(content_roots(tables(tmp_path, commits, [state("1", "retained", 1, "A"), state("1", "expired", 1, "B")])))
+    found = by_address(read_content_roots(tables(tmp_path, commits, [state("1", "retained", 1, "A"), state("1", "expired", 1, "B")])))
     assert found == {"/a": REACHED, "/b": HELD}
 
 
 def test_a_commit_without_content_roots_gives_none(tmp_path: Path) -> None:
     states = [state("a", "retained", 1), state("b", "retained", 1)]
-    assert by_address(content_roots(tables(tmp_path, [commit("a"), commit("b", "/b")], states))) == {"/b": REACHED}
+    assert by_address(read_content_roots(tables(tmp_path, [commit("a"), commit("b", "/b")], states))) == {"/b": REACHED}
 
 
 def test_a_commit_that_the_policy_said_nothing_of_stops_the_mark(tmp_path: Path) -> None:
     """Without a state its rank was null, and its files stood among those of dangling commits."""
     with pytest.raises(StateError, match=r"1 commits of commit_graph have no state in reachable_snapshots.*forgotten"):
-        content_roots(tables(tmp_path, [commit("a", "/a"), commit("forgotten", "/b")], [state("a", "retained", 1)]))
+        read_content_roots(tables(tmp_path, [commit("a", "/a"), commit("forgotten", "/b")], [state("a", "retained", 1)]))
 
 
 def test_a_state_that_nobody_knows_stops_the_mark(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"1 commits of commit_graph have no state .*retained, expired or dangling"):
-        content_roots(tables(tmp_path, [commit("a", "/a")], [state("a", "parked", 1)]))
+        read_content_roots(tables(tmp_path, [commit("a", "/a")], [state("a", "parked", 1)]))

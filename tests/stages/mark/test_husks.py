@@ -13,7 +13,7 @@ from gc_assets.core.errors import LakeUnreadable
 from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
-from gc_assets.stages.mark.live_files import _Close
+from gc_assets.stages.mark.live_files import LiveWalk
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
@@ -33,7 +33,7 @@ def closed(root: Path, *, refs: int, absent: bool) -> dict[str, bool]:
     commit = {"commit_id": "s", "parents": [], "committed_at": datetime(2026, 1, 1, tzinfo=UTC), "content_roots": [snapshot], "summary": []}
     retained = {"commit_id": "s", "state": "retained", "refs": [], "refs_count": refs, "reason": "r"}
     manifest = {**PLACE, "address": "m", "key": "m", "kind": Kind.CHUNK_MANIFEST}
-    close = _Close(
+    close = LiveWalk(
         "weather",
         RootTables(
             files,

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from gc_assets.core.errors import StateError
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark import witnesses as naming
-from gc_assets.stages.mark.entry_selection import pick
+from gc_assets.stages.mark.entry_selection import select_entries
 from gc_assets.state import parts
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
@@ -58,7 +58,7 @@ def written(files: Files, rows: list[dict[str, Any]], schema: pa.Schema, name: s
 def picked(files: Files, by: By, values: list[str], cache: list[str] | None = None) -> list[dict[str, Any]]:
     cache = cache or written(files, ENTRIES, MANIFEST_ENTRIES.schema, "cache")
     wanted = written(files, [{by: value} for value in values], pa.schema([(by, pa.string())]), "wanted")
-    found = pick(NO_SPARK, files, RUN, cache, by, wanted, "_picked")
+    found = select_entries(NO_SPARK, files, RUN, cache, by, wanted, "_picked")
     return read_parts(files, [f"{RUN.path}/{part.name}" for part in found], SELECTED_ENTRIES).to_pylist()
 
 
@@ -91,6 +91,6 @@ def test_where_too_much_would_be_looked_for_spark_finds_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`play` compares with a full computation."""
-    monkeypatch.setattr(naming, "MOST_VALUES", 0)
+    monkeypatch.setattr(naming, "MAX_VALUES", 0)
     events = play(spark, tmp_path, "iceberg", histories=times(2, 6), nights=4).events
     assert events["carried"]

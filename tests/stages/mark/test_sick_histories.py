@@ -22,8 +22,8 @@ from gc_assets.core.plan import Unreadable
 from gc_assets.engine.tables import merge_written, side_paths, write_parts
 from gc_assets.lakes.file_kinds import Kind
 from gc_assets.stages.mark.content_roots import RootTables
-from gc_assets.stages.mark.last_known import Memory
-from gc_assets.stages.mark.live_files import _Close
+from gc_assets.stages.mark.last_known import LastKnown
+from gc_assets.stages.mark.live_files import LiveWalk
 from gc_assets.state.journal import State, TableRun
 from gc_assets.state.parts import read_parts
 from gc_assets.state.schemas import COMMIT_GRAPH, REACHABLE_SNAPSHOTS
@@ -104,7 +104,7 @@ class Collector:
     cached: set[str] = field(default_factory=set)
     quarantined: set[str] = field(default_factory=set)
     purged: set[str] = field(default_factory=set)
-    memory: Memory | None = None
+    memory: LastKnown | None = None
     last_good: dict[str, set[str]] = field(default_factory=dict)
     nights: int = 0
     sick_nights: int = 0
@@ -144,7 +144,7 @@ class Collector:
         if any(self.memory is None or uuid not in self.memory.uuids for uuid in unread):
             self.refused += 1
             return  # `live_files` refuses what no night ever read
-        close = _Close(
+        close = LiveWalk(
             "sales",
             roots,
             parts("edges", edges, EDGES),
@@ -185,7 +185,7 @@ class Collector:
             for uuid, why in unreadable.items()
         )
         names = {table.uuid for table in readable} | {item.table_uuid for item in told if item.table_uuid}
-        self.memory = Memory(
+        self.memory = LastKnown(
             files,
             run.run_date,
             roots,

@@ -10,7 +10,7 @@ import pytest
 
 from gc_assets.core.errors import LakeUnreadable
 from gc_assets.core.requests import counted
-from gc_assets.stages.mark.manifest_entries import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, refuse_blind_executors, read_sizes
+from gc_assets.stages.mark.manifest_entries import LISTED_KEYS_PER_HEAD, MIN_LISTED_KEYS, read_sizes, refuse_blind_executors
 from gc_assets.stores.local.objects import LocalObjects
 from tests.stores.s3_bench import in_a_bucket
 

@@ -22,7 +22,7 @@ from gc_assets.lakes.entries import ENTRY_SCHEMA
 from gc_assets.lakes.iceberg.lake import IcebergLake
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
 from gc_assets.lakes.protocol import Container
-from gc_assets.stages.mark.snapshot_history import remember
+from gc_assets.stages.mark.snapshot_history import record_removals
 from gc_assets.stages.read.snapshot_views import history_views
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, MANIFEST_ENTRIES, Table
 from gc_assets.stores.local.objects import LocalObjects
@@ -221,7 +221,7 @@ def test_a_snapshot_is_removed_only_once_the_history_holds_it_and_one_that_is_go
 
     put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": name} for name in "12"], again.group("sales"))
     with pytest.raises(StateError, match=r"snapshot 2 of table u is not in snapshot_history"):
-        remember(spark, again, "sales", "p1", actions)
+        record_removals(spark, again, "sales", "p1", actions)
     put(house, COMMIT_GRAPH, [{"table_uuid": "u", "commit_id": "1"}], again.group("sales"))
-    remember(spark, again, "sales", "p1", actions)
+    record_removals(spark, again, "sales", "p1", actions)
     assert [(row["snapshot_id"], row["plan_id"], row["reason"]) for row in house.rows("snapshot_history", "sales")] == [("1", "p1", "old")]

@@ -26,7 +26,7 @@ from gc_assets.lakes.lakefs.lifecycle import Rule, judge
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
-from gc_assets.stages.mark.manifest_entries import segments
+from gc_assets.stages.mark.manifest_entries import find_segments
 from gc_assets.state.arrow_types import STRINGS
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.schemas import LAKE_REFS, MANIFEST_ENTRIES
@@ -65,7 +65,7 @@ def lifecycle_objects(spark: SparkSession, context: RunContext, lake_name: str) 
     entries = context.table(MANIFEST_ENTRIES, lake_name)
     run = start_run(context, group, LIFECYCLE_OBJECTS)
     log_activity(f"judging what {potential.rows:,} potential commits name")
-    cache, before = segments(context, lake_name), _once_kept(context, lake_name)
+    cache, before = find_segments(context, lake_name), _once_kept(context, lake_name)
     parts = [*potential.parts(RANGES_SIDE), *refs.parts(PINNED_SIDE), *(before.parts() if before is not None else ())]
     paths = state.paths(cache)
     spark = choose_session(spark, sum(part.rows for part in parts) + sum(segment.rows for segment in cache), len(parts) + len(paths))

@@ -29,7 +29,7 @@ from gc_assets.lakes.lakefs.tables import POTENTIAL_COMMITS
 from gc_assets.lakes.protocol import RETAINED, Ref
 from gc_assets.stages.mark.lake_refs import read_frozen_refs
 from gc_assets.stages.mark.lakefs.rules import lifecycle_rules
-from gc_assets.stages.mark.manifest_entries import count_segment_rows, segments
+from gc_assets.stages.mark.manifest_entries import count_segment_rows, find_segments
 from gc_assets.stages.mark.policy import newest_finished_date
 from gc_assets.state.arrow_types import STRINGS, TIMESTAMP
 from gc_assets.state.files import Files
@@ -67,12 +67,12 @@ def potential_commits(spark: SparkSession, context: RunContext, lake_name: str) 
         state.files,
         tuple(graph.paths()),
         tuple(reachable.paths()),
-        tuple(context.state.paths(segments(context, lake_name), EDGES_SIDE)),
+        tuple(context.state.paths(find_segments(context, lake_name), EDGES_SIDE)),
         tuple(seen.paths()) if seen is not None else (),
         run,
     )
     written = merge_written(
-        run_single_task(spark, task, graph.rows + count_segment_rows(segments(context, lake_name), EDGES_SIDE), len(task.edges))
+        run_single_task(spark, task, graph.rows + count_segment_rows(find_segments(context, lake_name), EDGES_SIDE), len(task.edges))
     )
     inputs = [refs, graph, reachable, entries]
     summary = PotentialCommitsSummary(**written.summary, notes=tuple(_notes(lake_name, task)))
