@@ -211,16 +211,17 @@ TYPED_BY = {
     ("deployment.md", "dagster code-server start -h 0.0.0.0 -p 4000 -m gc_assets.definitions --location-name lake_gc"): (
         "test_a_plan_is_approved_applied_and_put_back_by_the_launchpad"
     ),
-    ("deployment.md", "dagster-cloud deployment sync-locations -w dagster_cloud.yaml"): "no: it wants an account of Dagster+",
+    ("deployment.md", "dagster-cloud deployment sync-locations -w dagster_cloud.yaml"): "no: it needs a Dagster+ account",
     (
         "managed_spark.md",
         "aws s3 cp environment.tar.gz s3://collector/code/environment.tar.gz",
-    ): "no: it wants an account of AWS; tests/job/test_emr_serverless.py uploads the script to a server of its own",
+    ): "no: it needs an AWS account; tests/job/test_emr_serverless.py uploads the script to a local server",
+    ("iceberg-expiry.md", "gc-assets run"): "no: it needs a lake of the user; tests/lakes/iceberg/test_expire.py tests the edits",
     ("managed_spark.md", "pip freeze --exclude pyspark --exclude gc-assets >requirements.txt"): (
-        "no: it wants a workspace of Databricks, and the page says that nobody has tried it on one"
+        "no: it needs a Databricks workspace; tests/job/test_databricks.py runs such a job with a fake"
     ),
-    ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a folder of another program",
-    ("nessie.md", "gc-assets doctor"): "no: it wants a Nessie server of one's own; tests/stages/test_nessie_*.py run such nights",
+    ("metrics.md", "gc-assets metrics --out /var/lib/node_exporter/gc_assets.prom"): "no: it writes into a directory of another program",
+    ("nessie.md", "gc-assets doctor"): "no: it needs a Nessie server of the user; tests/stages/test_nessie_*.py run such lakes",
     ("performance.md", "python -m benchmarks all --list"): (
         "no: all of it takes hours; tests/benchmarks/test_every.py types `all` on rows of its own"
     ),
