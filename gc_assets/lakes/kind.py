@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from gc_assets.config.models import LakeConfig
@@ -48,6 +49,16 @@ class ForeignSign:
     noun: str = "metadata"
 
 
+class TableRole(StrEnum):
+    """What the stages that serve all kinds use a kind table for."""
+
+    # Lists files that retained commits name and that the owner's rules release: `storage`, `key`,
+    # and `deduplicated`, which is true for a file that another reference keeps.
+    RELEASED_FILES = "released_files"
+    # Records every snapshot that was seen, including expired ones. A verification mark shares it.
+    HISTORY = "history"
+
+
 def _always(config: LakeConfig) -> bool:
     del config
     return True
@@ -69,6 +80,7 @@ class KindTable:
     when: Callable[[LakeConfig], bool] = _always
     before_live: bool = False
     behind: Table = REACHABLE_SNAPSHOTS
+    role: TableRole | None = None
 
 
 @dataclass(frozen=True)
@@ -131,3 +143,8 @@ class LakeKind:
     def kind_tables_of(self, config: LakeConfig) -> tuple[KindTable, ...]:
         """Returns the kind's own boxes that one lake has."""
         return tuple(kind_table for kind_table in self.kind_tables if kind_table.when(config))
+
+    def table_with(self, role: TableRole, config: LakeConfig | None = None) -> Table | None:
+        """Return the kind's table with a role, or None if the kind, or the lake of `config`, has none."""
+        kind_tables = self.kind_tables if config is None else self.kind_tables_of(config)
+        return next((kind_table.table for kind_table in kind_tables if kind_table.role == role), None)

@@ -10,7 +10,7 @@ from gc_assets.config.models import Config, LakeConfig
 from gc_assets.core.errors import UsageError
 from gc_assets.lakes.iceberg.kind import KIND as ICEBERG
 from gc_assets.lakes.icechunk.kind import KIND as ICECHUNK
-from gc_assets.lakes.kind import LakeKind
+from gc_assets.lakes.kind import LakeKind, TableRole
 from gc_assets.lakes.lakefs.kind import KIND as LAKEFS
 from gc_assets.lakes.nessie.kind import KIND as NESSIE
 from gc_assets.state.schemas import SHARED_TABLES, Table
@@ -67,6 +67,12 @@ def all_tables() -> dict[str, Table]:
         found[table.name] = table
         found |= {kind_table.table.name: kind_table.table for kind_table in kind_tables if kind_table.behind.name == table.name}
     return found
+
+
+def table_with(role: TableRole) -> Table:
+    """Return the table that has a role. At most one kind has a table with each role."""
+    (table,) = (table for kind in KINDS.values() if (table := kind.table_with(role)) is not None)
+    return table
 
 
 def owners_of(config: Config, table: Table) -> list[str]:

@@ -10,7 +10,7 @@ from gc_assets.core.documents import parsed_json
 from gc_assets.core.objects import EditableObjects
 from gc_assets.lakes.iceberg.config import IcebergLakeConfig
 from gc_assets.lakes.iceberg.tables import SNAPSHOT_HISTORY
-from gc_assets.lakes.kind import ForeignSign, KindTable, LakeKind, TableFound
+from gc_assets.lakes.kind import ForeignSign, KindTable, LakeKind, TableFound, TableRole
 from gc_assets.state.schemas import COMMIT_GRAPH, EXPIRY_PLAN, REACHABLE_SNAPSHOTS
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ KIND: Final = LakeKind(
     modules=("pyiceberg", "fastavro", "datafusion"),
     edits_history=True,
     edits_lose="what was removed from an Iceberg table stays on record in snapshot_history, and time travel to it is gone",
-    kind_tables=(KindTable(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), behind=EXPIRY_PLAN),),
+    kind_tables=(KindTable(SNAPSHOT_HISTORY, after=(COMMIT_GRAPH, REACHABLE_SNAPSHOTS), behind=EXPIRY_PLAN, role=TableRole.HISTORY),),
     foreign_signs=(ForeignSign(r"\.metadata\.json(\.gz)?$", table_found, noun="table metadata"),),
     discover=_discover,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gc_assets.config.models import LakeConfig
 from gc_assets.core.objects import EditableObjects
-from gc_assets.lakes.kind import ForeignSign, KindTable, LakeKind
+from gc_assets.lakes.kind import ForeignSign, KindTable, LakeKind, TableRole
 from gc_assets.lakes.lakefs.config import LakeFsLakeConfig
 from gc_assets.lakes.lakefs.tables import LIFECYCLE_OBJECTS, POTENTIAL_COMMITS, UNCOMMITTED_OBJECTS
 from gc_assets.state.schemas import CURRENT_RULES, LAKE_REFS, MANIFEST_ENTRIES
@@ -51,7 +51,7 @@ KIND: Final = LakeKind(
     kind_tables=(
         KindTable(UNCOMMITTED_OBJECTS, after=(LAKE_REFS,)),
         KindTable(POTENTIAL_COMMITS, after=(CURRENT_RULES, MANIFEST_ENTRIES), when=_has_lifecycle, before_live=True),
-        KindTable(LIFECYCLE_OBJECTS, after=(POTENTIAL_COMMITS,), when=_has_lifecycle, before_live=True),
+        KindTable(LIFECYCLE_OBJECTS, after=(POTENTIAL_COMMITS,), when=_has_lifecycle, before_live=True, role=TableRole.RELEASED_FILES),
     ),
     never_committed="uncommitted",
     foreign_signs=(ForeignSign(r"(^|/)_lakefs/"),),
