@@ -1,8 +1,8 @@
-"""Starts the Python workers of the stages, forked from a process that has imported what they need.
+"""Start the Python workers of Spark by forking a process that has already imported their modules.
 
-Otherwise each worker would import it again, which costs a second, as much as a small stage. Only
-modules that survive a fork are imported here. DataFusion starts threads, so it stays with the
-workers that use it.
+Otherwise each worker would import the modules itself, which takes a second: as long as a small
+stage. Only modules that survive a fork are imported here. DataFusion starts threads, so the workers
+that use it import it themselves.
 """
 
 import gc
@@ -19,7 +19,7 @@ PRELOADED = (
     "gc_assets.stages.delete.apply",
     "gc_assets.stages.sweep.orphan_files",
     "gc_assets.stages.mark.reachable_snapshots",
-    "gc_assets.stores.own_listing",
+    "gc_assets.stores.listing",
     "gc_assets.stores.inventories.lister",
     "gc_assets.stores.inventories.readers",
 )
@@ -27,11 +27,11 @@ PRELOADED = (
 if __name__ == "__main__":
     for name in PRELOADED:
         import_module(name)
-    from gc_assets.stores.store import SCHEMES  # a Python without our libraries has failed by now, and named one
+    from gc_assets.stores.store import SCHEMES  # fails here if the Python lacks one of our libraries
 
     for name in (name for kind in SCHEMES.values() for name in kind.preloaded):
         import_module(name)
-    # A worker collects garbage after every task, before it takes the next. The imported modules are
-    # none, and looking at them took 50 ms a task.
+    # A worker runs the garbage collector after every task. Scanning the imported modules takes 50
+    # ms, so they are frozen.
     gc.freeze()
     manager()

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import random
 import threading
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
@@ -233,3 +235,13 @@ def _loader(data_path: str | None) -> Any:
     most of the time of making a client.
     """
     return botocore.loaders.create_loader(data_path)
+
+
+def payer(settings: S3Config) -> dict[str, str]:
+    """Return the parameter that charges the requests to the requester, if the settings say so."""
+    return {"RequestPayer": "requester"} if settings.requester_pays else {}
+
+
+def pause(attempt: int) -> None:
+    """Sleep before another attempt, longer with each. `attempt` counts from 0."""
+    time.sleep(0.1 * 2**attempt * random.uniform(0.5, 1))  # noqa: S311  (spreads requests, no secret)

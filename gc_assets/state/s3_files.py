@@ -19,8 +19,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StateError, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import NOT_FOUND, PRECONDITION, client_of, code_of, told
-from gc_assets.s3.requests import pause, payer
+from gc_assets.s3.client import NOT_FOUND, PRECONDITION, client_of, code_of, pause, payer, told
 from gc_assets.state import conditions
 from gc_assets.state.backend import FileStat
 
@@ -77,7 +76,7 @@ class S3Files:
         return self.put_if(path, content, version, spelling.absent() if version is None else spelling.at(version))
 
     def put_if(self, path: str, content: bytes, version: str | None, condition: dict[str, str]) -> str | None:
-        """Puts on a condition that the server compares. Returns the object's ETag if it is ours,
+        """Put on a condition that the server compares. Returns the object's ETag if it is ours,
         else None.
 
         A put whose answer is lost is sent again, and then meets what it wrote itself. Ceph answers
@@ -141,7 +140,7 @@ class S3Files:
                 pause(attempt)
 
     def _delete(self, keys: Sequence[str], *, is_last: bool) -> list[str]:
-        """Deletes keys of one page and returns those whose deletion failed in passing. Raises
+        """Delete keys of one page and returns those whose deletion failed in passing. Raises
         `OSError` for what failed for good, and for a key that the answer does not name.
         """
         if not keys:
@@ -194,7 +193,7 @@ class S3Files:
 
 
 def s3_files(root: str, settings: S3Config) -> S3Files:
-    """Returns the files below an address on S3.
+    """Return the files below an address on S3.
 
     Nights write the state too. So it is never changed by the role that deletes what a plan names
     (`apply_role_arn`, `apply_profile`), which a nightly job may not even be allowed to take.
@@ -205,5 +204,5 @@ def s3_files(root: str, settings: S3Config) -> S3Files:
 
 
 def _is_refusal(error: OSError) -> bool:
-    """Says whether the server compared, and found something else than the condition."""
+    """Return True if the server compared, and found something else than the condition."""
     return isinstance(error, FileNotFoundError) or (isinstance(error.__cause__, ClientError) and code_of(error.__cause__) in PRECONDITION)

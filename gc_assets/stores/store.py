@@ -68,7 +68,7 @@ def open_lister(storage: StorageConfig, places: Places = EVERYWHERE) -> Lister:
     """
     inventory, kind = storage.inventory, SCHEMES.get(scheme_of(storage.location))
     if inventory is None:
-        from gc_assets.stores.own_listing import StoreLister
+        from gc_assets.stores.listing import StoreLister
 
         return StoreLister(open_store(storage.location, places))
     from gc_assets.stores.inventories.lister import ReportLister

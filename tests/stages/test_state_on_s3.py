@@ -170,7 +170,7 @@ def test_spark_is_told_how_large_a_table_is(spark: SparkSession, state: State) -
 def test_a_part_that_is_gone_stops_the_reader_by_name(spark: SparkSession, state: State) -> None:
     table = published(state, live("a"))
     state.files.delete(table.paths()[0])
-    with pytest.raises(Exception, match=r"StateError: .*part-.*parquet is missing: the table is half there"):
+    with pytest.raises(Exception, match=r"StateError: .*part-.*parquet is missing, so the table is incomplete"):
         read_table(spark, state, LIVE_FILES, table).collect()
 
 

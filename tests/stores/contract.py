@@ -26,8 +26,8 @@ from gc_assets.config.s3 import EVERYWHERE, Places
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, ObjectChanged, StoreError, UsageError
 from gc_assets.core.phases import Action
+from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LEASE_DURATION, RESERVED_PREFIX, Directory, Lease, Planned, QuarantineMode, Store
-from gc_assets.stores.rows import INVENTORY_SCHEMA
 from gc_assets.stores.store import SCHEMES, open_store
 from tests.depth import times
 from tests.killed import PROCESSES

@@ -20,8 +20,8 @@ from gc_assets.core.errors import FormatError, StoreError
 from gc_assets.stores.inventories.columns import batches, without
 from gc_assets.stores.inventories.kinds import KINDS
 from gc_assets.stores.inventories.report import DataFile, Manifest
+from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import RESERVED_PREFIX, Delivery, Listed, Problem, Subject
-from gc_assets.stores.rows import INVENTORY_SCHEMA
 
 # A row of a compressed report is seldom smaller, so a file tells how many rows it has at most.
 _ROW_BYTES: Final = 8

@@ -11,10 +11,11 @@ from gc_assets.config.s3 import Places
 from gc_assets.core.objects import EditableObjects
 from gc_assets.core.paths import FILE
 from gc_assets.stores.kind import StoreKind
-from gc_assets.stores.local.modes import QUARANTINES
 
 if TYPE_CHECKING:
-    from gc_assets.stores.protocol import Delivery, LinkMet, Store, TwoNames
+    from gc_assets.stores.protocol import Delivery, LinkMet, QuarantineMode, Store, TwoNames
+
+QUARANTINES: Final[tuple[QuarantineMode, ...]] = ("trash", "deferred")
 
 
 def _open(location: str, places: Places) -> Store:
@@ -31,7 +32,7 @@ def _anywhere(places: Places) -> EditableObjects:
 
 
 def _delivery(places: Places) -> Delivery:
-    from gc_assets.stores.local.delivery import LocalDelivery
+    from gc_assets.stores.local.report_files import LocalDelivery
 
     return LocalDelivery(places)
 
@@ -43,7 +44,7 @@ def _two_names(locations: Sequence[tuple[str, str]]) -> list[TwoNames]:
 
 
 def _links(name: str, location: str) -> Iterable[LinkMet]:
-    from gc_assets.stores.local.examination import links
+    from gc_assets.stores.local.doctor_checks import links
 
     return links(name, location)
 

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StoreError
+from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local.objects import EPOCH, is_utf8, local_path, modified_ns, printable
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Directory, Listed, ListingTask, Problem, ProblemKind
-from gc_assets.stores.rows import INVENTORY_SCHEMA
 
 # A directory with more entries is split into shares: a sixth of a second of work.
 HUGE_DIRECTORY = 50_000

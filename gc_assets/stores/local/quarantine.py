@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gc_assets.core.errors import UsageError
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED, Verdict
-from gc_assets.stores.local.modes import QUARANTINES
+from gc_assets.stores.local.kind import QUARANTINES
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.safe_paths import SYMBOLIC_LINK, Entry, OutOfBounds, Tree, ancestors
 from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result

@@ -13,9 +13,10 @@ from gc_assets.core.clock import Clock
 from gc_assets.core.errors import UsageError
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import FILE
+from gc_assets.stores.listing import times_of
 from gc_assets.stores.local import lease, listing
+from gc_assets.stores.local.doctor_checks import examine
 from gc_assets.stores.local.editing import EditableLocalObjects
-from gc_assets.stores.local.examination import examine
 from gc_assets.stores.local.objects import LocalObjects, identity, modified_us
 from gc_assets.stores.local.probe import probe
 from gc_assets.stores.local.quarantine import open_quarantine
@@ -31,7 +32,6 @@ from gc_assets.stores.protocol import (
     QuarantineMode,
     Traits,
 )
-from gc_assets.stores.rows import times_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,7 @@ from gc_assets.config.s3 import S3Config
 from gc_assets.core.errors import StoreError
 from gc_assets.core.paths import Location, bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import DENIED, NOT_FOUND, Role, client_of, code_of, told
-from gc_assets.s3.requests import payer
+from gc_assets.s3.client import DENIED, NOT_FOUND, Role, client_of, code_of, payer, told
 from gc_assets.stores.s3.objects import identity_of
 
 # Requests about single keys that a batch makes at the same time.

@@ -32,7 +32,7 @@ def _anywhere(places: Places) -> EditableObjects:
 
 
 def _delivery(places: Places) -> Delivery:
-    from gc_assets.stores.s3.delivery import S3Delivery
+    from gc_assets.stores.s3.report_files import S3Delivery
 
     return S3Delivery(places)
 
@@ -45,7 +45,7 @@ def _reported(location: str, places: Places) -> Subject:
 
 def _examine_state(location: str, places: Places) -> Iterable[Finding]:
     from gc_assets.stores.s3.bucket import Bucket
-    from gc_assets.stores.s3.examination import examine_state
+    from gc_assets.stores.s3.doctor_checks import examine_state
 
     return examine_state(Bucket.of(location, places.s3_of(location)))
 

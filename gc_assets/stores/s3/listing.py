@@ -20,8 +20,8 @@ import pyarrow as pa
 from gc_assets.core.errors import StoreError
 from gc_assets.s3 import pages
 from gc_assets.s3.pages import Page
+from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.protocol import LISTING_SOURCE, RESERVED_PREFIX, Listed, ListingTask, Problem
-from gc_assets.stores.rows import INVENTORY_SCHEMA
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.objects import identities
 

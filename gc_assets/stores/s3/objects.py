@@ -24,8 +24,7 @@ from gc_assets.core.deadline import within
 from gc_assets.core.errors import ObjectChanged, StoreError
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import PRECONDITION, Role, client_of, code_of, told
-from gc_assets.s3.requests import payer
+from gc_assets.s3.client import PRECONDITION, Role, client_of, code_of, payer, told
 from gc_assets.stores.protocol import RESERVED_PREFIX
 
 

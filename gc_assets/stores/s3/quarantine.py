@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from gc_assets.core.errors import StoreError, UsageError
 from gc_assets.core.phases import ABSENT, CHANGED, DENIED, DONE, FAILED
-from gc_assets.s3.requests import pause
+from gc_assets.s3.client import pause
 from gc_assets.stores.protocol import RESERVED_PREFIX, Planned, Quarantine, QuarantineMode, Result
 from gc_assets.stores.s3.bucket import Bucket, Deleted, Head, Version, each
 from gc_assets.stores.s3.copying import Copy, copied, put_back

@@ -13,6 +13,7 @@ from gc_assets.config.s3 import Places
 from gc_assets.core.clock import Clock
 from gc_assets.core.findings import Finding
 from gc_assets.core.paths import S3 as SCHEME
+from gc_assets.stores.listing import times_of
 from gc_assets.stores.protocol import (
     LEASE_DURATION,
     Aborting,
@@ -26,10 +27,9 @@ from gc_assets.stores.protocol import (
     Traits,
     Unfinished,
 )
-from gc_assets.stores.rows import times_of
 from gc_assets.stores.s3 import lease, listing, uploads
 from gc_assets.stores.s3.bucket import Bucket
-from gc_assets.stores.s3.examination import examine
+from gc_assets.stores.s3.doctor_checks import examine
 from gc_assets.stores.s3.objects import S3Objects, modified_us
 from gc_assets.stores.s3.probe import probe
 from gc_assets.stores.s3.quarantine import open_quarantine

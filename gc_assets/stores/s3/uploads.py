@@ -18,8 +18,7 @@ from typing import Any, Final
 import xxhash
 
 from gc_assets.core.phases import ABSENT, CHANGED, DONE, FAILED
-from gc_assets.s3.client import Role, told
-from gc_assets.s3.requests import pause
+from gc_assets.s3.client import Role, pause, told
 from gc_assets.stores.protocol import RESERVED_PREFIX, OldUploads, Planned, Result, Unfinished, Upload
 from gc_assets.stores.s3.bucket import Bucket, each
 from gc_assets.stores.s3.objects import identity, modified_us

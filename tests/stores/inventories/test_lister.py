@@ -21,9 +21,9 @@ from gc_assets.config.models import StorageConfig
 from gc_assets.config.s3 import Places
 from gc_assets.core.errors import StoreError
 from gc_assets.stores.inventories.lister import ReportLister
-from gc_assets.stores.local.delivery import LocalDelivery
+from gc_assets.stores.listing import INVENTORY_SCHEMA
+from gc_assets.stores.local.report_files import LocalDelivery
 from gc_assets.stores.protocol import Listed, Lister, Problem
-from gc_assets.stores.rows import INVENTORY_SCHEMA
 from tests.stores.contract import inventory
 from tests.stores.inventories.written import OwnReport, Row, S3Report, in_bucket, lister_of, on_disk, rows_of
 from tests.stores.s3_bench import S3Bench, in_a_bucket

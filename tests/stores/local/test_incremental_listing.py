@@ -15,9 +15,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local.listing import carried_objects, plan_listing, unchanged_directories
 from gc_assets.stores.protocol import Directory
-from gc_assets.stores.rows import INVENTORY_SCHEMA
 from tests.stores.builders import write
 
 SETTLED = datetime.max.replace(tzinfo=UTC)

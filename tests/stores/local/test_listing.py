@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gc_assets.core.errors import StoreError
+from gc_assets.stores.listing import INVENTORY_SCHEMA
 from gc_assets.stores.local import listing
 from gc_assets.stores.local.listing import plan_listing
 from gc_assets.stores.local.objects import etag_of
-from gc_assets.stores.rows import INVENTORY_SCHEMA
 from tests.stores.builders import keys, listed, write
 
 

@@ -18,9 +18,8 @@ from gc_assets.core.clock import MAX_SKEW
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
 from gc_assets.core.units import format_duration
 from gc_assets.s3 import pages
-from gc_assets.s3.client import client_of, code_of, told
-from gc_assets.s3.requests import payer
-from gc_assets.stores.examination import lease_findings
+from gc_assets.s3.client import client_of, code_of, payer, told
+from gc_assets.stores.doctor_checks import lease_findings
 from gc_assets.stores.protocol import RESERVED_PREFIX
 from gc_assets.stores.s3.bucket import Bucket
 from gc_assets.stores.s3.lease import holder_of

@@ -13,7 +13,7 @@ from typing import Final
 
 from gc_assets.config.models import StorageConfig
 from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
-from gc_assets.stores.examination import lease_findings
+from gc_assets.stores.doctor_checks import lease_findings
 from gc_assets.stores.local.lease import holder_of
 from gc_assets.stores.local.objects import local_path
 from gc_assets.stores.local.probe import probe

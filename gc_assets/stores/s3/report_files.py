@@ -8,8 +8,7 @@ from typing import IO, Final
 from gc_assets.config.s3 import Places
 from gc_assets.core.paths import bucket_and_key
 from gc_assets.s3 import pages
-from gc_assets.s3.client import client_of, told
-from gc_assets.s3.requests import payer
+from gc_assets.s3.client import client_of, payer, told
 from gc_assets.stores.s3.objects import S3Objects
 
 _PIECE_BYTES: Final = 4 * 2**20
