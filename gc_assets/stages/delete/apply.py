@@ -79,7 +79,7 @@ from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
 from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import DeletionLogSummary, LakeRefsSummary
-from gc_assets.stores.execution import balance, releasing, user_name
+from gc_assets.stores.execution import require_balance, release_on_exit, current_user
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -126,10 +126,10 @@ def apply_plan(spark: SparkSession, context: RunContext, plan: StoredPlan, phase
     chosen = phases_of(header, phases)
     stale = context.clock.now() >= header.apply_before or header.policy_digest != context.config.policy_digest()
     stale = stale or context.storage(header.storage).quarantine != header.quarantine
-    owner = plan.verdict.approved_by or user_name()
+    owner = plan.verdict.approved_by or current_user()
     lease = take_lease(context, header.storage, context.store(header.storage), header.plan_id, owner)
     verification_id = f"{header.plan_id}-{lease.token}"
-    with releasing(lease), ExitStack() as afterwards:
+    with release_on_exit(lease), ExitStack() as afterwards:
         _forget_dead(context, header.storage, lease.token)
         afterwards.callback(_forget, state, verification_id)
         resumed = has_begun(state, header)
@@ -313,7 +313,7 @@ def _refuse_newly_unreadable(header: PlanHeader, unreadable: Sequence[Unreadable
     known = {(item.lake, item.table_uuid) for item in header.unreadable}
     if new := [item for item in unreadable if (item.lake, item.table_uuid) not in known]:
         raise LakeUnreadable(
-            f"plan {header.plan_id} was applied in part, and what it moved may be why: {'; '.join(item.told for item in new[:5])}. "
+            f"plan {header.plan_id} was applied in part, and what it moved may be why: {'; '.join(item.message for item in new[:5])}. "
             f"Mend it, or `gc-assets restore --plan {header.plan_id[:12]}` first, then apply again"
         )
 
@@ -392,18 +392,18 @@ class _Execution:
         """Executes the plan's rows of a phase: few in this process, many in executors."""
         header = self.plan.header
         # A file may be purged so many days after its quarantine: no executor's clock makes it older.
-        clock = self.context.clock.onwards()
+        clock = self.context.clock.not_before_now()
         task = RowExecutor(self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
         log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)
         few = self.log.shares == 1 and header.totals[phase].files <= engine.MAX_IN_PROCESS_ACTIONS
-        with count_progress("files on record", self.log.rows_on_record, self.asked):
+        with count_progress("files on record", self.log.count_outcomes, self.asked):
             for part in self._act_here(task, judged) if few else self._act_in_executors(task, judged, phase):
                 for (_, outcome), total in part.totals.items():
                     self.books[phase, outcome] = self.books.get((phase, outcome), Totals()) + total
                 self.written.append(part)
-        balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
+        require_balance(header.totals[phase].files, {outcome: total.rows for (of, outcome), total in self.books.items() if of == phase})
 
     def _act_here(self, task: RowExecutor, judged: DataFrame) -> Iterator[WrittenParts]:
         yield execute_in_process(task, collect_arrow(judged, EXECUTION_ROWS), self.run, self.context.state.files, TOTALS_BY)
@@ -496,7 +496,7 @@ class _Execution:
         written = write_rows(pa.Table.from_batches([rows]), DELETION_LOG, self.run, self.context.state.files, totals_by=["outcome"])
         self.books |= {(ABORT, outcome): total for (outcome,), total in written.totals.items()}
         self.written.append(written)
-        balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
+        require_balance(self.plan.header.uploads.count, {outcome: total.rows for (outcome,), total in written.totals.items()})
 
     def publish(self, chosen: Sequence[str]) -> ApplyResult:
         """Publishes the log, with balanced books. Raises `GateRefused` where the lease was lost.
@@ -510,7 +510,7 @@ class _Execution:
             plan_id=header.plan_id,
             phases=tuple(chosen),
             approved_by=verdict.approved_by,
-            words=verdict.words,
+            words=verdict.events,
             overrides=verdict.overrides,
             books=_amounts(self.books, of_files),
             edits={verdict: total.rows for (phase, verdict), total in sorted(self.books.items()) if phase == EXPIRE},

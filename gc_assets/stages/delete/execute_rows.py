@@ -25,8 +25,8 @@ from gc_assets.state.arrow_types import STRING
 from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.schemas import DELETION_LOG
-from gc_assets.stores.execution import execute, outcome_rows, planned_rows
-from gc_assets.stores.protocol import Aborting, Lease, Planned, Quarantine, QuarantineMode, Result, Store
+from gc_assets.stores.execution import execute, to_deletion_log, to_planned_actions
+from gc_assets.stores.protocol import UploadAborter, Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store
 from gc_assets.stores.write_ahead import WriteAheadLog
 
 # `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's
@@ -61,7 +61,7 @@ def order_in_one_task(rows: DataFrame, action: str, share: Column) -> DataFrame:
     return rows.repartition(1).sortWithinPartitions(rank.desc() if action == RESTORE else rank.asc(), share, "key")
 
 
-def _turn(row: tuple[Planned, QuarantineMode]) -> tuple[int, QuarantineMode]:
+def _turn(row: tuple[PlannedAction, QuarantineMode]) -> tuple[int, QuarantineMode]:
     """Returns the turn of a row.
 
     Rows of different turns share no batch of the log: a batch is durable before the next one
@@ -81,9 +81,9 @@ class OnlyInterrupted:
     name it.
     """
 
-    inner: Quarantine | Aborting
+    inner: Quarantine | UploadAborter
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         ended = map(_given_up, self.inner.act([planned for planned in batch if planned in resumed], resumed))
         late = Result(DENIED, "the plan was out of date before this key was reached")
         return [next(ended) if planned in resumed else late for planned in batch]
@@ -110,7 +110,7 @@ class _PutBack:
     retried: Collection[str]
     refused: Collection[str]
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         moved = [row for row in batch if row in resumed and row.action == QUARANTINE]
         back = self.inner.act([replace(row, action=RESTORE, source_plan_id=self.plan_id) for row in moved])
         restored = dict(zip(moved, back, strict=True))
@@ -118,7 +118,7 @@ class _PutBack:
         held = dict(zip(taken, self.inner.act(taken, taken), strict=True))
         return [self._result(row, restored.get(row), held.get(row)) for row in batch]
 
-    def _result(self, row: Planned, restored: Result | None, held: Result | None) -> Result:
+    def _result(self, row: PlannedAction, restored: Result | None, held: Result | None) -> Result:
         if held is not None and held.verdict not in {ABSENT, CHANGED}:
             return held
         if restored is not None and restored.verdict not in {DONE, ABSENT, CHANGED}:
@@ -149,12 +149,12 @@ class RowExecutor:
     only_interrupted: bool = False
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self.log.require_here()
+        self.log.require_visible()
         for batch in batches:
             told = list(self._spared(batch))
             spared, refused = {key: why for key, why, _ in told}, {key for key, _, is_refused in told if is_refused}
             retried = {key for key, again in zip(*(batch.column(name).to_pylist() for name in ("key", "retry")), strict=True) if again}
-            rows = sorted(zip(planned_rows(batch), batch.column("quarantine").to_pylist(), strict=True), key=_turn)
+            rows = sorted(zip(to_planned_actions(batch), batch.column("quarantine").to_pylist(), strict=True), key=_turn)
             for (_, mode), members in groupby(rows, key=_turn):
                 quarantine = self.store.quarantine(mode, self.plan_id)
                 mine = [row for row, _ in members]
@@ -162,7 +162,7 @@ class RowExecutor:
                 wanted = execute([row for row in mine if row.key not in spared], doing, self.log, self.lease, self.clock)
                 back = _PutBack(quarantine, self.plan_id, spared, retried, refused)
                 kept = execute([row for row in mine if row.key in spared], back, self.log, self.lease, self.clock)
-                yield outcome_rows([*wanted, *kept], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
+                yield to_deletion_log([*wanted, *kept], self.plan_id, mode, self.run_id, rehearsal=self.clock.is_rehearsal)
 
     def _spared(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str, bool]]:
         """Yields the keys that are left alone, why, and whether the row is refused."""

@@ -36,7 +36,7 @@ from gc_assets.stages.records.plans import StoredPlan, execution_directory, reco
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
 from gc_assets.state.summaries import ExpiryLogSummary
-from gc_assets.stores.execution import releasing, user_name
+from gc_assets.stores.execution import release_on_exit, current_user
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
@@ -285,9 +285,9 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
     refuse_rehearsal(context, plan.header.storage)
     store = open_store(plan.header.location, context.config.places())
-    lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, user_name())
+    lease = take_lease(context, plan.header.storage, store, plan.header.plan_id, current_user())
     counts: Counter[str] = Counter()
-    with releasing(lease):
+    with release_on_exit(lease):
         for lake, items in done:
             log_activity(f"undo: {len(items):,} edits of the history of lake {lake.name}")
             outcomes: list[EditOutcome] = []

@@ -20,7 +20,7 @@ from gc_assets.core import gates
 from gc_assets.core.claims import Claims
 from gc_assets.core.hashing import digest as digest_rows
 from gc_assets.core.phases import PURGE, QUARANTINE, RESTORE
-from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Unreadable, Uploads, repeated, sealed
+from gc_assets.core.plan import UNNAMED, Amount, GateResult, LiveCount, PlanHeader, Unreadable, Uploads, repeat, seal
 from gc_assets.engine.progress import log_activity, log_progress, start_run
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.sessions import choose_session, is_small
@@ -41,7 +41,7 @@ from gc_assets.engine.tables import (
 )
 from gc_assets.engine.tasks import run_single_task
 from gc_assets.stages.delete.deferred_rows import list_unreadable
-from gc_assets.stages.delete.uploads import old_uploads, upload_totals
+from gc_assets.stages.delete.uploads import find_old_uploads, upload_totals
 from gc_assets.stages.mark.content_roots import has_live_roots
 from gc_assets.stages.records.accepted_runs import AcceptedRun, last_accepted_plan
 from gc_assets.stages.records.dead_tables import dead_tables
@@ -75,7 +75,7 @@ from gc_assets.state.side_tables import (
     UPLOADS_SIDE,
     WAITING_SIDE,
 )
-from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary, OrphanFilesSummary, Planned, StorageInventorySummary
+from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary, OrphanFilesSummary, PlannedAction, StorageInventorySummary
 
 HEADER: Final = "_header.json"
 OWNED: Final = pa.schema([*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
@@ -106,7 +106,7 @@ def deletion_plan(spark: SparkSession, context: RunContext, storage_name: str) -
     written = write_frame(rows, DELETION_PLAN, run, state, totals_by, [WAITING_SIDE, HELD_SIDE])
     parts = [f"{run.path}/{part.name}" for part in written.parts]
     aliases = planned_by_alias(spark, context, storage_name, live, lambda: read_paths(spark, state.files, DELETION_PLAN.schema, parts))
-    uploads, later = old_uploads(context, storage_name, orphans.summary(OrphanFilesSummary).grace_cutoff, refs, live, unreadable)
+    uploads, later = find_old_uploads(context, storage_name, orphans.summary(OrphanFilesSummary).grace_cutoff, refs, live, unreadable)
     told = upload_totals(uploads, later)
     header = _header(
         context, storage_name, orphans, inventory, live, refs, written, expiry, unreadable, aliases, told, _amount_of(withheld)
@@ -375,7 +375,7 @@ def _header(
         going = reasons.get("expired", Totals())
         held = sum(expired, Totals(-going.rows, -going.size_bytes))
     planned = totals.get(QUARANTINE, Totals())
-    return sealed(
+    return seal(
         context.config.plan_secret(),
         storage=storage_name,
         location=storage.location,
@@ -458,9 +458,9 @@ def _earlier_or(context: RunContext, storage_name: str, header: PlanHeader) -> P
     The earlier time of creation stays, so making a plan again never prolongs it. A plan that was
     applied or put back is used up and never comes back as itself: the same is then another plan.
     """
-    made = {run.headline(Planned).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
+    made = {run.headline(PlannedAction).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in made:
         used = used_plan_ids(context.config, storage_name)
         while header.plan_id in used:
-            header = repeated(header, context.config.plan_secret())
+            header = repeat(header, context.config.plan_secret())
     return header_of(context.state.open(made[header.plan_id])) if header.plan_id in made else header

@@ -30,7 +30,7 @@ from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
-from gc_assets.stores.execution import outcome_rows, releasing, user_name
+from gc_assets.stores.execution import to_deletion_log, release_on_exit, current_user
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -67,8 +67,8 @@ def restore(
     state, store = context.state, context.store(storage_name)
     run = start_run(context, storage_name, DELETION_LOG)
     restore_id = f"restore-{run.run_id}"
-    lease = take_lease(context, storage_name, store, restore_id, user_name())
-    with releasing(lease):
+    lease = take_lease(context, storage_name, store, restore_id, current_user())
+    with release_on_exit(lease):
         interrupted = unfinished_plans(state, storage_name)
         concerned = {*interrupted, *([plan_id] if plan_id is not None else [])}
         listed = list_plans(context.config, storage_name) if concerned else ()
@@ -77,9 +77,9 @@ def restore(
         copies = CopySelection(plan_id, prefix, key, rehearsal=True if context.clock.is_rehearsal else None)
         log = open_log(state.files, f"{storage_name}/restore/{restore_id}", restore_id, 1)
         log_activity("putting files back")
-        act = RowExecutor(store, log, lease, context.clock.onwards(), restore_id, run.run_id)
+        act = RowExecutor(store, log, lease, context.clock.not_before_now(), restore_id, run.run_id)
         told = [LogReader.of(state, storage_name, copies), *moved]
-        with count_progress("files on record", log.rows_on_record, _files_of(headers.get(plan_id) if plan_id is not None else None)):
+        with count_progress("files on record", log.count_outcomes, _files_of(headers.get(plan_id) if plan_id is not None else None)):
             written = _act_here(act, copies, told, run, state)
             if written is None:
                 written = _act_in_executors(session(), act, copies, told, run, state)
@@ -170,12 +170,12 @@ class _Moved:
         return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        self.log.require_here()
+        self.log.require_visible()
         for batch in batches:
             for share in batch.column("id").to_pylist():
                 told = self.log.quarantined(share)
                 moved = (outcome or Outcome(planned, DONE, None, self.now, self.token) for planned, outcome in told)
-                yield outcome_rows(moved, self.log.plan_id, self.quarantine, rehearsal=self.rehearsal)
+                yield to_deletion_log(moved, self.log.plan_id, self.quarantine, rehearsal=self.rehearsal)
 
 
 @dataclass(frozen=True)

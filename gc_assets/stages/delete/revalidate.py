@@ -55,8 +55,8 @@ class Revalidation:
     def _refused(self, batch: pa.RecordBatch) -> pa.Array:
         key, planned = batch.column("key"), batch.column("lake")
         lake, _ = self.claims.resolve(key)
-        modified = self.store.modified(batch.column("etag"))
-        old = self.ages.old(pa.RecordBatch.from_arrays([key, modified, lake], names=["key", "last_modified", "lake"]))
+        modified = self.store.modification_times(batch.column("etag"))
+        old = self.ages.is_old(pa.RecordBatch.from_arrays([key, modified, lake], names=["key", "last_modified", "lake"]))
         takes = pc.is_in(batch.column("action"), pa.array([QUARANTINE, PURGE, ABORT]))
         fits = pc.and_(pc.fill_null(pc.equal(lake, planned), False), pc.fill_null(old, False))
         if pc.all(pc.or_(fits, pc.invert(takes)), min_count=0).as_py():

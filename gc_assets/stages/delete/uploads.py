@@ -31,8 +31,8 @@ from gc_assets.stages.sweep.claims import claims_of
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
-from gc_assets.stores.execution import execute, outcome_rows
-from gc_assets.stores.protocol import Aborting, Lease, Planned, Result
+from gc_assets.stores.execution import execute, to_deletion_log
+from gc_assets.stores.protocol import UploadAborter, Lease, PlannedAction, Result
 from gc_assets.stores.write_ahead import Act, WriteAheadLog, share_of
 
 # Uploads that one plan aborts at most, the oldest. Each costs four requests, and a plan lists them
@@ -41,7 +41,7 @@ MAX_PLANNED: Final = 1_000
 _log: Final = logging.getLogger(__name__)
 
 
-def old_uploads(
+def find_old_uploads(
     context: RunContext,
     storage_name: str,
     cutoff: datetime,
@@ -58,7 +58,7 @@ def old_uploads(
     store = context.store(storage_name)
     claims = functools.cache(lambda: claims_of(context, storage_name, [*refs, *live]))
     try:
-        found = store.old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MAX_PLANNED)
+        found = store.find_old_uploads(cutoff, lambda key: claims().owner_of(key) is not None, MAX_PLANNED)
         if not found.uploads:
             return nothing
         judge = _by_the_stores_clock(Revalidation(claims(), Ages.of(context, cutoff, refs), store), context, storage_name)
@@ -111,16 +111,16 @@ def abort_uploads(
     header, rows = plan.header, approved_uploads(context.state, plan)
     log_activity(f"abort: {header.uploads}")
     refused = _refused(_by_the_stores_clock(judge, context, header.storage), rows).to_pylist()
-    planned = [Planned(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
+    planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
     spared = {row.act: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
     if unreadable:
         names = ", ".join(item.name for item in unreadable[:3])
         spared = {row.act: Result(CHANGED, f"{names} cannot be read, so it waits") for row in planned}
-    actor = _Spared(context.store(header.storage).aborting(), spared)
+    actor = _Spared(context.store(header.storage).upload_aborter(), spared)
     planned.sort(key=lambda row: share_of(row.key, log.shares))
     outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, context.clock)
     counted = track(outcomes, "uploads", len(planned))
-    return outcome_rows(counted, header.plan_id, None, run_id, rehearsal=context.clock.is_rehearsal)
+    return to_deletion_log(counted, header.plan_id, None, run_id, rehearsal=context.clock.is_rehearsal)
 
 
 def _by_the_stores_clock(judge: Revalidation, context: RunContext, storage_name: str) -> Revalidation:
@@ -142,10 +142,10 @@ class _Spared:
     looking whether they are there: an interrupted run may have aborted them while it might.
     """
 
-    inner: Aborting
+    inner: UploadAborter
     spared: Mapping[Act, Result]
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         # No upload has that identity, so none is aborted.
         asked = {row: replace(row, etag="") if row.act in self.spared else row for row in batch}
         results = self.inner.act(list(asked.values()), {asked[row] for row in batch if row in resumed})

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from gc_assets.core.clock import MAX_SKEW
-from gc_assets.core.findings import FAIL, OK, WARN, Finding, looked
+from gc_assets.core.findings import FAIL, OK, WARN, Finding, run_check
 from gc_assets.core.units import format_duration
 from gc_assets.engine.progress import set_activity, track
 from gc_assets.engine.run_context import RunContext
@@ -36,7 +36,7 @@ def doctor(context: RunContext) -> Iterator[Finding]:
     checks = list(_checks(context))
     for subject, check, look in track(checks, "checks", len(checks)):
         set_activity(f"{subject}: {check}")
-        yield from looked(subject, check, look)
+        yield from run_check(subject, check, look)
 
 
 def _checks(context: RunContext) -> Iterator[Check]:

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from gc_assets.core.claims import Claim, Claims, Owner, own_claims
+from gc_assets.core.claims import Claim, Claims, Owner, narrow_claims
 from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
@@ -76,7 +76,7 @@ def visible(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Findin
 def places(context: RunContext, storage_name: str, frozen: Mapping[str, FrozenRefs]) -> Iterator[Finding]:
     """Checks that what lakes claim in a storage is theirs alone, and has one name."""
     said = [claim for refs in frozen.values() for claim in _claims(context, storage_name, refs)]
-    _, wide = own_claims(said)
+    _, wide = narrow_claims(said)
     claims = Claims.of(said, wide=wide)
     wrong = notes_on_claims(context, storage_name, claims)
     state, files = collector_paths(context, storage_name)

@@ -68,7 +68,7 @@ def last_night(context: RunContext, storage: StorageConfig, frozen: Mapping[str,
     told = {item.why for refs in frozen.values() for item in refs.unread}
     unreadable = [item for item in header.unreadable if item.why not in told]
     for item in unreadable:
-        found = f"{when}: {item.told}"
+        found = f"{when}: {item.message}"
         yield Finding(storage.name, "sick", FAIL, found, "Mend it, or drop it from its catalog, then `gc-assets run`.")
     if not refused and not unreadable:
         yield Finding(storage.name, "night", OK, f"{when} found nothing that stops a plan")

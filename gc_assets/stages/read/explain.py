@@ -110,7 +110,7 @@ def _said_of(context: RunContext, storage: str, plan_ids: Collection[str]) -> It
     """Yields what people said of these plans, newest plan first, in words too (`text`)."""
     for plan in list_plans(context.config, storage):
         if plan.header.plan_id in plan_ids:
-            yield from ({**word.model_dump(), "text": str(word)} for word in plan.verdict.words)
+            yield from ({**word.model_dump(), "text": str(word)} for word in plan.verdict.events)
 
 
 def _main_file(context: RunContext, storage: str, key: str) -> str | None:
@@ -211,7 +211,7 @@ def _is_old(context: RunContext, lake: str, key: str, summary: dict[str, Any]) -
     refs = [table for item in context.config.lakes if (table := context.find(LAKE_REFS, item.name))]
     row = {"key": key, "last_modified": summary["inventory"]["last_modified"], "lake": lake}
     claimed = pa.RecordBatch.from_pylist([row], schema=pa.schema([("key", STRING), ("last_modified", TIMESTAMP), ("lake", STRING)]))
-    return bool(Ages.of(context, summary["grace_cutoff"], refs).old(claimed)[0].as_py())
+    return bool(Ages.of(context, summary["grace_cutoff"], refs).is_old(claimed)[0].as_py())
 
 
 def _claims(context: RunContext, storage: str) -> Claims:

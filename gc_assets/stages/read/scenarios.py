@@ -132,7 +132,7 @@ class ScenarioTask:
                 f"lake {lake_name}: its lifecycle rules release files of commits that stay, and what they would release then is not known; "
                 "name the other lakes with --lake"
             )
-        unread = [item.told for item in live.summary(LiveFilesSummary).unreadable if item.is_whole_lake]
+        unread = [item.message for item in live.summary(LiveFilesSummary).unreadable if item.is_whole_lake]
         if unread or inputs[REACHABLE_SNAPSHOTS.name].summary(ReachableSnapshotsSummary).unread is not None:
             raise UsageError(f"lake {lake_name} could not be read on {context.run_date}; choose a --run-date before that")
         summary = refs.summary(LakeRefsSummary)

@@ -16,7 +16,7 @@ from gc_assets.stages.read.reversibility import describe_reversibility
 from gc_assets.stages.records.plans import ListedPlan, execution_directory, list_plans, load_plan, previous_plan, unfinished_plans
 from gc_assets.state.journal import State
 from gc_assets.stores.store import open_store
-from gc_assets.stores.write_ahead import newest_token
+from gc_assets.stores.write_ahead import read_newest_token
 
 _HALF_APPLIED: Final = "It began and did not end. Until it ends no later plan of the storage can be applied."
 
@@ -37,7 +37,7 @@ def storage_status(config: Config, clock: Clock, storage: StorageConfig, failed:
     found = {plan_id: FailedApply(plan_id, _attempt(state, ours[plan_id].header), why) for plan_id in left_alone}
     for item in reversed(failed):
         meant = [plan_id for plan_id in {*approved, *begun} if item.plan_id and plan_id.startswith(item.plan_id)]
-        found |= {plan_id: FailedApply(plan_id, item.attempt, item.why) for plan_id in meant}
+        found |= {plan_id: FailedApply(plan_id, item.attempt, item.reason) for plan_id in meant}
     return StorageSummary(
         storage.name,
         _last_night(config, clock, previous_plan(listed, clock)),
@@ -71,4 +71,4 @@ def _attempt(state: State, header: PlanSummary) -> str:
     """Returns a name for the newest execution of a plan that came to a file: each one has a lease of
     its own.
     """
-    return f"lease {newest_token(state.files, execution_directory(header))}"
+    return f"lease {read_newest_token(state.files, execution_directory(header))}"

@@ -22,7 +22,7 @@ from gc_assets.state.files import may_not_write
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.summaries import DeletionPlanSummary, Planned
+from gc_assets.state.summaries import DeletionPlanSummary, PlannedAction
 
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
@@ -122,10 +122,10 @@ def list_plans(config: Config, storage_name: str | None = None, *, empty: bool =
     for storage in config.storages:
         if storage_name in {None, storage.name}:
             history = state.history(storage.name, DELETION_PLAN.name)
-            stored = {run.headline(Planned).plan.plan_id: run for run in history}
+            stored = {run.headline(PlannedAction).plan.plan_id: run for run in history}
             records = _records(state, storage.name) if stored else {}
             for plan_id, run in sorted(stored.items(), key=lambda item: item[1].run_id, reverse=True):
-                plan = run.headline(Planned).plan
+                plan = run.headline(PlannedAction).plan
                 _refuse_copy(state, plan, run.group, run.path)
                 if empty or plan.has_work:
                     record = records.get(plan_id, PlanRecord())
@@ -152,7 +152,7 @@ def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
     header = _header(state, published)
     verdict = PlanRecord(words=_words(state, header)).verdict(config.storage(header.storage).approvals_needed)
     if verdict.rejections and has_begun(state, header):
-        verdict = verdict.once_begun()
+        verdict = verdict.without_late_rejections()
     restored = _read(state, f"{execution_directory(header)}/{_RESTORED}", _Restored)
     finished = _read(state, f"{execution_directory(header)}/{_FINISHED}", _Record)
     return StoredPlan(
@@ -275,7 +275,7 @@ def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "
             f"moved, and `gc-assets apply {name}` brings it to its end."
         )
     return _record(
-        state, plan.header, ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), said="rejected", comment=comment)
+        state, plan.header, ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
     )
 
 
@@ -297,7 +297,7 @@ def has_begun(state: State, header: PlanHeader) -> bool:
 def refuse_unapproved(plan: StoredPlan) -> None:
     verdict, plan_id = plan.verdict, plan.header.plan_id
     if verdict.missing is not None:
-        who = "WHO" if not verdict.words else "ANOTHER_NAME"
+        who = "WHO" if not verdict.events else "ANOTHER_NAME"
         way = f"approve it with `gc-assets approve {plan_id[:12]} --by {who}`"
         if verdict.rejections:
             way = "it stays so until the same name approves it; the next run date has a plan of its own"

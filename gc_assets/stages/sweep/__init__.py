@@ -1,1 +1,1 @@
-"""What is garbage: the live filter, the inventory, the orphans with their reasons."""
+"""Compare the inventory of a storage with the live sets of all lakes."""

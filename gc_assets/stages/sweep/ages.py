@@ -1,6 +1,7 @@
-"""Decides which files are old enough to be candidates.
+"""Decide which files are old enough to be candidates.
 
-The storage's grace period counts, and what the lake that claims a file adds to it.
+The grace period of the storage applies to all files. The lake that claims a file can require a
+longer one.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
 from gc_assets.state.summaries import LakeRefsSummary
 
-# Maps keys to the UTC times at which their names were handed out; null for a name that tells none.
+# Maps a column of keys to the UTC times in their names, null for rows without a time.
 NamedTimes = Callable[[pa.Array], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
 class LakeAge:
-    """What a lake adds to the storage's grace.
+    """The age rule of one lake.
 
-    `cutoff` is its own cut-off, never later than the storage's. `named_times` reads times from its
-    objects' names.
+    Attributes:
+        cutoff: The cut-off of the lake, never later than that of the storage.
+        named_times: Reads creation times from the names of the lake's objects.
     """
 
     cutoff: datetime
@@ -34,16 +36,17 @@ class LakeAge:
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """The cut-offs of a storage and of the lakes that claim files there. Pickles."""
+    """The cut-offs of a storage and of the lakes that claim files in it. Picklable."""
 
     cutoff: datetime
     lakes: Mapping[str, LakeAge]
 
     @classmethod
     def of(cls, context: RunContext, cutoff: datetime, refs: list[PublishedTable]) -> Ages:
-        """Returns the ages from the storage's grace cut-off and every lake's frozen refs.
+        """Build the cut-offs from the grace cut-off of the storage and the frozen refs of every
+        lake.
 
-        A lake's own minimum age counts from the clock reading of its own freeze.
+        The minimum age of a lake counts from the time of its own freeze.
         """
         lakes: dict[str, LakeAge] = {}
         for table in refs:
@@ -53,10 +56,13 @@ class Ages:
         return cls(cutoff, lakes)
 
     def is_old(self, claimed: pa.RecordBatch) -> pa.Array:
-        """Marks the claimed files (columns key, last_modified, lake) that are older than the
-        cut-off.
+        """Return a mask of the claimed files that are older than their cut-off.
 
-        A file is as old as the younger of its storage time and the time in its name.
+        The age of a file is that of the younger of two times: its modification time and the time in
+        its name.
+
+        Args:
+            claimed: Files with the columns key, last_modified and lake.
         """
         old = pc.less(claimed.column("last_modified"), _timestamp(self.cutoff))
         for name, age in self.lakes.items():
@@ -69,7 +75,9 @@ class Ages:
 def _is_old_for(age: LakeAge, claimed: pa.RecordBatch) -> pa.Array:
     old = pc.less(claimed.column("last_modified"), _timestamp(age.cutoff))
     read_times = age.named_times
-    return old if read_times is None else pc.and_(old, pc.fill_null(pc.less(read_times(claimed.column("key")), _timestamp(age.cutoff)), True))
+    return (
+        old if read_times is None else pc.and_(old, pc.fill_null(pc.less(read_times(claimed.column("key")), _timestamp(age.cutoff)), True))
+    )
 
 
 def _timestamp(value: datetime) -> pa.Scalar:

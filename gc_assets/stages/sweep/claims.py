@@ -1,11 +1,11 @@
-"""Says whose the places of a storage are: what lakes claim, less what the collector shields."""
+"""Read which prefixes of a storage the lakes claim, without the paths of the collector itself."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator
 
-from gc_assets.core.claims import WRITTEN_TO, Claim, Claims, Owner, own_claims
+from gc_assets.core.claims import TABLE_FOLDERS, Claim, Claims, Owner, narrow_claims
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
 from gc_assets.state.journal import PublishedTable
@@ -16,34 +16,40 @@ COLLECTOR = Owner("collector", None)
 
 
 def claims_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable]) -> Claims:
-    """Returns the claims on a storage, as far as they may reach (`own_claims`).
+    """Return the claims on a storage, limited by `own_claims`.
 
-    Of `lake_refs` these are the claims that were frozen, of `live_files` those that metadata made.
-    The collector's own tables, its configuration and the files of configured catalogs are no lake's
-    garbage, wherever somebody put them.
+    Tables of `lake_refs` contribute the frozen claims, tables of `live_files` the claims found in
+    metadata. The tables and the configuration of the collector and the files of configured catalogs
+    are excluded, wherever they are stored: they are never garbage of a lake.
     """
-    claims, wide = own_claims(_claims(context, storage_name, tables))
+    claims, wide = narrow_claims(_claims(context, storage_name, tables))
     state, files = collector_paths(context, storage_name)
     return Claims.of([*claims, *(Claim(key, COLLECTOR, collect=False) for key in state)], files, wide)
 
 
 def collector_paths(context: RunContext, storage_name: str) -> tuple[list[str], list[str]]:
-    """Returns the keys in a storage of what is the collector's own or a catalog: the prefixes of the
-    state, and single files. Each by the name that it has and by the one to which links lead.
+    """Return the keys of the collector's own files and of catalogs in a storage.
+
+    Each path is resolved both as configured and with symbolic links followed.
+
+    Returns:
+        The prefixes of the state, and the keys of single files.
     """
     state = Location.parse(context.config.state)
     files = [
-        key for path in context.config.own_files() for key in _location_keys(context, storage_name, os.path.normpath(path), os.path.realpath(path))
+        key
+        for path in context.config.own_files()
+        for key in _location_keys(context, storage_name, os.path.normpath(path), os.path.realpath(path))
     ]
     return list(_location_keys(context, storage_name, str(state), str(state.without_links()))), files
 
 
 def notes_on_claims(context: RunContext, storage_name: str, claims: Claims) -> list[str]:
-    """Returns sentences on the claims that are too wide, for the report."""
+    """Return a message for each claim that is too wide, for the report."""
     locations = sorted({(claim.owner.lake, context.resolver().address(storage_name, claim.prefix)) for claim in claims.wide})
     return [
-        f"lake {lake}: {address} is the location of a table and a whole storage, or holds what another table or lake claims: only "
-        f"{' and '.join(WRITTEN_TO)} below it are swept; give each table a location of its own"
+        f"lake {lake}: {address} is a whole storage, or contains a prefix that another table or lake claims. Only the directories "
+        f"{' and '.join(TABLE_FOLDERS)} in it are swept. Give each table its own location."
         for lake, address in locations
     ]
 
@@ -61,13 +67,13 @@ def _claims(context: RunContext, storage_name: str, tables: Iterable[PublishedTa
 
 
 def _location_keys(context: RunContext, storage_name: str, *names: str) -> Iterator[str]:
-    """Yields the keys of a place of ours in the storage, by each of its names."""
+    """Yield the keys of a collector path in the storage, for each of its names."""
     locations = {context.resolver().resolve_one(name) for name in names}
     yield from (key for location in locations if location is not None for storage, key in [location] if storage == storage_name)
 
 
 def prefixes_of(context: RunContext, storage_name: str, tables: Iterable[PublishedTable], owners: Collection[Owner]) -> tuple[str, ...]:
-    """Returns the claims of these on a storage, as prefixes of keys."""
+    """Return the key prefixes that these tables and lakes claim in a storage."""
     found: set[str] = set()
     for table in tables:
         for row in read_parts(context.state.files, table.paths(CLAIMS_SIDE), CLAIMS).to_pylist():

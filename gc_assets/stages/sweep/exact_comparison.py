@@ -1,7 +1,9 @@
-"""Compares candidates with the live keys themselves, after the filter.
+"""Compare candidates with the live keys, after the live filter.
 
 A candidate that equals a live key proves that the filter lost a live file. A candidate that differs
-from one by its spelling only may hide a live file.
+from a live key only in its spelling may be a live file.
+
+See docs/adr/0001-exact-comparison-after-the-filter.md.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 
-from gc_assets.core.key_resolver import loose
+from gc_assets.core.key_resolver import loosen_spelling
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import map_arrow
 from gc_assets.stages.sweep.live_column import LiveColumn
@@ -25,32 +27,32 @@ from gc_assets.state.journal import PublishedTable
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import CANDIDATES
 
-# Up to this many compressed bytes (some millions of candidates) each worker holds the candidates in
-# memory. More are compared by a join.
+# Largest compressed size of candidates (some millions of rows) that each worker holds in memory.
+# More candidates are compared by a join.
 IN_MEMORY_CANDIDATES: Final = 64 * 2**20
 
 
 def may_hit(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable], candidate_paths: list[str]) -> bool:
-    """Says whether any live key may equal a candidate, exactly or but for its spelling.
+    """Return False if no live key equals a candidate, exactly or except for its spelling.
 
-    One pass over the live keys decides. Where the candidates are too many for a worker's memory the
-    answer is true without a look, and the join (`hits`) decides.
+    The check is one pass over the live keys. If the candidates do not fit into the memory of a
+    worker, the result is True without a check, and `find_hits` decides.
     """
     if not candidate_paths:
         return False
     size_bytes = sum(context.state.files.size(path) for path in candidate_paths)
     if size_bytes > IN_MEMORY_CANDIDATES:
-        return True  # too many to hold in a worker: the join tells
+        return True  # too many for the memory of a worker: `find_hits` decides
     equal = _CountEqual(context.state.files, tuple(candidate_paths))
     found = LiveColumn.of(spark, context, storage_name, live, "key").run_task(equal, "hits long", size_bytes)
     return sum(row["hits"] for row in found) > 0
 
 
 def find_hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
-    """Returns the candidates that equal a live key (columns key, exact).
+    """Return the candidates that equal a live key (columns key, exact).
 
-    `exact` is false where only the spelling-insensitive forms are equal. A join, so it runs only
-    where `may_hit` says so.
+    `exact` is false if only the spelling-insensitive forms are equal. This is a join, so it runs
+    only if `may_hit` returns True.
     """
     spelled = map_arrow(candidates.select("key"), _AddLooseForm("key"), _AddLooseForm.schema("key"))
     live_spelled = map_arrow(keys.select("key"), _AddLooseForm("live_key"), _AddLooseForm.schema("live_key"))
@@ -59,7 +61,7 @@ def find_hits(candidates: DataFrame, keys: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class _AddLooseForm:
-    """Adds the spelling-insensitive form of keys, which it calls `name`."""
+    """Add the spelling-insensitive form of keys, and rename the key column to `name`."""
 
     name: str
 
@@ -70,14 +72,14 @@ class _AddLooseForm:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             keys = batch.column(0)
-            yield pa.RecordBatch.from_arrays([keys, loose(keys)], schema=self.schema(self.name))
+            yield pa.RecordBatch.from_arrays([keys, loosen_spelling(keys)], schema=self.schema(self.name))
 
 
 @dataclass(frozen=True)
 class _CountEqual:
-    """Counts the live keys that equal a candidate in their spelling-insensitive form.
+    """Count the live keys that equal a candidate in their spelling-insensitive form.
 
-    Keys that are exactly equal share that form too.
+    Keys that are exactly equal also have the same form.
     """
 
     files: Files
@@ -87,10 +89,10 @@ class _CountEqual:
         candidates = _loose_candidates(self.files, self.candidates)
         hits = 0
         for batch in batches:
-            hits += pc.sum(pc.is_in(loose(batch.column("key")), value_set=candidates)).as_py() or 0
+            hits += pc.sum(pc.is_in(loosen_spelling(batch.column("key")), value_set=candidates)).as_py() or 0
         yield pa.RecordBatch.from_pydict({"hits": [hits]})
 
 
 @lru_cache(maxsize=1)
 def _loose_candidates(files: Files, paths: tuple[str, ...]) -> pa.Array:
-    return loose(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key").combine_chunks())
+    return loosen_spelling(read_parts(files, list(paths), CANDIDATES, ["key"]).column("key").combine_chunks())

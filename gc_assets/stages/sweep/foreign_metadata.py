@@ -1,7 +1,8 @@
-"""Recognises metadata of tables and repositories that no configured lake knows, below claimed
-prefixes (reliability.md H1).
+"""Detect metadata of tables and repositories that belong to no configured lake, in claimed
+prefixes.
 
-Such metadata means that some catalog was not asked. Its live files would look unreferenced.
+Such metadata means that a catalog is not configured. The live files of its tables would look
+unreferenced.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.dead_tables import DeadTable
 from gc_assets.stages.sweep.known_tables import KnownTable
 
-# Formats that no kind here reads. The name alone tells them.
+# Formats without a lake kind, recognised by name only.
 OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")
 FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_())])
 
@@ -38,32 +39,35 @@ def foreign_metadata(
     known_tables: Mapping[str, KnownTable],
     dead: Sequence[DeadTable] = (),
 ) -> DataFrame:
-    """Returns the suspects that are foreign, each with the reason (columns key, why, is_junk). Junk
-    are bytes that are no metadata of the kind that their name promises.
+    """Return the suspects that are foreign, with the reason (columns key, reason, is_junk).
 
-    `suspects` has the columns key, last_modified and is_old, and only names that match `suspect`.
-    `known_tables` maps the uuid of each table of a configured catalog to what the catalogs know of
-    it. `dead` are tables that people accepted as dead: these are not foreign where they were
-    accepted, unless they were written to since.
+    `is_junk` marks content that is no valid metadata, although its name looks like metadata.
 
-    Metadata with a newer snapshot than the catalogs know means that the catalog is a copy, or was
-    left by its writers. Where the table is in use, only old metadata counts: young metadata may
-    belong to a commit that is under way.
+    If a metadata file contains a newer snapshot than the catalogs know, the catalog is a copy or
+    its writers moved to another one. If the table is in use, only old metadata counts: young
+    metadata may belong to a commit in progress.
+
+    Args:
+        suspects: Objects with the columns key, last_modified and is_old, whose names match
+            `suspect_pattern`.
+        known_tables: The tables of the configured catalogs, by table uuid.
+        dead: Tables that a user accepted as dead. They are not foreign at the accepted location,
+            unless they were written to after that.
     """
     classifier = MetadataClassifier(storage_name, resolver, objects, known_tables, foreign_signs(), tuple(dead))
     return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
 
 
 def foreign_signs() -> tuple[ForeignSign, ...]:
-    """Returns the signs by which metadata of any kind is recognised.
+    """Return the signs of metadata of all kinds.
 
-    The first sign that a key matches decides.
+    The first sign that a key matches applies.
     """
     return (*(sign for kind in KINDS.values() for sign in kind.foreign_signs), OTHERS)
 
 
 def suspect_pattern() -> str:
-    """Returns a pattern of keys of metadata, of any kind."""
+    """Return a regular expression for keys of metadata, of any kind."""
     return "|".join(sign.names for sign in foreign_signs())
 
 
@@ -79,9 +83,10 @@ class MetadataClassifier:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = (batch.column(name) for name in ("key", "last_modified", "is_old"))
-            classified = [(key, *self._classify(key, modified, is_old=is_old)) for key, modified, is_old in zip(*map(_values, columns), strict=True)]
-            rows = [{"key": key, "reason": reason, "is_junk": is_junk} for key, reason, is_junk in classified if reason]
-            yield pa.RecordBatch.from_pylist(rows, FOREIGN)
+            rows = zip(*map(_values, columns), strict=True)
+            classified = [(key, *self._classify(key, modified, is_old=is_old)) for key, modified, is_old in rows]
+            foreign = [{"key": key, "reason": reason, "is_junk": is_junk} for key, reason, is_junk in classified if reason]
+            yield pa.RecordBatch.from_pylist(foreign, FOREIGN)
 
     def _classify(self, key: str, modified: datetime, *, is_old: bool) -> tuple[str | None, bool]:
         sign = next(sign for sign in self.signs if re.search(sign.names, key))
@@ -103,7 +108,7 @@ class MetadataClassifier:
             return self._check_unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found.uuid)
         if found.newest > known.newest and (is_old or not known.in_use):
             return (
-                f"table {found.uuid} with a newer snapshot than its catalog knows: the catalog is a copy or behind, or a commit failed here"
+                f"table {found.uuid} has a newer snapshot here than in its catalog: the catalog is outdated or a copy, or a commit failed"
             )
         return None
 
@@ -115,9 +120,9 @@ class MetadataClassifier:
             way_out = (
                 f"; if it is dead: gc-assets accept {uuid} {shlex.quote(location)} --by WHO" if directory not in {"", "metadata"} else ""
             )
-            return f"table {uuid}, which no configured catalog knows{way_out}"
+            return f"table {uuid}, which is in no configured catalog{way_out}"
         if record.ends_before(written_ms):
-            return f"{record}, and it was written to since: add the catalog that knows it to lakes.yaml"
+            return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None
 
     def _read(self, key: str) -> bytes:

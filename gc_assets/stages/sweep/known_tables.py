@@ -1,9 +1,8 @@
-"""Knows the newest time that the configured catalogs know of each table.
+"""Find the time of the newest commit that the configured catalogs have for each table.
 
-Newer metadata of the table was written through a catalog that was not asked.
-
-Works in Arrow in the driver, and only in nights that listed metadata to judge. It reads a row per
-commit and per metadata file, never a row per data file.
+Newer metadata of a table was written through a catalog that is not configured. The work is done
+with Arrow in the driver, and only in runs that listed suspect metadata. It reads one row per commit
+and per metadata file, never one per data file.
 """
 
 from __future__ import annotations
@@ -25,27 +24,28 @@ from gc_assets.state.summaries import LiveFilesSummary
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """What the configured catalogs know of a table.
+    """A table of a configured catalog.
 
-    `newest` is in milliseconds since 1970; the catalogs know nothing of the table after it.
-    `in_use` says whether its writers still commit there. Where they do, young metadata may belong
-    to a commit that is under way.
+    Attributes:
+        newest: Time of the newest known commit, in milliseconds since 1970.
+        in_use: True if writers still commit to the table through this catalog. Young metadata may
+            then belong to a commit in progress.
     """
 
     newest: int
     in_use: bool = True
 
 
-# A catalog that cannot be asked for a table is no sign of another catalog.
+# A table that could not be read is no sign of another catalog.
 _NEVER_NEWER = KnownTable(2**63 - 1)
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 def known_tables(context: RunContext) -> dict[str, KnownTable]:
-    """Returns what is known of every table of every lake, by table uuid.
+    """Return the known tables of all lakes, by table uuid.
 
-    Where an Iceberg catalog and a server both know a table, the catalog's word stands. It is more
-    exact than a server's commits.
+    If both an Iceberg catalog and a Nessie server know a table, the entry of the catalog is used.
+    It is more exact than the commits of a server.
     """
     of_servers: dict[str, KnownTable] = {}
     of_catalogs: dict[str, KnownTable] = {}
@@ -65,7 +65,7 @@ def known_tables(context: RunContext) -> dict[str, KnownTable]:
 
 
 def _of_catalog(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
-    """Returns the time of the newest snapshot of each table, 0 for a table without snapshots."""
+    """Return the time of the newest snapshot of each table, 0 for a table without snapshots."""
     refs = read_rows(context.state, LAKE_REFS, context.table(LAKE_REFS, lake_name), columns=["table_uuid"])
     graph = context.table(COMMIT_GRAPH, lake_name)
     commits = read_rows(context.state, COMMIT_GRAPH, graph, columns=["table_uuid", "committed_at"])
@@ -91,12 +91,16 @@ def _of_server(context: RunContext, lake_name: str) -> dict[str, KnownTable]:
 
 
 def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.ChunkedArray) -> dict[str, KnownTable]:
-    """Returns for each table the time of the newest commit that put a metadata file of it, 0 where
-    no commit did.
+    """Return for each table the time of the newest commit that put a metadata file of it, or 0.
 
-    A table that a branch shows now (`on_branches`: metadata files) gets the time of the newest
-    commit of all. Newer metadata of it that no commit names may come from a dropped branch, which
-    leaves no other trace. It is no sign of another catalog.
+    A table that is visible on a branch gets the time of the newest commit of all tables. Newer
+    metadata of it that no commit names may come from a dropped branch, which leaves no other trace.
+    It is no sign of another catalog.
+
+    Args:
+        places: Rows of the side table `LOCATIONS`: container, address and kind.
+        commits: Commits with the columns committed_at and content_roots.
+        on_branches: Addresses of the metadata files that branches show.
     """
     lists = commits.column("content_roots").combine_chunks()
     at = _milliseconds(commits.column("committed_at").combine_chunks())
@@ -112,5 +116,5 @@ def newest_commit_times(places: pa.Table, commits: pa.Table, on_branches: pa.Chu
 
 
 def _milliseconds(times: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Returns whole milliseconds since 1970, the form in which metadata files write times."""
+    """Return whole milliseconds since 1970, the precision of times in metadata files."""
     return pc.floor_temporal(times, unit="millisecond").cast(_MILLISECONDS).cast(pa.int64())

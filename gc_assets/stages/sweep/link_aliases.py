@@ -1,9 +1,8 @@
-"""Finds planned objects that live files name by another address: through a symbolic link, a bind
-mount, or a file system that is mounted twice.
+"""Find planned objects that live files also name by another address.
 
-Their own keys are in no live set. They are known by their identity, which the store tells for each
-address that may lead to them: addresses in no storage, and live keys at or below links of other
-storages.
+Such an address leads through a symbolic link, a bind mount, or a file system that is mounted twice.
+The keys of these objects are in no live set. The store compares object identities for each address
+that may lead to them: addresses in no storage, and live keys at links of other storages.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gc_assets.state.schemas import LIVE_FILES, STORAGE_INVENTORY
 from gc_assets.state.side_tables import EXTERNAL_SIDE
 from gc_assets.state.summaries import LiveFilesSummary
 from gc_assets.stores.protocol import Store
-from gc_assets.stores.store import may_lead_to
+from gc_assets.stores.store import find_link_sources
 
 _IDENTITIES_DDL: Final = "address string, etag string"
 
@@ -35,10 +34,15 @@ _IDENTITIES_DDL: Final = "address string, etag string"
 def planned_by_alias(
     spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable], rows: Callable[[], DataFrame]
 ) -> list[str]:
-    """Returns the rows of a plan (columns action, key, etag) that would take an object which some
-    lake needs by another address, as sentences. At most `MAX_NAMED` are returned.
+    """Return the rows of a plan that would remove an object which a lake needs by another address.
 
-    Raises `StoreError` for a live file of which nobody can tell whether it is such an object.
+    At most `MAX_NAMED` messages are returned.
+
+    Args:
+        rows: Returns the rows of the plan (columns action, key, etag). Called only if needed.
+
+    Raises:
+        StoreError: The store cannot determine the identity of a live file.
     """
     store = context.store(storage_name)
     if not store.has_aliases:
@@ -59,8 +63,8 @@ def _outside(spark: SparkSession, context: RunContext, live: Sequence[PublishedT
 
 
 def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, live: Sequence[PublishedTable]) -> Iterator[DataFrame]:
-    """Yields the addresses of the files of other storages that a link stands for or is above of."""
-    for other in may_lead_to(context.storage(storage_name), context.config.storages):
+    """Yield the addresses of live files of other storages that are reached through a link."""
+    for other in find_link_sources(context.storage(storage_name), context.config.storages):
         needed = [read(spark, context, other.name, list(live)).select("key") for read in (live_keys, expired_keys)]
         keys = keys_at_links(spark, context, reduce(DataFrame.unionByName, needed), context.table(STORAGE_INVENTORY, other.name))
         if keys is not None:
@@ -69,7 +73,7 @@ def _behind_links(spark: SparkSession, context: RunContext, storage_name: str, l
 
 @dataclass(frozen=True)
 class _Identify:
-    """Says which object each address leads to. Runs in executors."""
+    """Add the identity of the object at each address. Runs in executors."""
 
     store: Store
 

@@ -1,4 +1,4 @@
-"""Reads one column of a storage's live keys, in this process or in executors."""
+"""Read one column of the live keys of a storage, in this process or in executors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _STORAGE: Final = "storage"
 
 @dataclass(frozen=True)
 class LiveColumn:
-    """A column of the rows of `live_files` of all lakes that lie in one storage, read anew at each
-    call. `parts` hold all of `live_files`, so many `rows`.
+    """One column of the `live_files` rows of all lakes that are in one storage.
+
+    Each call reads it again. `parts` hold all of `live_files`, `rows` is their number of rows.
     """
 
     spark: SparkSession
@@ -43,31 +44,36 @@ class LiveColumn:
 
     @property
     def runs_in_process(self) -> bool:
-        """Says whether this process reads it."""
+        """True if this process reads the column."""
         return is_small(self.spark) or engine.column_fits_in_process(self.rows, self.parts.sizes)
 
     def run_task(self, task: Task, ddl: str, task_bytes: int = 0) -> Sequence[Any]:
-        """Returns what a task yields for the column (rows of `ddl`). The task reads `task_bytes` of
-        its own.
+        """Return the rows that a task yields for the column.
+
+        Args:
+            task: The task to run over batches of the column.
+            ddl: The columns of the result.
+            task_bytes: Size of the data that the task itself reads.
         """
         if self.runs_in_process and (task_bytes <= engine.MAX_IN_PROCESS_BYTES or is_small(self.spark)):
             return run_in_process(task, self.batches())
         return collect(self.map_arrow(task, ddl))
 
     def map_arrow(self, task: Task, ddl: str | StructType, max_tasks: int | None = None) -> DataFrame:
-        """Returns the frame of what a task yields for the column (columns of `ddl`). It runs in
-        executors, at most so many times.
+        """Return a frame of the rows that a task yields for the column (columns of `ddl`).
+
+        The task runs in executors, at most `max_tasks` times.
         """
         return self.parts.map_arrow(self.spark, _OneStorage(self.storage, self.name, task), ddl, max_tasks)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the column in this process."""
+        """Yield the column in this process."""
         return _column(self.parts.read_batches(), self.storage, self.name)
 
 
 @dataclass(frozen=True)
 class _OneStorage:
-    """Yields what a task yields for a column of the rows that lie in a storage."""
+    """Run a task over the column, restricted to the rows of one storage."""
 
     storage: str
     name: str

@@ -1,4 +1,4 @@
-"""Builds the bloom filter of a storage's live keys, and proves it by reading it back."""
+"""Build the Bloom filter of the live keys of a storage, and verify it by reading it back."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ from gc_assets.state.schemas import LIVE_FILES, LIVE_FILTER
 from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import LiveFilesSummary, LiveFilterSummary
 
-# Each slice is built, merged and probed whole in one worker's memory. This many keys make about 100
+# Each slice is built, merged and probed in the memory of one worker. This many keys need about 100
 # MiB.
 SLICE_KEYS: Final = 20_000_000
 FALSE_POSITIVE_SAMPLES: Final = 1_000_000
-# So many partial filters of one slice are made at most: each is as large as the whole.
+# Each partial filter is as large as the merged one, so their number per slice is limited.
 MAX_PARTIAL_FILTERS: Final = 8
 SLICED_DDL: Final = "key_hash long, slice int"
 PARTIAL: Final = pa.schema([LIVE_FILTER.schema.field(name) for name in ("slice", "keys", "filter")])
 
 
 def live_tables(context: RunContext) -> list[PublishedTable]:
-    """Returns `live_files` of every lake.
+    """Return `live_files` of every lake.
 
-    Any lake may point into any storage, so a storage's live set is the union of all (design 2).
+    Any lake may point into any storage, so the live set of a storage is the union of all lakes.
     """
     return [context.table(LIVE_FILES, lake.name) for lake in context.config.lakes]
 
 
 def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
-    """Returns the rows of `live_files` of all lakes that lie in the storage.
+    """Return the rows of `live_files` of all lakes that are in the storage.
 
     A key that two lakes need appears twice.
     """
@@ -71,10 +71,10 @@ def live_keys(spark: SparkSession, context: RunContext, storage_name: str, live:
 
 
 def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, live: list[PublishedTable]) -> DataFrame:
-    """Returns the files that only expired history needs, columns of `live_files`.
+    """Return the files that only expired history needs (columns of `live_files`).
 
-    The policy no longer keeps that history, but the lake has not let go of it yet. Lakes whose
-    history is never edited hold nothing here.
+    The policy no longer keeps that history, but the lake still contains it. Lakes whose history is
+    never edited contribute no rows.
     """
     edited = [table for table in live if context.kind(table.receipt.owner).edits_history]
     union = frame_from_arrow(spark, LIVE_FILES.schema.empty_table())
@@ -84,9 +84,10 @@ def expired_keys(spark: SparkSession, context: RunContext, storage_name: str, li
 
 
 def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
-    """Counts the rows of `live_keys` from the receipts, without names that are only possible.
+    """Count the rows of `live_keys` by lake, from the receipts.
 
-    Such names are no files to count. Lakes that need no file of the storage are left out.
+    Keys that may not exist (`possible_by_storage`) are not counted. Lakes that need no file of the
+    storage are left out.
     """
     counts: dict[str, int] = {}
     for table in live:
@@ -98,34 +99,39 @@ def live_count(live: list[PublishedTable], storage_name: str) -> LiveCount:
 
 
 def live_rows(live: list[PublishedTable], storage_name: str) -> int:
-    """Counts the rows of `live_keys` from the receipts."""
+    """Count the rows of `live_keys`, from the receipts."""
     return sum(table.summary(LiveFilesSummary).by_storage.get(storage_name, Amount()).files for table in live)
 
 
 def seed_for(run_date: date) -> int:
-    """Returns another seed each night.
+    """Return the hash seed of a run date.
 
-    A fixed seed would keep the same false positives for ever (reliability.md 7.4).
+    A fixed seed would repeat the same false positives in every run.
     """
     return run_date.toordinal()
 
 
 @log_progress(LIVE_FILTER)
 def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publishes the filter over all live keys of a storage, sized from their exact count.
+    """Publish the filter over all live keys of a storage, sized from their exact number.
 
-    After publication every live key is looked up in the published artefact. One miss raises
-    `GcError`, and the partition fails. The receipt carries the measured false-positive rate.
+    After publication every live key is looked up in the published filter. The receipt contains the
+    measured false-positive rate.
 
-    No key is carried over from an earlier night's filter. It would hold keys that left the live set
-    since, and what it holds is no candidate: the files that became garbage today would stay.
+    The filter is always built from scratch. A filter that started from the previous one would still
+    contain keys that left the live set. Their files would never become candidates.
+
+    Raises:
+        GcError: A live key is missing from the published filter.
     """
     state = context.state
     live = live_tables(context)
     count = live_rows(live, storage_name)
     slices = max(1, -(-count // SLICE_KEYS))
     run = start_run(context, storage_name, LIVE_FILTER)
-    spec = FilterSpec.sized(keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_for(context.run_date))
+    spec = FilterSpec.for_keys(
+        keys=max(1, -(-count // slices) if slices == 1 else int(count / slices * 1.1)), seed=seed_for(context.run_date)
+    )
     keys = LiveColumn.of(spark, context, storage_name, live, "key_hash")
     merge = _MergeFilters(spec, slices, state.files, run)
     log_activity(f"{count:,} live keys in {slices:,} slices")
@@ -155,29 +161,32 @@ def live_filter(spark: SparkSession, context: RunContext, storage_name: str) -> 
 
 
 def _look_up(keys: LiveColumn, files: Files, published: PublishedTable, expected: int) -> None:
-    """Looks up every live key in the filter as read back from storage.
+    """Look up every live key in the filter as read back from the state.
 
-    Raises `GcError` with the counts unless all of them are in it.
+    Raises:
+        GcError: Not all keys are in the filter. The message contains the counts.
     """
     probe = ProbeFilter(files, tuple(published.paths()))
     rows = keys.run_task(_CountHits(probe), "probed long, hits long")
     probed, hits = sum(row["probed"] for row in rows), sum(row["hits"] for row in rows)
     if not probed == hits == expected:
         raise GcError(
-            f"live_filter of {published.path}: of {expected:,} live keys {probed:,} were looked up and {hits:,} found; "
-            "a filter that misses a live key would delete it. Run live_filter again; if it persists, report a bug."
+            f"live_filter in {published.path} is incomplete: {expected:,} live keys, {probed:,} looked up, {hits:,} found. "
+            "A live key that the filter misses would be deleted. Run live_filter again; if the error persists, report a bug."
         )
 
 
 def _build_slices(keys: LiveColumn, spec: FilterSpec, slices: int, merge: _MergeFilters) -> Sequence[Any]:
-    """Returns what `merge` reports of all keys (rows of `PARTS_DDL`), each slice in one call."""
+    """Return what `merge` reports for all keys (rows of `PARTS_DDL`). Each slice is merged by one
+    call.
+    """
     build = _BuildPartialFilters(spec, slices)
     if slices == 1 and keys.runs_in_process:
         return run_in_process(merge, build(keys.batches()))
     if slices == 1:
         partial = keys.map_arrow(build, spark_schema(PARTIAL), MAX_PARTIAL_FILTERS)
     else:
-        # A task that met all slices would hold all of them.
+        # Without the repartition every task would hold filters of all slices.
         sliced = keys.map_arrow(_AddSlice(slices), SLICED_DDL).repartition(slices, "slice")
         partial = sliced.mapInArrow(build, spark_schema(PARTIAL))
     width = min(slices, parallelism(keys.spark))
@@ -185,14 +194,12 @@ def _build_slices(keys: LiveColumn, spec: FilterSpec, slices: int, merge: _Merge
 
 
 def _slice_of(hashes: np.ndarray, slices: int) -> np.ndarray:
-    """Returns the number of each hash's slice, as `pmod` does."""
+    """Return the slice number of each hash, like Spark's `pmod`."""
     return np.mod(hashes, slices)
 
 
 def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np.ndarray]]:
-    """Yields the numbers of the slices that these hashes belong to, and an index of the hashes of
-    each.
-    """
+    """Yield each slice number that occurs, with an index of its hashes."""
     if slices == 1:
         yield from [(0, slice(None))] if len(hashes) else []
         return
@@ -203,9 +210,9 @@ def _by_slice(hashes: np.ndarray, slices: int) -> Iterator[tuple[int, slice | np
 
 @dataclass(frozen=True)
 class ProbeFilter:
-    """Looks hashes up in a published filter.
+    """Looks up hashes in a published filter.
 
-    Pickles as paths. Each worker process reads the artefact once.
+    Pickles as paths. Each worker process reads the filter once.
     """
 
     files: Files
@@ -230,7 +237,7 @@ def _load(files: Files, paths: tuple[str, ...]) -> tuple[int, dict[int, Filter]]
 
 @dataclass(frozen=True)
 class _AddSlice:
-    """Adds the number of its slice to each hash (columns of `SLICED_DDL`)."""
+    """Add the slice number to each hash (columns of `SLICED_DDL`)."""
 
     slices: int
 
@@ -243,7 +250,7 @@ class _AddSlice:
 
 @dataclass(frozen=True)
 class _BuildPartialFilters:
-    """Adds the hashes of a partition to partial filters, one per slice that it meets."""
+    """Add the hashes of a partition to partial filters, one per slice that occurs."""
 
     spec: FilterSpec
     slices: int
@@ -265,7 +272,7 @@ class _BuildPartialFilters:
 
 @dataclass(frozen=True)
 class _MergeFilters:
-    """Unites the partial filters of a slice and writes the published artefact."""
+    """Merge the partial filters of each slice and write the published filter."""
 
     spec: FilterSpec
     slices: int

@@ -1,6 +1,7 @@
-"""Sorts every listed object into live, unowned, young or candidate, in one pass over the inventory.
+"""Classify every listed object as live, unowned, young or candidate, in one pass over the
+inventory.
 
-The live filter answers first. It may take garbage for live, never a live file for garbage.
+The live filter may take garbage for live, but never a live file for garbage.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.side_tables import CANDIDATES, CANDIDATES_SIDE, METADATA, SUSPECTS_SIDE
 
 LIVE, YOUNG, UNOWNED, CANDIDATE = "live", "young", "unowned", "candidate"
-# Hadoop's file systems write the checksums of `name` to `.name.crc` beside it (ChecksumFileSystem).
-# They stay with a live file, and go when it goes.
+# Hadoop's ChecksumFileSystem writes the checksums of `name` to `.name.crc` in the same directory.
+# Such a file is live as long as its main file is.
 SIDE_FILE: Final = r"(^|/)\.([^/]+)\.crc$"
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Sorts inventory rows into live, unowned, young and candidate, and writes the candidates.
+    """Classifies inventory rows and writes the candidates.
 
-    Claimed objects whose names look like metadata of other tables are written too, as suspects.
+    Claimed objects whose names look like metadata of other tables are also written, as suspects.
     Runs in executors.
     """
 
@@ -95,7 +96,7 @@ class Probe:
         )
 
     def _find_side_files(self, batch: pa.RecordBatch, hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Marks the side files of live files."""
+        """Return a mask of the side files of live files."""
         found = np.zeros(batch.num_rows, bool)
         at = np.flatnonzero(~hits & pc.match_substring_regex(batch.column("key"), SIDE_FILE).to_numpy(zero_copy_only=False))
         if len(at):
@@ -104,20 +105,19 @@ class Probe:
 
 
 def with_owner(objects: pa.RecordBatch, claims: Claims) -> pa.RecordBatch:
-    """Returns objects with the lake and the table that claim them, null where nobody does."""
+    """Add columns with the lake and the table that claim each object, null if unclaimed."""
     lake, table_uuid = claims.resolve(objects.column("key"))
     return objects.append_column("lake", lake).append_column("table_uuid", table_uuid)
 
 
 def main_files(keys: pa.Array) -> pa.Array:
-    """Returns the keys of the files that side files stand beside."""
+    """Return the keys of the main files of side files."""
     return pc.replace_substring_regex(keys, SIDE_FILE, r"\1\2")
 
 
 @dataclass(frozen=True)
 class ListedFiles:
-    """Live files of a storage that must be looked for in its inventory (parts with columns
-    `METADATA`).
+    """Live files of a storage that the inventory must contain (parts with the columns `METADATA`).
 
     Pickles as paths.
     """
@@ -127,10 +127,9 @@ class ListedFiles:
     storage: str
 
     def count_found(self, objects: pa.RecordBatch) -> int:
-        """Counts how many of the files are among these objects.
+        """Count how many of the files are among these objects.
 
-        A file whose length was decoded counts only with that length, and only as the object that
-        was decoded.
+        A file that was decoded counts only if length and etag of the object are unchanged.
         """
         needed = _read_listed_files(self.files, self.paths, self.storage)
         at = pc.index_in(objects.column("key"), value_set=needed.column("key"))

@@ -1,11 +1,13 @@
-"""Lists a storage in rounds. A task that meets more than its share hands the rest back. A storage
-that took no longer than a moment last night is listed in this process, and so is one of a single
-task. All others are listed in executors. Where the storage has reports, the tasks read the newest
-one.
+"""List a storage, in rounds of tasks.
 
-Objects below `data/` of a lakeFS repository never change. So a directory there that is as it was
-the night before is not listed again: its rows are carried over (the optimized run). As a check the
-whole storage is listed every `full_listing`.
+A task that meets more objects than its budget hands the rest back for the next round. Small
+listings run in this process: a storage that was listed quickly in the previous run, and a storage
+of a single task. All others run in executors. If the storage has inventory reports, the tasks read
+the newest one.
+
+Objects under `data/` of a lakeFS repository never change. So the rows of a directory there that did
+not change are copied from the previous run. The whole storage is listed every `full_listing` as a
+check.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +33,7 @@ from gc_assets.engine.tables import (
     MAX_SAMPLES,
     PARTS_DDL,
     Totals,
+    WrittenParts,
     collect,
     merge_written,
     parallelism,
@@ -43,109 +46,164 @@ from gc_assets.engine.tables import (
 from gc_assets.engine.tasks import BudgetedTask, max_parallel_tasks
 from gc_assets.stages.mark.lake_refs import read_side_rows
 from gc_assets.state.files import Files
-from gc_assets.state.journal import PublishedTable, TableRun
+from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.parts import PartWriter, read_parts
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import LAKE_REFS, STORAGE_INVENTORY
 from gc_assets.state.side_tables import CLAIMS, CLAIMS_SIDE, CUTS, CUTS_SIDE, DIRECTORIES, DIRECTORIES_SIDE, PROBLEMS, PROBLEMS_SIDE
 from gc_assets.state.summaries import Problem, StorageInventorySummary, UnfinishedUploads
-from gc_assets.stores.protocol import Directory, Lister, ListingTask, Unfinished
+from gc_assets.stores.protocol import Directory, Lister, ListingTask, Report, UploadCounts
 
-# About one second of listing for a task. What lies beyond goes back and is spread again.
+# About one second of listing. A task hands entries beyond its budget back for the next round.
 BUDGET_ENTRIES: Final = 250_000
-# What costs less to list here than a Spark job costs, where nobody knows how long it takes.
+# Up to this many entries, a listing in this process is faster than a Spark job.
 MAX_IN_PROCESS_ENTRIES: Final = 20_000
-# Where it is known: as long as executors need for their start alone.
+# If the previous listing was this short, it is faster than starting executors.
 MAX_IN_PROCESS_SECONDS: Final = 2.0
-# A directory modified later than this before the listing is read again the next night.
+# A directory modified later than this before the listing is listed again in the next run.
 SETTLED_AFTER: Final = timedelta(minutes=1)
 LISTED_DDL: Final = PARTS_DDL + ", leftover binary"
 
 
+@dataclass(frozen=True, slots=True)
+class _Reuse:
+    """The directories whose rows are copied from an earlier inventory instead of being listed."""
+
+    baseline: PublishedTable | None
+    keys: frozenset[str]
+    directories: list[Directory]
+
+    @classmethod
+    def of(cls, context: RunContext, storage_name: str, lister: Lister, last: PublishedTable | None) -> Self:
+        baseline = find_baseline(context, last)
+        known = _reusable_directories(context, storage_name, baseline) if baseline is not None else []
+        unchanged = lister.find_unchanged_directories(known)
+        return cls(baseline, unchanged, [directory for directory in known if directory.key in unchanged])
+
+    def copy(self, spark: SparkSession, context: RunContext, lister: Lister, run: TableRun) -> list[Any]:
+        """Copy the rows of the directories to parts of `run` (rows of `PARTS_DDL`)."""
+        if self.baseline is None or not self.keys:
+            return []
+        objects = read_table(spark, context.state, STORAGE_INVENTORY, self.baseline)
+        return list(collect(objects.mapInArrow(_CopyUnchanged(lister, self.keys, context.state.files, run), PARTS_DDL)))
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The reports of the listing tasks (rows of `LISTED_DDL`), and the number of tasks."""
+
+    rows: list[Any]
+    planned: int = 0
+    finished: int = 0
+
+
 @log_progress(STORAGE_INVENTORY)
 def storage_inventory(spark: SparkSession, context: RunContext, storage_name: str) -> PublishedTable:
-    """Publishes every object of a storage, and what is no object (links, names that are not UTF-8,
-    special files).
+    """Publish every object of a storage.
 
-    Raises `StoreError` naming directories that could not be read: an inventory with a hole is never
-    published.
+    Links, names that are not UTF-8 and special files are no objects. They are published as problems.
+
+    Raises:
+        StoreError: A directory could not be read. An incomplete inventory is never published.
     """
     state, lister = context.state, context.lister(storage_name)
     run = start_run(context, storage_name, STORAGE_INVENTORY)
     last = last_inventory(context, storage_name)
-    baseline = find_baseline(context, last)
-    known = _reusable_directories(context, storage_name, baseline) if baseline is not None else []
-    unchanged, now = lister.unchanged(known), context.clock.now()
-    listing = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, unchanged, now - SETTLED_AFTER, _cuts(context, last))
-    tasks, report = listing.tasks, listing.report
-    rows: list[Any] = []
-    kept = [directory for directory in known if directory.key in unchanged]
-    if baseline is not None and unchanged:
-        rows += collect(
-            read_table(spark, state, STORAGE_INVENTORY, baseline).mapInArrow(_CopyUnchanged(lister, unchanged, state.files, run), PARTS_DDL)
-        )
-    planned = finished = 0
+    reuse, now = _Reuse.of(context, storage_name, lister, last), context.clock.now()
+    plan = lister.plan(max_parallel_tasks(spark, parallelism(spark)), now, reuse.keys, now - SETTLED_AFTER, _cuts(context, last))
+    copied = reuse.copy(spark, context, lister, run)
+    listing = _run_rounds(spark, state, run, plan.tasks, last)
+    written = merge_written([*copied, *listing.rows])
+    directories = write_parts(_directory_rows(reuse.directories), run, state.files, DIRECTORIES_SIDE) if reuse.directories else []
+    written = replace(written, side={**written.side, DIRECTORIES_SIDE: (*written.side.get(DIRECTORIES_SIDE, ()), *directories)})
+    _require_complete(storage_name, written)
+    return publish(
+        state,
+        run,
+        written,
+        context.clock,
+        inputs=[reuse.baseline] if reuse.baseline is not None else [],
+        balances=_balances(written, reuse, listing, plan.report),
+        summary=_summarize(context, storage_name, written, reuse, listing, plan.report),
+        unsafe=context.unsafe,
+    )
+
+
+def _run_rounds(spark: SparkSession, state: State, run: TableRun, tasks: Sequence[ListingTask], last: PublishedTable | None) -> _Listing:
+    """Run the listing tasks, and the tasks that they hand back, until none is left."""
+    listing = _Listing([])
     while tasks:
-        log_activity(f"{len(tasks):,} places to list, {finished:,} listed")
-        if planned == 0 and _was_listed_quickly(last):
+        log_activity(f"{len(tasks):,} prefixes to list, {listing.finished:,} listed")
+        if listing.planned == 0 and _was_listed_quickly(last):
             listed = _list_in_process(tasks, _RunListing(state.files, run, BUDGET_ENTRIES, MAX_IN_PROCESS_SECONDS))
-        elif planned == 0 and len(tasks) == 1:
+        elif listing.planned == 0 and len(tasks) == 1:
             listed = _list_in_process(tasks, _RunListing(state.files, run, MAX_IN_PROCESS_ENTRIES))
         else:
             listed = _list_in_executors(spark, tasks, _RunListing(state.files, run, BUDGET_ENTRIES))
-        planned += len(tasks)
-        rows += listed
-        finished += sum(json.loads(row["facts"])["tasks"] for row in listed)
-        tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (our own tasks' words)
-    written = merge_written(rows)
-    copied = write_parts(_directory_rows(kept), run, state.files, DIRECTORIES_SIDE) if kept else []
-    written = replace(written, side={**written.side, DIRECTORIES_SIDE: (*written.side.get(DIRECTORIES_SIDE, ()), *copied)})
-    problems = {name.removeprefix("problem_"): count for name, count in written.summary.items() if name.startswith("problem_")}
+        listing.planned += len(tasks)
+        listing.rows += listed
+        listing.finished += sum(json.loads(row["summary"])["tasks"] for row in listed)
+        tasks = [task for row in listed for task in pickle.loads(row["leftover"])]  # noqa: S301  (written by our own tasks)
+    return listing
+
+
+def _require_complete(storage_name: str, written: WrittenParts) -> None:
+    if not written.summary.get("incomplete", 0):
+        return
     samples = written.summary.get("problems", [])
-    if written.summary.get("incomplete", 0):
-        names = ", ".join(f"{item['key'] or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
-        raise StoreError(
-            f"storage {storage_name}: {written.summary['incomplete']:,} places could not be listed, so nothing can be planned: {names}. "
-            "Give the collector the right to read them, or mend what is said of them."
-        )
+    names = ", ".join(f"{item['key'] or '.'} ({item['detail']})" for item in samples if item["kind"] == "unreadable")
+    raise StoreError(
+        f"storage {storage_name}: cannot list {written.summary['incomplete']:,} directories, so no plan can be made: {names}. "
+        "Grant the collector read access to them, or fix the reported errors."
+    )
+
+
+def _balances(written: WrittenParts, reuse: _Reuse, listing: _Listing, report: Report | None) -> list[Balance]:
     total = written.totals.get(("objects",), Totals())
+    reused = sum(directory.objects for directory in reuse.directories)
+    balances = [
+        Balance(name="listing tasks", expected=listing.planned, found=listing.finished),
+        Balance(name="objects listed", expected=total.rows, found=written.rows),
+        Balance(name="objects reused", expected=reused, found=written.summary.get("carried", 0)),
+    ]
+    if report is not None and report.rows is not None:
+        balances.append(Balance(name=f"rows of report {report.name}", expected=report.rows, found=written.summary.get("report_rows", 0)))
+    return balances
+
+
+def _summarize(
+    context: RunContext, storage_name: str, written: WrittenParts, reuse: _Reuse, listing: _Listing, report: Report | None
+) -> StorageInventorySummary:
+    total, baseline = written.totals.get(("objects",), Totals()), reuse.baseline
     unfinished = context.store(storage_name).unfinished(context.clock.now() - context.storage(storage_name).grace)
-    summary = StorageInventorySummary(
+    return StorageInventorySummary(
         objects=total.rows,
         bytes=total.size_bytes,
-        problems=problems,
-        problem_samples=tuple(Problem.model_validate(sample) for sample in samples),
-        tasks=planned,
+        problems={name.removeprefix("problem_"): count for name, count in written.summary.items() if name.startswith("problem_")},
+        problem_samples=tuple(Problem.model_validate(sample) for sample in written.summary.get("problems", [])),
+        tasks=listing.planned,
         listing_seconds=round(written.summary.get("seconds", 0.0), 2),
         location=context.storage(storage_name).location,
         flow="optimized" if baseline is not None else "clean",
         full_listing_on=baseline.summary(StorageInventorySummary).full_listing_on if baseline is not None else context.run_date,
-        carried_directories=len(unchanged),
+        carried_directories=len(reuse.keys),
         carried_objects=written.summary.get("carried", 0),
         unfinished=_uploads(unfinished) if unfinished is not None else None,
         report=report.name if report is not None else None,
         report_as_of=report.as_of if report is not None else None,
     )
-    balances = [
-        Balance(name="listing tasks", expected=planned, found=finished),
-        Balance(name="objects listed", expected=total.rows, found=written.rows),
-        Balance(
-            name="objects carried over", expected=sum(directory.objects for directory in kept), found=written.summary.get("carried", 0)
-        ),
-    ]
-    if report is not None and report.rows is not None:
-        balances.append(Balance(name=f"rows of report {report.name}", expected=report.rows, found=written.summary.get("report_rows", 0)))
-    inputs = [baseline] if baseline is not None else []
-    return publish(state, run, written, context.clock, inputs=inputs, balances=balances, summary=summary, unsafe=context.unsafe)
 
 
 def _list_in_process(tasks: Sequence[ListingTask], work: _RunListing) -> list[Any]:
-    """Runs the first round in this process, and returns what it reports (columns of `LISTED_DDL`)."""
+    """Run the first round in this process, and return its report (columns of `LISTED_DDL`)."""
     return run_in_process(work, [pa.RecordBatch.from_pydict({"task": pa.array([pickle.dumps(task) for task in tasks], pa.binary())})])
 
 
 def _was_listed_quickly(last: PublishedTable | None) -> bool:
-    """Says whether one process could have listed the storage in a moment last night."""
+    """Return True if a single process can list the storage in `MAX_IN_PROCESS_SECONDS`.
+
+    The total listing time of the previous run decides.
+    """
     seconds = last.summary(StorageInventorySummary).listing_seconds if last is not None else None
     return seconds is not None and seconds <= MAX_IN_PROCESS_SECONDS
 
@@ -158,16 +216,16 @@ def _list_in_executors(spark: SparkSession, tasks: Sequence[ListingTask], work: 
 
 
 def last_inventory(context: RunContext, storage_name: str) -> PublishedTable | None:
-    """Returns the inventory of the night before, null where there is none of the same place."""
+    """Return the inventory of the previous run if it is of the same location."""
     last = context.state.latest(storage_name, STORAGE_INVENTORY.name, before=context.run_date)
-    is_of_here = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
-    return last if is_of_here else None
+    is_same_location = last is not None and last.summary(StorageInventorySummary).location == context.storage(storage_name).location
+    return last if is_same_location else None
 
 
 def find_baseline(context: RunContext, last: PublishedTable | None) -> PublishedTable | None:
-    """Returns the last inventory where its unchanged directories need not be listed again.
+    """Return the last inventory if its unchanged directories need not be listed again.
 
-    It is null where the whole storage is to be listed.
+    Returns None if the whole storage must be listed.
     """
     every = [lake.full_listing_every for lake in context.config.lakes if lake.full_listing_every is not None]
     if not every or last is None:
@@ -177,9 +235,9 @@ def find_baseline(context: RunContext, last: PublishedTable | None) -> Published
 
 
 def _reusable_directories(context: RunContext, storage_name: str, baseline: PublishedTable) -> list[Directory]:
-    """Returns the directories of an earlier listing that may be carried over.
+    """Return the directories of an earlier listing whose rows may be copied.
 
-    They lie below claims of lakes that need not be listed in full every night.
+    They are under claims of lakes that do not need a full listing in every run.
     """
     prefixes: list[str] = []
     for lake in context.config.lakes:
@@ -191,12 +249,12 @@ def _reusable_directories(context: RunContext, storage_name: str, baseline: Publ
     return [Directory(*row) for row in listed if row[0].startswith(tuple(prefixes))]
 
 
-def _uploads(found: Unfinished) -> UnfinishedUploads:
+def _uploads(found: UploadCounts) -> UnfinishedUploads:
     return UnfinishedUploads(uploads=found.uploads, old=found.old, bytes=found.size_bytes, sized=found.sized, unknown=found.unknown)
 
 
 def _cuts(context: RunContext, last: PublishedTable | None) -> list[str] | None:
-    """Returns keys of the last inventory that are spread evenly over it. Null where there is none."""
+    """Return evenly spread keys of the last inventory, or None if there is no inventory."""
     return read_parts(context.state.files, last.paths(CUTS_SIDE), CUTS).column("key").to_pylist() if last is not None else None
 
 
@@ -206,7 +264,7 @@ def _directory_rows(directories: Sequence[Directory]) -> pa.Table:
 
 @dataclass(frozen=True)
 class _CopyUnchanged:
-    """Copies the rows of unchanged directories from an earlier inventory; runs in executors."""
+    """Copy the rows of unchanged directories from an earlier inventory. Runs in executors."""
 
     lister: Lister
     unchanged: frozenset[str]
@@ -218,7 +276,7 @@ class _CopyUnchanged:
         places = pa.array(sorted(self.unchanged), pa.string())
         objects = size_bytes = digest = 0
         for batch in batches:
-            mine = self.lister.carried_objects(batch, places)
+            mine = self.lister.select_unchanged_objects(batch, places)
             writer.write(mine)
             objects += mine.num_rows
             size_bytes += pc.sum(mine.column("size_bytes")).as_py() or 0
@@ -228,8 +286,9 @@ class _CopyUnchanged:
 
 @dataclass(frozen=True)
 class _RunListing:
-    """Runs listing tasks and writes what they list. A task that comes after more than so many
-    `seconds` is handed back as it is.
+    """Run listing tasks and write what they list.
+
+    Tasks that start after `seconds` are handed back without being run.
     """
 
     files: Files
@@ -249,7 +308,7 @@ class _RunListing:
         for batch in batches:
             for content in batch.column("task").to_pylist():
                 summary["tasks"] += 1
-                task: ListingTask = pickle.loads(content)  # noqa: S301  (our own driver's words)
+                task: ListingTask = pickle.loads(content)  # noqa: S301  (written by our own driver)
                 if time.perf_counter() - began > self.seconds:
                     leftover.append(task)
                     continue
@@ -261,14 +320,14 @@ class _RunListing:
                     leftover += step.leftover
                     summary["report_rows"] += step.report_rows
                     directories.write(pa.RecordBatch.from_pylist([asdict(item) for item in step.directories], schema=DIRECTORIES))
-                    cuts.write(pa.RecordBatch.from_pydict({"key": step.cuts}, schema=CUTS))
+                    cuts.write(pa.RecordBatch.from_pydict({"key": step.split_keys}, schema=CUTS))
                     problems.write(pa.RecordBatch.from_pylist([asdict(problem) for problem in step.problems], schema=PROBLEMS))
                     for problem in step.problems:
                         name = f"problem_{problem.kind}"
                         summary[name] = summary.get(name, 0) + 1
                         summary["incomplete"] += problem.is_incomplete
-                        # What makes the inventory incomplete must be named, so it comes before
-                        # harmless problems.
+                        # Problems that make the inventory incomplete must be named, so they precede
+                        # harmless ones.
                         summary["problems"].insert(0 if problem.is_incomplete else len(summary["problems"]), asdict(problem))
                         del summary["problems"][MAX_SAMPLES:]
         summary["seconds"] = time.perf_counter() - began
@@ -278,10 +337,13 @@ class _RunListing:
 
 
 def _digest(objects: pa.RecordBatch) -> int:
-    """Order-free over (key, size, time); numeric, because a listing is the widest table there is."""
+    """Return an order-independent digest over key, size and time.
+
+    It is numeric because an inventory has more rows than any other table.
+    """
     if objects.num_rows == 0:
         return 0
-    from pandas.core.util.hashing import hash_array  # slow to load, and of no use to who only reads an inventory
+    from pandas.core.util.hashing import hash_array  # slow to import, and not needed to read an inventory
 
     keys = hash_array(objects.column("key").to_numpy(zero_copy_only=False), categorize=False)
     sizes = objects.column("size_bytes").to_numpy().view(np.uint64)

@@ -1,7 +1,7 @@
-"""Collects what speaks against a plan.
+"""Search for reasons against a plan.
 
-That is live files that the inventory lacks, live keys behind links, and metadata of lakes that
-nobody configured. Each function counts and names. The gates decide whether the plan is stopped.
+These are live files that the inventory lacks, live keys behind links, and foreign metadata. Each
+function counts and names its findings. The gates decide whether they stop the plan.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from gc_assets.state.side_tables import CANDIDATES, METADATA, PROBLEMS, PROBLEMS
 from gc_assets.state.summaries import StorageInventorySummary
 from gc_assets.stores.protocol import Lister
 
-# A gate names a few objects and counts the rest, up to this number.
+# Largest number of objects that a check returns. A gate shows the first of them and their number.
 MAX_NAMED: Final = 1_000
-# So many suspects this process may read by itself, one after the other.
+# Largest number of suspects that this process reads, one after the other.
 MAX_IN_PROCESS_SUSPECTS: Final = 8
 REREAD: Final = pa.schema([("address", STRING), ("key", STRING), ("kind", STRING), ("etag", STRING), ("same", BOOL)])
 MISSING_DDL: Final = "key string, kind string, lake string, table_uuid string, is_replaced boolean"
@@ -44,8 +44,9 @@ LOST_DDL: Final = "files long, keys array<string>"
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A live metadata object that is not there, and the table or lake that needs it. `is_replaced`
-    says that one of another length is there.
+    """A live metadata object that is missing, and the table or lake that needs it.
+
+    `is_replaced` is True if an object of another length has its name.
     """
 
     name: str
@@ -55,10 +56,10 @@ class Missing:
 
 
 def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list[Missing]:
-    """Returns the live metadata objects that the inventory lacks and that a look does not find as
-    they were decoded. What the inventory shows is for `rewritten_metadata` to judge.
+    """Return the live metadata objects that the inventory lacks, at most `MAX_NAMED`.
 
-    At most `MAX_NAMED` are returned.
+    Objects that a lookup finds with the decoded length are not returned. Objects that are in the
+    inventory are left to `rewritten_metadata`.
     """
     needed = keys.filter("must_exist and (container_size_bytes is not null or commit_id is null)").select(
         "key", "kind", F.col("container_size_bytes").alias("decoded_bytes"), "lake", "table_uuid"
@@ -72,8 +73,9 @@ def missing_metadata(keys: DataFrame, listed: DataFrame, lister: Lister) -> list
 
 @dataclass(frozen=True)
 class _LookUpMetadata:
-    """Looks metadata objects up, and yields those that are not there with the length that was
-    decoded. Runs in executors.
+    """Look up metadata objects, and yield those without an object of the decoded length.
+
+    Runs in executors.
     """
 
     lister: Lister
@@ -82,23 +84,27 @@ class _LookUpMetadata:
         for batch in batches:
             sizes = pa.array(self.lister.look_up(batch.column("key").to_pylist()), pa.int64())
             decoded = pc.fill_null(batch.column("decoded_bytes"), sizes)
-            name = batch.select(["key", "kind", "lake", "table_uuid"]).append_column("is_replaced", pc.is_valid(sizes))
-            yield name.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False)))
+            rows = batch.select(["key", "kind", "lake", "table_uuid"]).append_column("is_replaced", pc.is_valid(sizes))
+            yield rows.filter(pc.invert(pc.fill_null(pc.equal(sizes, decoded), False)))
 
 
 def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: str, metadata: Sequence[str], listed: DataFrame) -> pa.Table:
-    """Returns the live metadata objects of the parts `metadata` that are others than were decoded,
-    by what the inventory shows (columns `REREAD`).
+    """Return the live metadata objects that differ in the inventory from the decoded ones (columns
+    `REREAD`).
 
-    Each is read. `same` is true where it holds bytes that were decoded, and where its format rewrites
-    it in place and it is as long as before.
+    Each of them is read. `same` is true if its content was decoded before. It is also true if its
+    format rewrites it in place and its length is unchanged.
+
+    Args:
+        metadata: Parts with the columns `METADATA`.
+        listed: The inventory.
     """
     needed = read_paths(spark, context.state.files, METADATA, list(metadata)).filter(F.col("storage") == storage_name)
-    shown = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
+    present = listed.select("key", F.col("etag").alias("listed_etag"), F.col("size_bytes").alias("listed_bytes"))
     is_as_long = F.col("listed_bytes") == F.col("container_size_bytes")
-    # What releases before 0.4 decoded has a length only, and what was never decoded has neither.
+    # Objects decoded by releases before 0.4 have a length only; objects never decoded have neither.
     is_known = F.coalesce(F.array_contains(F.split("etag", SEVERAL), F.col("listed_etag")), is_as_long, F.lit(True))
-    objects = shown.join(F.broadcast(needed.distinct()), "key").groupBy("address", "key", "kind", "listed_etag")
+    objects = present.join(F.broadcast(needed.distinct()), "key").groupBy("address", "key", "kind", "listed_etag")
     digests = F.concat_ws(SEVERAL, F.collect_set("digest")).alias("digest")
     others = objects.agg(F.max(is_known).alias("is_known"), F.max(is_as_long).alias("as_long"), digests).filter("not is_known")
     others = others.select("address", "key", "kind", F.col("listed_etag").alias("etag"), "digest", "as_long")
@@ -109,7 +115,7 @@ def rewritten_metadata(spark: SparkSession, context: RunContext, storage_name: s
 
 @dataclass(frozen=True)
 class _RereadContainers:
-    """Reads containers again and says whether they hold what was decoded. Runs in executors."""
+    """Read containers again and add whether their content was decoded before. Runs in executors."""
 
     objects: Objects
     in_place: frozenset[str]
@@ -128,11 +134,14 @@ class _RereadContainers:
 
 
 def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, purged: DataFrame, lister: Lister) -> tuple[int, list[str]]:
-    """Counts the live files that must exist and are neither in the inventory nor in quarantine, and
-    names a few. What the inventory lacks is looked up.
+    """Count the live files that must exist and are neither listed nor in quarantine, and return
+    some keys.
 
-    The plan puts back what is in quarantine. `purged` (columns key, lake) names what a rule of a
-    lake let go before. For that lake it need not exist.
+    Files that the inventory lacks are looked up. The plan restores files that are in quarantine.
+
+    Args:
+        purged: Keys that were purged because a rule of their lake released them (columns key,
+            lake). They need not exist for that lake.
     """
     needed = keys.filter("must_exist").join(purged, ["key", "lake"], "left_anti").select("key").distinct()
     lost = needed.join(listed.select("key"), "key", "left_anti").join(quarantined.select("key"), "key", "left_anti")
@@ -142,7 +151,7 @@ def find_unlisted(keys: DataFrame, listed: DataFrame, quarantined: DataFrame, pu
 
 @dataclass(frozen=True)
 class _CountLost:
-    """Looks live files up, counts those that are not there and names a few. Runs in executors."""
+    """Look up live files, count the missing ones and return some of their keys. Runs in executors."""
 
     lister: Lister
 
@@ -155,16 +164,19 @@ class _CountLost:
 
 @dataclass(frozen=True, slots=True)
 class ForeignMetadata:
-    """Metadata of tables and repositories that no configured lake knows, as sentences, and `junk`:
-    keys of what is no metadata at all, with why.
+    """Metadata of tables and repositories that belong to no configured lake.
+
+    Attributes:
+        messages: One message for each metadata file.
+        junk: Keys of files that are no valid metadata, with the reason.
     """
 
-    known: list[str]
+    messages: list[str]
     junk: dict[str, str]
 
-    def held(self) -> tuple[str, ...]:
-        """Returns the prefixes below which junk holds all files: those of the table that it may have
-        been of.
+    def protected_prefixes(self) -> tuple[str, ...]:
+        """Return the prefixes whose files are not deleted because of junk: those of its possible
+        table.
         """
         directories = (key.rpartition("/")[0] for key in self.junk)
         return tuple(sorted({f"{at.removesuffix('/metadata')}/" if at not in {"", "metadata"} else "" for at in directories}))
@@ -173,10 +185,14 @@ class ForeignMetadata:
 def find_foreign_metadata(
     spark: SparkSession, context: RunContext, storage_name: str, suspects: list[str], count: int, cutoff: datetime
 ) -> ForeignMetadata:
-    """Returns the metadata of tables and repositories that no configured lake knows. There are
-    `count` suspects in the parts `suspects`.
+    """Return the metadata of tables and repositories that belong to no configured lake.
 
-    At most `MAX_NAMED` are returned. If there are more, none of them is taken for junk.
+    At most `MAX_NAMED` files are returned. If there are more, none of them counts as junk.
+
+    Args:
+        suspects: Parts with the columns `CANDIDATES`.
+        count: Number of rows in `suspects`.
+        cutoff: Objects modified before it are old.
     """
     if not suspects:
         return ForeignMetadata([], {})
@@ -194,8 +210,8 @@ def find_foreign_metadata(
 
 
 def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Returns the keys of the metadata files that commits of configured servers put, whether or not
-    the commits are kept.
+    """Return the keys of the metadata files that commits of configured servers put, retained or
+    not.
 
     None of these files is foreign.
     """
@@ -209,19 +225,20 @@ def _named_by_commits(spark: SparkSession, context: RunContext, storage_name: st
 
 
 def behind_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> list[str]:
-    """Returns the live keys at or below a symbolic link of the storage, `MAX_NAMED` at most."""
+    """Return the live keys at or under a symbolic link of the storage, at most `MAX_NAMED`."""
     found = keys_at_links(spark, context, keys, inventory)
     return sorted(row["key"] for row in collect(found.limit(MAX_NAMED))) if found is not None else []
 
 
 def has_links(inventory: PublishedTable) -> bool:
-    """Says whether a listing met a symbolic link."""
+    """Return True if a listing found a symbolic link."""
     return bool(inventory.summary(StorageInventorySummary).problems.get("symlink"))
 
 
 def keys_at_links(spark: SparkSession, context: RunContext, keys: DataFrame, inventory: PublishedTable) -> DataFrame | None:
-    """Returns those of `keys` at or below a symbolic link that a listing met (column key). Null
-    where it met none.
+    """Return those of `keys` at or under a listed symbolic link (column key).
+
+    Returns None if the listing found no link.
     """
     if not has_links(inventory):
         return None

@@ -24,9 +24,9 @@ from gc_assets.lakes.file_kinds import LEAF_RANK, RANKS, Kind
 from gc_assets.stages.delete.execute_rows import RowExecutor
 from gc_assets.stages.delete.restore import _Moved
 from gc_assets.state.files import Files
-from gc_assets.stores.execution import planned_rows
+from gc_assets.stores.execution import to_planned_actions
 from gc_assets.stores.local.objects import etag_of
-from gc_assets.stores.protocol import LEASE_DURATION, Lease, Planned, QuarantineMode, Result, Store
+from gc_assets.stores.protocol import LEASE_DURATION, Lease, PlannedAction, QuarantineMode, Result, Store
 from gc_assets.stores.store import open_store
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 from tests.killed import exit_code, killed_before
@@ -122,7 +122,7 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     assert never_begun.column("outcome").to_pylist() == ["denied"]
 
     log = open_log(Files(str(tmp_path / "state")), "begun", PLAN, 1)
-    log.intend(0, lease.token, list(planned_rows(rows)))
+    log.write_intent(0, lease.token, list(to_planned_actions(rows)))
     (timely,) = replace(late, log=log, only_interrupted=False)(iter([rows]))
     assert timely.column("outcome").to_pylist() == ["failed"]
     (given_up,) = replace(late, log=log)(iter([rows]))
@@ -130,7 +130,7 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     assert "is in its place and in the trash" in given_up.column("error").to_pylist()[0]
     assert (root / "repo/chunks/a").exists()
     assert held.exists()
-    assert dict(log.quarantined(0)) == dict.fromkeys(planned_rows(rows))
+    assert dict(log.quarantined(0)) == dict.fromkeys(to_planned_actions(rows))
 
 
 def test_a_machine_that_does_not_see_the_log_moves_nothing(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def moved_and_taken(place: Path) -> Moved:
     rows = rows_of(root, [key], "quarantine")
     store = open_store(f"file://{root}/")
     lease, log = store.acquire(PLAN, "test", CLOCK), open_log(Files(str(place / "state")), "wal", PLAN, 1)
-    log.intend(0, lease.token, list(planned_rows(rows)))
-    store.quarantine("trash", PLAN).act(list(planned_rows(rows)))
+    log.write_intent(0, lease.token, list(to_planned_actions(rows)))
+    store.quarantine("trash", PLAN).act(list(to_planned_actions(rows)))
     write(root, key, b"another")
     needed = rows.set_column(rows.schema.get_field_index("needed"), "needed", pa.array(["live again"]))
     return Moved(store, lease, log, needed, root / key, root / ".gc-assets/trash" / PLAN / key)
@@ -194,7 +194,7 @@ class Silent:
     def quarantine(self, mode: QuarantineMode, plan_id: str) -> Silent:
         return Silent(self.inner.quarantine(mode, plan_id))  # pyright: ignore[reportArgumentType]
 
-    def act(self, batch: Sequence[Planned], resumed: Collection[Planned] = ()) -> list[Result]:
+    def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         answers = self.inner.act(batch, resumed)  # pyright: ignore
         return [Result("failed", "timed out") if row.action == "quarantine" else told for row, told in zip(batch, answers, strict=True)]
 

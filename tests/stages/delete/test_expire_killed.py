@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks.iceberg_history import HistoryWriter
-from gc_assets.core.clock import start_of
+from gc_assets.core.clock import start_of_day
 from gc_assets.lakes.iceberg import catalog, expire, table_expiry  # noqa: F401 - imported before the fork, the lake imports them late
 from gc_assets.lakes.protocol import ExpiryAction
 from gc_assets.stages.delete.expire import ExpiryRecord, make_edits, read_actions
@@ -49,7 +49,7 @@ def test_a_plan_killed_at_many_moments_of_its_expiry_is_completed_by_applying_ag
 ) -> None:
     house = Lakehouse(spark, tmp_path_factory.mktemp("expiry_killed"))
     builder = LakeBuilder(house.root)
-    writer, luck, as_of = HistoryWriter(builder, days_ago(60)), random.Random(5), start_of(NOW.date())
+    writer, luck, as_of = HistoryWriter(builder, days_ago(60)), random.Random(5), start_of_day(NOW.date())
     for index in range(HISTORIES):
         writer.table(f"t{index}", **random_history(luck, as_of, statistics=False))
     before = {f"db.t{index}": document(builder.catalog.load_table(f"db.t{index}")) for index in range(HISTORIES)}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from gc_assets.core.plan import Amount, PlanHeader, sealed
+from gc_assets.core.plan import Amount, PlanHeader, seal
 from gc_assets.engine.tables import publish, read_rows, write_rows
 from gc_assets.stages.delete.plan import deletion_plan, header_of
 from gc_assets.stages.records.plans import find_plan
@@ -40,7 +40,7 @@ def forged(house: Lakehouse, header: PlanHeader, *rows: dict[str, Any]) -> PlanH
         action: Amount(files=files)
         for action, files in Counter([*before.column("action").to_pylist(), *added.column("action").to_pylist()]).items()
     }
-    other = sealed(**{**kept, "rows": written.rows, "rows_digest": f"{written.digest:016x}", "totals": totals, "by_kind": {}})
+    other = seal(**{**kept, "rows": written.rows, "rows_digest": f"{written.digest:016x}", "totals": totals, "by_kind": {}})
     publish(state, run, written, house.clock, summary=DeletionPlanSummary(plan_id=other.plan_id, header=other))
     return other
 

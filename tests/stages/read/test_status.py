@@ -52,7 +52,7 @@ def test_the_last_night_is_told_with_its_plan_and_what_that_lacks(at: Platform) 
     last = found(at).last
     assert last is not None
     assert (last.header, last.status, last.missing) == (header, "ready", "not approved")
-    assert last.undoing == describe_reversibility(header, at.config).lines
+    assert last.reversibility == describe_reversibility(header, at.config).lines
 
 
 def test_an_empty_plan_is_a_night_and_an_analysis_is_none(at: Platform) -> None:
@@ -112,7 +112,7 @@ def test_a_lease_that_cannot_be_read_hides_nothing_of_its_storage(at: Platform) 
     summary = found(at)
     assert summary.last is not None
     assert [item.plan_id for item in summary.failed] == [plan_id]
-    assert "not known" in summary.failed[0].why
+    assert "not known" in summary.failed[0].reason
 
 
 def test_a_run_that_failed_counts_for_the_plan_whose_first_characters_it_was_given(at: Platform) -> None:

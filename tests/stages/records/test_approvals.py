@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from gc_assets.core.clock import Clock
 from gc_assets.core.errors import GateRefused, StateError, UsageError
 from gc_assets.core.gates import delete_bytes, live_set
-from gc_assets.core.plan import Amount, PlanHeader, sealed
+from gc_assets.core.plan import Amount, PlanHeader, seal
 from gc_assets.resources.platform import Platform
 from gc_assets.stages.delete.apply import refuse_apply
 from gc_assets.stages.delete.plan import header_of
@@ -53,7 +53,7 @@ def changed(at: Platform, header: PlanHeader, **changes: Any) -> PlanHeader:
     """Another plan over the same rows, sealed and published beside the first."""
     published = find_plan(at.config, header.plan_id).published
     kept = {name: getattr(header, name) for name in PlanHeader.model_fields if name not in {"plan_id", "approve_before", "apply_before"}}
-    other = sealed(at.config.plan_secret(), **{**kept, **changes})
+    other = seal(at.config.plan_secret(), **{**kept, **changes})
     state = State.at(at.config.state)
     run = state.start("warehouse", DELETION_PLAN.name, header.run_date, at.clock)
     for path in published.paths():
@@ -87,7 +87,7 @@ def test_an_approval_says_who_when_and_what_was_passed_over(at: Platform) -> Non
     given = approve(at.config, at.clock, header.plan_id, "  ada ", ("delete_bytes", "delete_bytes"))
     assert (given.plan_id, given.by, given.at, given.overrides) == (header.plan_id, "ada", NOW, ("delete_bytes",))
     found = find_plan(at.config, header.plan_id)
-    assert found.verdict.words == (given,)
+    assert found.verdict.events == (given,)
     assert found.status_at(NOW) == "approved"
 
 
@@ -131,7 +131,7 @@ def test_an_id_that_two_plans_begin_with_is_ambiguous_and_approves_neither(at: P
     assert one.plan_id[:8] == two.plan_id[:8]
     with pytest.raises(UsageError, match=f"2 plans with the id {one.plan_id[:8]}"):
         approve(at.config, at.clock, one.plan_id[:8], "ada")
-    assert find_plan(at.config, one.plan_id).verdict.words == ()
+    assert find_plan(at.config, one.plan_id).verdict.events == ()
     assert approve(at.config, at.clock, two.plan_id, "ada").plan_id == two.plan_id
 
 
@@ -144,7 +144,7 @@ def test_a_state_that_may_only_be_read_still_lists_its_approvals(at: Platform, m
         raise OSError(refusal, os.strerror(refusal))
 
     monkeypatch.setattr(Files, "replace_if", refused)
-    assert [plan.verdict.words for plan in list_plans(at.config)] == [(approval,)]
+    assert [plan.verdict.events for plan in list_plans(at.config)] == [(approval,)]
     assert not file_of(at, "warehouse/apply/_records.json").exists()
 
 
@@ -245,7 +245,7 @@ def test_an_override_of_no_gate_is_wrong_usage_and_lists_those_that_can_be(at: P
     header = changed(at, stored(at), gates=(live_set(1, 3), delete_bytes(Amount(), 1)))
     with pytest.raises(UsageError, match=r"--override delete_byte: no such gate; those that can be overridden are delete_bytes$"):
         approve(at.config, at.clock, header.plan_id, "ada", ("delete_byte",))
-    assert find_plan(at.config, header.plan_id).verdict.words == ()
+    assert find_plan(at.config, header.plan_id).verdict.events == ()
 
 
 @pytest.mark.parametrize("name, status", [("finished", "applied"), ("restored", "restored")])
@@ -375,7 +375,7 @@ def test_what_an_older_release_recorded_of_its_plans_is_read_once(at: Platform) 
     assert list(list_plans(at.config)) == before
     assert book.read_text() == noted
     file_of(at, word_path(made[2])).unlink()
-    assert {plan.header.plan_id: plan.verdict.words for plan in list_plans(at.config)}[made[2].plan_id] == ()
+    assert {plan.header.plan_id: plan.verdict.events for plan in list_plans(at.config)}[made[2].plan_id] == ()
 
 
 def test_what_another_name_says_takes_nothing_back(at: Platform) -> None:
@@ -384,7 +384,7 @@ def test_what_another_name_says_takes_nothing_back(at: Platform) -> None:
     other = approve(at.config, at.clock, header.plan_id, "grace", ("delete_bytes",))
     (plan,) = list_plans(at.config)
     assert plan.verdict == find_plan(at.config, header.plan_id).verdict
-    assert plan.verdict.words == (mine, other)
+    assert plan.verdict.events == (mine, other)
     assert (plan.verdict.approved_by, plan.verdict.overrides) == ("ada, grace", ("delete_bytes",))
     assert str(mine) == "approved by ada at 2026-03-14 09:30:00Z, passing over delete_bytes: the owners agreed"
 
@@ -430,7 +430,7 @@ def test_a_rejection_holds_until_the_same_name_takes_it_back(at: Platform) -> No
     approve(at.config, at.clock, header.plan_id, "grace")
     (listed,) = list_plans(at.config)
     assert listed.status_at(NOW) == "approved"
-    assert [word.said for word in listed.verdict.words] == ["approved", "rejected", "approved", "approved"]
+    assert [word.decision for word in listed.verdict.events] == ["approved", "rejected", "approved", "approved"]
 
 
 def test_a_plan_that_began_is_not_rejected_and_a_rejection_that_came_too_late_does_not_hold_it_up(at: Platform) -> None:
@@ -448,9 +448,9 @@ def test_words_said_at_the_same_time_are_all_kept(at: Platform) -> None:
     names = [f"person {number}" for number in range(16)]
     with ThreadPoolExecutor(len(names)) as pool:
         list(pool.map(lambda name: approve(at.config, at.clock, header.plan_id, name), names))
-    words = find_plan(at.config, header.plan_id).verdict.words
+    words = find_plan(at.config, header.plan_id).verdict.events
     assert sorted(word.by for word in words) == sorted(names)
-    assert [plan.verdict.words for plan in list_plans(at.config)] == [words]
+    assert [plan.verdict.events for plan in list_plans(at.config)] == [words]
 
 
 def test_a_word_that_somebody_removed_is_not_taken_for_the_next_one(at: Platform) -> None:

@@ -96,7 +96,7 @@ def test_a_table_that_was_accepted_as_dead_is_not_foreign_there_until_it_is_writ
     word = DeadTable(table_uuid=uuid.lower(), prefix=prefix, by="ada", at=START + timedelta(minutes=20))
     judge = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, foreign_signs(), (word,))
     rows = {"key": ["db/t/metadata/1.metadata.json"], "last_modified": [START + timedelta(minutes=modified)], "is_old": [True]}
-    found = [row["why"] for batch in judge(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
+    found = [row["reason"] for batch in judge(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
     assert len(found) == (said is not None)
     assert all((said or "") in why for why in found)
     if said == "no configured catalog knows":

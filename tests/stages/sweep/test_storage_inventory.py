@@ -36,7 +36,7 @@ def listed_here(house: Lakehouse, monkeypatch: pytest.MonkeyPatch, seconds: floa
     ran: list[ListingTask] = []
     run = listing.LocalListingTask.run
     with monkeypatch.context() as bounds:
-        bounds.setattr(storage_inventory, "HERE_SECONDS", seconds)
+        bounds.setattr(storage_inventory, "MAX_IN_PROCESS_SECONDS", seconds)
         bounds.setattr(listing, "ENTRIES_PER_TASK", 5)
         bounds.setattr(listing.LocalListingTask, "run", lambda task, budget: ran.append(task) or run(task, budget))
         storage_inventory.storage_inventory(house.spark, house.tonight(), STORAGE)
