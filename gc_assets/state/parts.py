@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gc_assets.core.errors import StateError
 from gc_assets.state.arrow_types import was_added
 from gc_assets.state.files import Files
 from gc_assets.state.receipts import PartFile
@@ -45,7 +46,7 @@ class PartWriter:
     _attempt: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes a batch, whose columns are cast to the schema by name."""
+        """Take a batch, whose columns are cast to the schema by name."""
         if batch.num_rows == 0:
             return
         if self._part is None:
@@ -55,7 +56,7 @@ class PartWriter:
             self._put(self._part)
 
     def close(self) -> list[PartFile]:
-        """Returns the parts written, none where no row came."""
+        """Return the parts written, none where no row came."""
         if self._part is not None:
             self._put(self._part)
         return self.parts
@@ -96,7 +97,7 @@ class _OpenPart:
             self._end_group()
 
     def close(self) -> pa.Buffer:
-        """Returns the whole part."""
+        """Return the whole part."""
         self._end_group()
         self._writer.close()
         return self._sink.getvalue()
@@ -109,7 +110,7 @@ class _OpenPart:
 
 
 def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
-    """Returns the rows of Parquet parts in memory, an empty table where there are no parts. For
+    """Return the rows of Parquet parts in memory, an empty table where there are no parts. For
     bounded tables only.
 
     A column that was added after a part was written is null in the rows of that part.
@@ -120,6 +121,18 @@ def read_parts(files: Files, paths: list[str], schema: pa.Schema, columns: list[
     return pa.concat_tables(tables) if tables else wanted.empty_table()
 
 
+def read_verified(files: Files, directory: str, part: PartFile) -> bytes:
+    """Return the bytes of a part.
+
+    Raises:
+        StateError: The bytes are not those that were published.
+    """
+    content = files.read(f"{directory}/{part.name}")
+    if hashlib.sha256(content).hexdigest() != part.sha256:
+        raise StateError(f"{directory}/{part.name} holds other bytes than were published")
+    return content
+
+
 def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
     source = pq.ParquetFile(pa.BufferReader(content))
     missing = missing_columns(source.schema_arrow, wanted)
@@ -127,12 +140,12 @@ def _read_part(content: bytes, wanted: pa.Schema) -> pa.Table:
 
 
 def missing_columns(found: pa.Schema, wanted: pa.Schema) -> set[str]:
-    """Returns the added columns that a part of an older release lacks."""
+    """Return the added columns that a part of an older release lacks."""
     return {field.name for field in wanted if was_added(field)} - set(found.names)
 
 
 def with_added(rows: pa.Table | pa.RecordBatch, wanted: pa.Schema) -> pa.Table | pa.RecordBatch:
-    """Returns the rows with the columns of a schema, in its order. An added column that is missing
+    """Return the rows with the columns of a schema, in its order. An added column that is missing
     is null.
     """
     arrays = [
