@@ -79,7 +79,7 @@ from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG, DELETION_PLAN, LAKE_REFS
 from gc_assets.state.side_tables import EXPIRED_SIDE
 from gc_assets.state.summaries import DeletionLogSummary, LakeRefsSummary
-from gc_assets.stores.execution import require_balance, release_on_exit, current_user
+from gc_assets.stores.execution import current_user, release_on_exit, require_balance
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -364,7 +364,7 @@ def _size(state: State, plan: StoredPlan, live: Sequence[PublishedTable]) -> tup
     """
     parts = [*plan.published.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
     waiting = LogReader.of(state, plan.header.storage)
-    return sum(part.rows for part in parts) + waiting.rows, len(parts) + waiting.pieces
+    return sum(part.rows for part in parts) + waiting.rows, len(parts) + waiting.part_count
 
 
 @dataclass
@@ -393,7 +393,9 @@ class _Execution:
         header = self.plan.header
         # A file may be purged so many days after its quarantine: no executor's clock makes it older.
         clock = self.context.clock.not_before_now()
-        task = RowExecutor(self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted)
+        task = RowExecutor(
+            self.context.store(header.storage), self.log, self.lease, clock, header.plan_id, self.run.run_id, self.only_interrupted
+        )
         log_activity(f"{phase}: {header.totals[phase].files:,} files, {format_bytes(header.totals[phase].bytes)}")
         self.asked += header.totals[phase].files
         judged = self._judged(phase, fresh)

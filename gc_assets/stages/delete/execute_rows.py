@@ -26,7 +26,7 @@ from gc_assets.state.files import Files
 from gc_assets.state.journal import TableRun
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.stores.execution import execute, to_deletion_log, to_planned_actions
-from gc_assets.stores.protocol import UploadAborter, Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store
+from gc_assets.stores.protocol import Lease, PlannedAction, Quarantine, QuarantineMode, Result, Store, UploadAborter
 from gc_assets.stores.write_ahead import WriteAheadLog
 
 # `needed` says who needs the key (null: nobody). `retry` says whether that may end with the plan's

@@ -26,8 +26,8 @@ from gc_assets.core.plan import PlanHeader, Unreadable
 from gc_assets.engine.progress import log_activity, log_progress, start_run, track
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import publish, write_rows
-from gc_assets.lakes.kinds import KINDS, undoing_titles
-from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, undoing
+from gc_assets.lakes.kinds import KINDS, reversible_titles
+from gc_assets.lakes.protocol import REMOVE_SNAPSHOT, ExpiryAction, ExpiryOutcome, ExpiryVerdict, as_reversible
 from gc_assets.stages.delete.deferred_rows import list_unreadable, read_missed_tables
 from gc_assets.stages.delete.plan import planned_actions
 from gc_assets.stages.mark.snapshot_history import record_removals
@@ -36,7 +36,7 @@ from gc_assets.stages.records.plans import StoredPlan, execution_directory, reco
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import EXPIRY_LOG, EXPIRY_PLAN, LIVE_FILES
 from gc_assets.state.summaries import ExpiryLogSummary
-from gc_assets.stores.execution import release_on_exit, current_user
+from gc_assets.stores.execution import current_user, release_on_exit
 from gc_assets.stores.protocol import Lease
 from gc_assets.stores.store import open_store
 
@@ -276,12 +276,12 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
     opened = [context.lake(item.name) for item in context.config.lakes if item.name in plan.header.expiry_actions]
     done = [
         (lake, [item for item in ExpiryRecord(context, plan.header, lake.name).outcomes().values() if item.verdict == DONE])
-        for lake in map(undoing, opened)
+        for lake in map(as_reversible, opened)
         if lake is not None
     ]
     if not any(items for _, items in done):
         lost = [kind.edits_lose for kind in KINDS.values() if kind.edits_lose is not None]
-        rules = "; ".join([f"Edits of {undoing_titles()} histories can", *lost])
+        rules = "; ".join([f"Edits of {reversible_titles()} histories can", *lost])
         raise UsageError(f"plan {plan.header.plan_id} made no edit of history that can be undone. {rules}")
     refuse_rehearsal(context, plan.header.storage)
     store = open_store(plan.header.location, context.config.places())
@@ -301,7 +301,7 @@ def undo_expiry(context: RunContext, plan: StoredPlan) -> dict[str, int]:
 
 def _settled(outcome: ExpiryOutcome, at: datetime, *, resumed: bool) -> EditOutcome:
     done_before = resumed and outcome.verdict == ABSENT
-    return EditOutcome(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at, outcome.spoilt)
+    return EditOutcome(outcome.action, DONE if done_before else outcome.verdict, outcome.error, at, outcome.damaged)
 
 
 def _publish(plan: StoredPlan, actions: Sequence[ExpiryAction], record: ExpiryRecord) -> dict[str, int]:

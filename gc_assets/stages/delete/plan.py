@@ -75,10 +75,12 @@ from gc_assets.state.side_tables import (
     UPLOADS_SIDE,
     WAITING_SIDE,
 )
-from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary, OrphanFilesSummary, PlannedAction, StorageInventorySummary
+from gc_assets.state.summaries import DeletionPlanSummary, LakeRefsSummary, OrphanFilesSummary, Planned, StorageInventorySummary
 
 HEADER: Final = "_header.json"
-OWNED: Final = pa.schema([*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)])
+OWNED: Final = pa.schema(
+    [*(field for field in QUARANTINED_COPY if field.name != "rehearsal"), ("is_live", BOOL), ("fits", BOOL), ("lake", STRING)]
+)
 
 
 @log_progress(DELETION_PLAN)
@@ -191,7 +193,7 @@ def _size(
     if words.parts:
         sources += [*inventory.parts(), *(part for table in live for side in (None, EXPIRED_SIDE) for part in table.parts(side))]
     rows, files = sum(part.rows for part in sources), len(sources)
-    return rows + words.rows, files + words.pieces
+    return rows + words.rows, files + words.part_count
 
 
 def header_of(published: PublishedTable) -> PlanHeader:
@@ -458,7 +460,7 @@ def _earlier_or(context: RunContext, storage_name: str, header: PlanHeader) -> P
     The earlier time of creation stays, so making a plan again never prolongs it. A plan that was
     applied or put back is used up and never comes back as itself: the same is then another plan.
     """
-    made = {run.headline(PlannedAction).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
+    made = {run.headline(Planned).plan.plan_id: run for run in context.state.history(storage_name, DELETION_PLAN.name)}
     if header.plan_id in made:
         used = used_plan_ids(context.config, storage_name)
         while header.plan_id in used:

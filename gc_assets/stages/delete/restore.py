@@ -30,7 +30,7 @@ from gc_assets.state.journal import PublishedTable, State, TableRun
 from gc_assets.state.receipts import Balance
 from gc_assets.state.schemas import DELETION_LOG
 from gc_assets.state.summaries import DeletionLogSummary
-from gc_assets.stores.execution import to_deletion_log, release_on_exit, current_user
+from gc_assets.stores.execution import current_user, release_on_exit, to_deletion_log
 from gc_assets.stores.protocol import Outcome
 from gc_assets.stores.write_ahead import WriteAheadLog, open_log
 
@@ -106,13 +106,15 @@ def _files_of(header: PlanSummary | None) -> int | None:
     return header.totals[QUARANTINE].files if header is not None and QUARANTINE in header.totals else None
 
 
-def _act_here(act: RowExecutor, copies: CopySelection, told: Sequence[LogReader | _Moved], run: TableRun, state: State) -> WrittenParts | None:
+def _act_here(
+    act: RowExecutor, copies: CopySelection, told: Sequence[LogReader | _Moved], run: TableRun, state: State
+) -> WrittenParts | None:
     """Puts the copies back in this process. Returns null, and reads nothing, where that is more than
     this process should.
     """
-    if not fits_in_process(sum(reading.rows for reading in told), sum(reading.pieces for reading in told)):
+    if not fits_in_process(sum(reading.rows for reading in told), sum(reading.part_count for reading in told)):
         return None
-    words = [batch.select(LOG_ENTRIES.names) for reading in told for batch in read_in_process(reading, reading.pieces)]
+    words = [batch.select(LOG_ENTRIES.names) for reading in told for batch in read_in_process(reading, reading.part_count)]
     return execute_in_process(act, pa.Table.from_batches(_Chosen(copies)(iter(words)), EXECUTION_ROWS), run, state.files, TOTALS_BY)
 
 
@@ -161,19 +163,19 @@ class _Moved:
     rows: int
 
     @property
-    def pieces(self) -> int:
+    def part_count(self) -> int:
         return self.log.shares
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """Returns all rows as a frame. Lazy."""
-        shares = spark.range(0, self.pieces, 1, min(self.pieces, parallelism(spark)))
+        shares = spark.range(0, self.part_count, 1, min(self.part_count, parallelism(spark)))
         return shares.mapInArrow(self, spark_schema(DELETION_LOG.schema))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.log.require_visible()
         for batch in batches:
             for share in batch.column("id").to_pylist():
-                told = self.log.quarantined(share)
+                told = self.log.read_quarantined(share)
                 moved = (outcome or Outcome(planned, DONE, None, self.now, self.token) for planned, outcome in told)
                 yield to_deletion_log(moved, self.log.plan_id, self.quarantine, rehearsal=self.rehearsal)
 
@@ -190,7 +192,7 @@ class _Chosen:
         words = [batch for batch in batches if batch.num_rows]
         if not words:
             return
-        rows = newest_of_each_key(self.copies.held(pa.Table.from_batches(words).cast(LOG_ENTRIES)))
+        rows = newest_of_each_key(self.copies.find_copies(pa.Table.from_batches(words).cast(LOG_ENTRIES)))
         columns = {name: rows.column(name) for name in rows.column_names if name in EXECUTION_ROWS.names}
         said = {"action": RESTORE, "needed": None, "retry": False, "in_quarantine": True, "refused": None}
         told = {name: pa.array([value] * rows.num_rows, EXECUTION_ROWS.field(name).type) for name, value in said.items()}

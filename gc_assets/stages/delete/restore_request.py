@@ -110,7 +110,7 @@ def with_history(context: RunContext, back: RestoreResult) -> RestoreResult | No
 def _storage(context: RunContext, given: str | None) -> str:
     names = [item.name for item in context.config.storages]
     if given is None and len(names) > 1:
-        raise UsageError(f"--storage is missing; the configuration has {suggest.named(names)}")
+        raise UsageError(f"--storage is missing; the configuration has {suggest.join_names(names)}")
     return context.storage(given or names[0]).name
 
 

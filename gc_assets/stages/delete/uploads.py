@@ -32,7 +32,7 @@ from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.parts import read_parts
 from gc_assets.state.side_tables import UPLOADS, UPLOADS_SIDE
 from gc_assets.stores.execution import execute, to_deletion_log
-from gc_assets.stores.protocol import UploadAborter, Lease, PlannedAction, Result
+from gc_assets.stores.protocol import Lease, PlannedAction, Result, UploadAborter
 from gc_assets.stores.write_ahead import Act, WriteAheadLog, share_of
 
 # Uploads that one plan aborts at most, the oldest. Each costs four requests, and a plan lists them
@@ -67,7 +67,7 @@ def find_old_uploads(
         return nothing
     columns = {name: [getattr(item, name) for item in found.uploads] for name in UPLOADS.names if name != "lake"}
     rows = pa.table({**columns, "lake": claims().resolve(pa.array(columns["key"], pa.string()))[0]}).cast(UPLOADS)
-    return rows.filter(pc.is_null(_refused(judge, rows))), found.later
+    return rows.filter(pc.is_null(_refused(judge, rows))), found.unexamined
 
 
 def upload_totals(rows: pa.Table, later: int) -> Uploads:
@@ -112,10 +112,10 @@ def abort_uploads(
     log_activity(f"abort: {header.uploads}")
     refused = _refused(_by_the_stores_clock(judge, context, header.storage), rows).to_pylist()
     planned = [PlannedAction(row["key"], ABORT, row["size_bytes"], row["etag"], row["upload_id"]) for row in rows.to_pylist()]
-    spared = {row.act: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
+    spared = {row.action_key: Result(DENIED, why) for row, why in zip(planned, refused, strict=True) if why}
     if unreadable:
         names = ", ".join(item.name for item in unreadable[:3])
-        spared = {row.act: Result(CHANGED, f"{names} cannot be read, so it waits") for row in planned}
+        spared = {row.action_key: Result(CHANGED, f"{names} cannot be read, so it waits") for row in planned}
     actor = _Spared(context.store(header.storage).upload_aborter(), spared)
     planned.sort(key=lambda row: share_of(row.key, log.shares))
     outcomes = execute(planned, OnlyInterrupted(actor) if only_interrupted else actor, log, lease, context.clock)
@@ -147,8 +147,9 @@ class _Spared:
 
     def act(self, batch: Sequence[PlannedAction], resumed: Collection[PlannedAction] = ()) -> list[Result]:
         # No upload has that identity, so none is aborted.
-        asked = {row: replace(row, etag="") if row.act in self.spared else row for row in batch}
+        asked = {row: replace(row, etag="") if row.action_key in self.spared else row for row in batch}
         results = self.inner.act(list(asked.values()), {asked[row] for row in batch if row in resumed})
         return [
-            self.spared.get(row.act, result) if result.verdict == CHANGED else result for row, result in zip(batch, results, strict=True)
+            self.spared.get(row.action_key, result) if result.verdict == CHANGED else result
+            for row, result in zip(batch, results, strict=True)
         ]

@@ -15,10 +15,10 @@ from gc_assets.core.errors import FormatError, UsageError
 from gc_assets.core.findings import FAIL, OK, WARN, Finding
 from gc_assets.core.paths import Location
 from gc_assets.engine.run_context import RunContext
-from gc_assets.lakes.protocol import FrozenRefs, growing
+from gc_assets.lakes.protocol import FrozenRefs, as_incremental
 from gc_assets.stages.mark.commit_graph import build_commit_rows
 from gc_assets.stages.sweep.claims import collector_paths, notes_on_claims
-from gc_assets.stores.store import links
+from gc_assets.stores.store import find_links
 
 _REPLACE: Final = "Replace the link by its files, or let the lake name them where they are."
 
@@ -27,7 +27,7 @@ def readable(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Findi
     """Says what of a lake could be read, and whether its places lie in storages."""
     yield Finding(name, "readable", OK, f"{len(refs.refs):,} refs, {len(refs.claims):,} claimed prefixes")
     for item in refs.unread:
-        yield Finding(name, "sick", FAIL, item.why, "Nothing below its claims is touched and nothing is purged until it can be read.")
+        yield Finding(name, "sick", FAIL, item.reason, "Nothing below its claims is touched and nothing is purged until it can be read.")
     for note in refs.notes:
         yield Finding(name, "note", WARN, note)
     resolver = context.resolver()
@@ -63,7 +63,7 @@ def visible(context: RunContext, name: str, refs: FrozenRefs) -> Iterator[Findin
     Reads the history whole, as a first night does.
     """
     lake = context.lake(name)
-    if growing(lake) is None:
+    if as_incremental(lake) is None:
         return
     commits = [commit for source in refs.sources for commit in lake.commits(source)]
     if commits:
@@ -103,7 +103,7 @@ def _links(context: RunContext, storage_name: str, claims: Claims) -> Iterator[F
     """Names the symbolic links of a storage. One that leads into another storage, or from or to what
     a lake claims, gives live files a second name.
     """
-    for link in links(context.storage(storage_name)):
+    for link in find_links(context.storage(storage_name)):
         here, there = (_place(context, path) for path in (link.path, link.target))
         found = f"{link.path} is a symbolic link to {link.target}"
         if there is not None and there[0] != storage_name:

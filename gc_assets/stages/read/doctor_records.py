@@ -65,7 +65,7 @@ def last_night(context: RunContext, storage: StorageConfig, frozen: Mapping[str,
     for gate in refused:
         found = f"{when}: refused by gate {gate.name}: {gate.message}"
         yield Finding(storage.name, "night", FAIL, found, "Mend what it names, then `gc-assets run`.")
-    told = {item.why for refs in frozen.values() for item in refs.unread}
+    told = {item.reason for refs in frozen.values() for item in refs.unreadable}
     unreadable = [item for item in header.unreadable if item.why not in told]
     for item in unreadable:
         found = f"{when}: {item.message}"
@@ -81,7 +81,7 @@ def lakes_present(context: RunContext, storage: StorageConfig, frozen: Mapping[s
     accepted = last_accepted_plan(replace(context, run_date=context.run_date + timedelta(days=1)), storage.name)
     if accepted is None:
         return
-    there = [lake.name for lake in context.config.lakes if lake.name not in frozen or frozen[lake.name].refs or frozen[lake.name].unread]
+    there = [lake.name for lake in context.config.lakes if lake.name not in frozen or frozen[lake.name].refs or frozen[lake.name].unreadable]
     verdict = gates.lakes_present(AcceptedRun.of(context, accepted).missing_lakes(LiveCount(len(there), dict.fromkeys(there, 1))))
     if not verdict.passed:
         found = f"since the night of {accepted.run_date}: {verdict.message}"

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gc_assets.core.errors import StateError, UsageError
-from gc_assets.core.suggest import did_you_mean, named
+from gc_assets.core.suggest import did_you_mean, join_names
 from gc_assets.engine.run_context import RunContext
 from gc_assets.engine.tables import read_rows, report_parts, write_parts
 from gc_assets.lakes.file_kinds import Kind
@@ -90,7 +90,7 @@ def require_refs(context: RunContext, scenario: Scenario) -> None:
         return
     known = {name for lake in scenario.lakes for name in ref_names(context, lake)}
     for name in sorted(scenario.dropped - known):
-        hint = did_you_mean(name, known) or f"; there are {named(sorted(known)) or 'none'}"
+        hint = did_you_mean(name, known) or f"; there are {join_names(sorted(known)) or 'none'}"
         raise UsageError(f"no ref {name} was frozen on {context.run_date} in {', '.join(scenario.lakes)}{hint}")
 
 

@@ -60,7 +60,8 @@ def usage_by_table(context: RunContext, storages: Iterable[str]) -> list[TableUs
             garbage.setdefault((storage, str(lake), uuid), {})[str(reason)] = amount
     places = [place for place in live.keys() | garbage.keys() if place[0] in wanted]
     shares = [
-        TableUsage(place[0], place[1], names.get(place[1:], place[2]), live.get(place, Amount()), garbage.get(place, {})) for place in places
+        TableUsage(place[0], place[1], names.get(place[1:], place[2]), live.get(place, Amount()), garbage.get(place, {}))
+        for place in places
     ]
     return sorted(shares, key=lambda item: (-item.all_garbage.bytes, -item.live.bytes, item.storage, item.lake, item.table or ""))
 

@@ -1,1 +1,1 @@
-"""What is on record: plans with their approvals, and the quarantine ledger."""
+"""Read and write decisions and records: plans, approvals, accepted runs and the quarantine ledger."""

@@ -1,8 +1,8 @@
-"""What a night compares itself with: the last night that was accepted (design 6.6).
+"""Find the last accepted run, which is the baseline for later runs.
 
-A night is accepted where its plan passed the gates `live_drop` and `lakes_present`, or a person
-approved it with the override. A night that was refused is nobody's measure, however often it comes
-again. A lake that is to go is forgotten on record.
+A run is accepted if its plan passed the gates `live_drop` and `lakes_present`, or was approved with
+overrides for them. A refused run is never a baseline, however often its result repeats. A user can
+record that a lake is removed on purpose.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPARES: Final = frozenset({"live_drop", "lakes_present"})
 
 
 class ForgottenLake(BaseModel):
-    """A person's word that a lake is to go."""
+    """A user's record that a lake is removed on purpose."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -37,14 +37,13 @@ class ForgottenLake(BaseModel):
 
 
 class _Records(RootModel[tuple[ForgottenLake, ...]]):
-    """All such words about one lake, in the order in which they were said."""
+    """All records of one lake, in the order in which they were made."""
 
 
 def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | None:
-    """Returns the plan of the last accepted night before this one, or null where there is none.
+    """Return the plan of the last accepted run before this one, or None.
 
-    An analysis of a past date says nothing of what is normal, and a rehearsal nothing to a real
-    night.
+    Historical plans do not count, and plans of rehearsals do not count for a real run.
     """
     accepted = [
         plan
@@ -62,8 +61,12 @@ def last_accepted_plan(context: RunContext, storage_name: str) -> PlanHeader | N
 
 @dataclass(frozen=True, slots=True)
 class AcceptedRun:
-    """An earlier plan as a measure of tonight. `forgotten` are its lakes that a person let go since,
-    `configured` those of the configuration by now.
+    """An earlier accepted run, as the baseline of the current one.
+
+    Attributes:
+        plan: The plan of that run.
+        forgotten: Its lakes that a user removed after that.
+        configured: The lakes of the current configuration.
     """
 
     plan: PlanHeader
@@ -72,32 +75,34 @@ class AcceptedRun:
 
     @classmethod
     def of(cls, context: RunContext, plan: PlanHeader) -> Self:
-        """Reads who was let go. What a rehearsal said, or a clock that was ahead, counts for no real
-        night.
+        """Read which lakes were removed since that run.
+
+        For a real run, records of rehearsals and records from the future do not count.
         """
         since, now, is_rehearsal = plan.created_at, context.clock.now(), context.clock.is_rehearsal
         forgotten = [
             name
             for name in plan.refs_digests
-            if any(since <= word.at <= now and (is_rehearsal or not word.rehearsal) for word in _records(context.state, name))
+            if any(since <= record.at <= now and (is_rehearsal or not record.rehearsal) for record in _records(context.state, name))
         ]
         return cls(plan, frozenset(forgotten), frozenset(lake.name for lake in context.config.lakes))
 
     def count(self, live: LiveCount) -> LiveCount:
-        """Returns what was live then, without the lakes that were let go and that need nothing of
-        the storage by now.
+        """Return the live files of that run, for comparison with the current ones.
+
+        Removed lakes that need no file of the storage now are left out.
         """
         return LiveCount(self.plan.live_files, self.plan.live_by_lake).without(self.forgotten - live.by_lake.keys())
 
     def missing_lakes(self, live: LiveCount) -> list[str]:
-        """Returns in words the lakes that need nothing of the storage by now, and that nobody let
-        go.
+        """Describe the lakes that need no file of the storage any more and were not removed by a
+        user.
         """
-        # A plan made before 0.4 does not say which lake needed files here.
-        then = {name: f"{files:,} files then" for name, files in self.plan.live_by_lake.items()}
-        then = then or dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "it was there then")
+        # Plans of releases before 0.4 do not record which lake needed files.
+        then = {name: f"{files:,} live files before" for name, files in self.plan.live_by_lake.items()}
+        then = then or dict.fromkeys(self.plan.refs_digests.keys() - self.configured, "configured before")
         return [
-            f"{name} ({'nothing of it is live here' if name in self.configured else 'not in lakes.yaml'} by now, {then[name]})"
+            f"{name} ({'no live files' if name in self.configured else 'not in lakes.yaml'} now, {then[name]})"
             for name in sorted(then.keys() - live.by_lake.keys() - self.forgotten)
         ]
 
@@ -108,29 +113,30 @@ def _is_accepted(plan: ListedPlan) -> bool:
 
 
 def forget_lake(config: Config, clock: Clock, lake_name: str, by: str) -> ForgottenLake:
-    """Records a person's word that a lake is to go, so that its files no longer hold up the plans.
+    """Record that a lake is removed on purpose, so that its missing files no longer refuse plans.
 
-    Raises `UsageError` where nobody says it, and for a lake that neither the configuration nor the
-    last plans know.
+    Raises:
+        UsageError: There is no name, or neither the configuration nor the last plans contain the
+            lake.
     """
     if not by.strip():
         raise UsageError("forgetting a lake needs a name: --by WHO")
     state = State.of(config)
     known = {lake.name for lake in config.lakes} | _planned_lakes(config, state)
     if lake_name not in known:
-        raise UsageError(f"no lake {lake_name!r}; known are {', '.join(sorted(known))}")
+        raise UsageError(f"no lake {lake_name!r}; known lakes are {', '.join(sorted(known))}")
     record = ForgottenLake(by=by.strip(), at=clock.now(), rehearsal=clock.is_rehearsal)
 
     def with_record(content: bytes | None) -> bytes:
-        before = _parsed(state, lake_name, content) if content is not None else ()
-        return _Records((*before, record)).model_dump_json(indent=1).encode()
+        previous = _parse(state, lake_name, content) if content is not None else ()
+        return _Records((*previous, record)).model_dump_json(indent=1).encode()
 
     state.files.change(_path(lake_name), with_record)
     return record
 
 
 def _planned_lakes(config: Config, state: State) -> set[str]:
-    """Returns the lakes of the last plans: that of each storage that was accepted, and those since."""
+    """Return the lakes of the last accepted plan of each storage and of all later plans."""
     found: set[str] = set()
     for storage in config.storages:
         for plan in list_plans(config, storage.name, empty=True):
@@ -142,17 +148,17 @@ def _planned_lakes(config: Config, state: State) -> set[str]:
 
 def _records(state: State, lake_name: str) -> Sequence[ForgottenLake]:
     try:
-        return _parsed(state, lake_name, state.files.read(_path(lake_name)))
+        return _parse(state, lake_name, state.files.read(_path(lake_name)))
     except FileNotFoundError:
         return ()
 
 
-def _parsed(state: State, lake_name: str, content: bytes) -> Sequence[ForgottenLake]:
+def _parse(state: State, lake_name: str, content: bytes) -> Sequence[ForgottenLake]:
     try:
         return _Records.model_validate_json(content).root
     except ValidationError as error:
-        where = f"{state.files.root}/{_path(lake_name)}"
-        raise StateError(f"{where} is damaged ({'; '.join(str(error).splitlines()[:2])}); remove it and forget the lake again") from error
+        path = f"{state.files.root}/{_path(lake_name)}"
+        raise StateError(f"{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Remove it and forget the lake again.") from error
 
 
 def _path(lake_name: str) -> str:

@@ -1,9 +1,8 @@
-"""Takes the lease of a storage for what changes it, by the real clock, under a token that no record
-of the storage has yet.
+"""Take the lease of a storage, with a fencing token that no record of the storage has yet.
 
-A storage counts its leases itself. Its counter is lost with its `.gc-assets`, and another place of
-the same name begins anew. The ledger is in the order of the tokens, so the state remembers the
-highest one too.
+The storage counts its leases itself. The counter is lost with its `.gc-assets` directory, and a new
+location under the same storage name starts at zero. The ledger is ordered by tokens, so the state
+also stores the highest one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gc_assets.stores.protocol import Lease, Store
 
 
 class _Highest(BaseModel):
-    """The highest fencing token under which anything was done in a storage."""
+    """The highest fencing token of a storage."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
@@ -26,20 +25,23 @@ class _Highest(BaseModel):
 
 
 def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: str, owner: str) -> Lease:
-    """Takes the lease of a storage, which is `store`, and notes its token in the state.
+    """Take the lease of a storage and record its token in the state.
 
-    A lease says who changes a storage now, so its times are those of the real clock, in a rehearsal
-    too. Raises `GateRefused` naming the holder while another lease is live.
+    A lease always uses the real clock, also in a rehearsal, because it excludes other processes
+    now.
+
+    Raises:
+        GateRefused: Another lease is live. The message names its holder.
     """
     state, path = context.state, _path(storage_name)
     lease = store.acquire(plan_id, owner, Clock(), after=highest_token(state, storage_name))
 
-    def noted(content: bytes | None) -> bytes:
-        before = _token(state, path, content) if content is not None else 0
-        return _Highest(token=max(before, lease.token)).model_dump_json().encode()
+    def with_token(content: bytes | None) -> bytes:
+        previous = _token(state, path, content) if content is not None else 0
+        return _Highest(token=max(previous, lease.token)).model_dump_json().encode()
 
     try:
-        state.files.change(path, noted)
+        state.files.change(path, with_token)
     except BaseException:
         lease.release()
         raise
@@ -47,7 +49,7 @@ def take_lease(context: RunContext, storage_name: str, store: Store, plan_id: st
 
 
 def highest_token(state: State, storage_name: str) -> int:
-    """Returns the token of the storage's newest lease, 0 where it never had one."""
+    """Return the token of the storage's newest lease, or 0 if it never had one."""
     path = _path(storage_name)
     try:
         return _token(state, path, state.files.read(path))
@@ -56,11 +58,11 @@ def highest_token(state: State, storage_name: str) -> int:
 
 
 def refuse_rehearsal(context: RunContext, storage_name: str) -> None:
-    """Raises `GateRefused` for a rehearsal, in a storage that does not allow them to change it."""
+    """Raise `GateRefused` in a rehearsal, unless the storage allows rehearsals to change it."""
     if context.clock.is_rehearsal and context.storage(storage_name).rehearsals != "allowed":
         raise GateRefused(
-            f"the clock is a rehearsal's (GC_ASSETS_UNSAFE_NOW={context.clock.now().isoformat()}), by which no age is true, so nothing is "
-            f"changed in storage {storage_name}. Unset the variable; for a storage whose files may be lost, write `rehearsals: allowed`."
+            f"the clock is that of a rehearsal (GC_ASSETS_UNSAFE_NOW={context.clock.now().isoformat()}), so ages are not real and storage "
+            f"{storage_name} is not changed. Unset the variable; for a storage whose files may be lost, write `rehearsals: allowed`."
         )
 
 
@@ -73,6 +75,6 @@ def _token(state: State, path: str, content: bytes) -> int:
         return _Highest.model_validate_json(content).token
     except ValidationError as error:
         raise StateError(
-            f"{state.files.root}/{path} is damaged ({'; '.join(str(error).splitlines()[:2])}); write the largest `token` of the storage's "
+            f"{state.files.root}/{path} is damaged ({'; '.join(str(error).splitlines()[:2])}). Write the largest `token` of the storage's "
             '`deletion_log` into it, as {"token": N}'
         ) from error

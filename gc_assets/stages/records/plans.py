@@ -1,4 +1,4 @@
-"""Finds plans by their ids, records what people say of them, and says whether one may be applied."""
+"""Find plans, record their approvals, and decide whether a plan may be applied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, ValidationError
 
 from gc_assets.config.models import Config
 from gc_assets.core.approvals import ApprovalEvent, Verdict
@@ -22,25 +22,27 @@ from gc_assets.state.files import may_not_write
 from gc_assets.state.index import PastRun
 from gc_assets.state.journal import PublishedTable, State
 from gc_assets.state.schemas import DELETION_PLAN
-from gc_assets.state.summaries import DeletionPlanSummary, PlannedAction
+from gc_assets.state.summaries import DeletionPlanSummary, Planned
 
 DAMAGE: Final = "spoilt"
 APPROVALS: Final = "approvals"
 _RECORDS: Final = "_records.json"
 _FINISHED, _RESTORED = "finished.json", "restored.json"
 _ENDS: Final = ("finished_at", "restored_at")
-# The first word on a plan lies where releases before 0.4 put the one approval that a plan had.
+# The first event of a plan has the file name that releases before 0.4 used for its only approval.
 _NAME: Final = re.compile(r"(?P<plan_id>[0-9a-f]{64})(-(?P<number>[1-9][0-9]*))?\.json")
 
 
-class _Restored(BaseModel):
-    """The record that `restore` makes of a plan whose files it put back."""
+class _RestoreRecord(BaseModel):
+    """The record that `restore` writes for a plan whose files it restored."""
 
     at: datetime
 
 
-class _Finished(BaseModel):
-    """The record that `apply` makes of a plan that it executed in full, as far as lists show it."""
+class _FinishRecord(BaseModel):
+    """The fields that lists show of the record that `apply` writes for a plan it executed
+    completely.
+    """
 
     at: datetime
 
@@ -50,16 +52,18 @@ class _Record(RootModel[dict[str, Any]]):
 
 
 class PlanRecord(BaseModel):
-    """What people and executions did with one plan. `words` are by the names of their files."""
+    """The approval events of one plan, by the names of their files, and the end of its execution."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
-    words: dict[str, ApprovalEvent] = Field(default_factory=dict[str, ApprovalEvent])
+    approval_events: dict[str, ApprovalEvent] = Field(
+        default_factory=dict[str, ApprovalEvent], validation_alias=AliasChoices("approval_events", "words")
+    )
     finished_at: datetime | None = None
     restored_at: datetime | None = None
 
     def verdict(self, needed: int) -> Verdict:
-        return Verdict(tuple(word for _, word in sorted(self.words.items(), key=lambda item: _number(item[0]))), needed)
+        return Verdict(tuple(event for _, event in sorted(self.approval_events.items(), key=lambda item: _number(item[0]))), needed)
 
     def status_of(self, plan: PlanSummary, now: datetime, verdict: Verdict) -> str:
         if self.restored_at is not None:
@@ -78,9 +82,9 @@ class _Records(RootModel[dict[str, PlanRecord]]):
 
 @dataclass(frozen=True, slots=True)
 class ListedPlan:
-    """A plan as the index of plans knows it.
+    """A plan as the index of plans contains it.
 
-    Its receipt was not read. Whoever approves or applies a plan gets it from `find_plan`.
+    Its receipt was not read. Use `find_plan` to approve or apply it.
     """
 
     header: PlanSummary
@@ -96,8 +100,9 @@ class ListedPlan:
 class StoredPlan:
     """A plan in the state.
 
-    `finished` is the record that `record_finished` wrote. `restored_at` is when files of the plan
-    were put back.
+    Attributes:
+        finished: The record that `record_finished` wrote, or None.
+        restored_at: When files of the plan were restored, or None.
     """
 
     header: PlanHeader
@@ -113,19 +118,22 @@ class StoredPlan:
 
 
 def list_plans(config: Config, storage_name: str | None = None, *, empty: bool = False) -> Iterator[ListedPlan]:
-    """Yields every plan that has something to do, newest first within a storage.
+    """Yield every plan that has work to do, newest first within a storage.
 
-    With `empty` it yields the others too. A plan that was made twice is listed once. Costs a few
-    requests, however many plans there are.
+    A plan that was made twice is listed once. The number of requests does not depend on the number
+    of plans.
+
+    Args:
+        empty: Yield plans without work, too.
     """
     state = State.of(config)
     for storage in config.storages:
         if storage_name in {None, storage.name}:
             history = state.history(storage.name, DELETION_PLAN.name)
-            stored = {run.headline(PlannedAction).plan.plan_id: run for run in history}
+            stored = {run.headline(Planned).plan.plan_id: run for run in history}
             records = _records(state, storage.name) if stored else {}
             for plan_id, run in sorted(stored.items(), key=lambda item: item[1].run_id, reverse=True):
-                plan = run.headline(PlannedAction).plan
+                plan = run.headline(Planned).plan
                 _refuse_copy(state, plan, run.group, run.path)
                 if empty or plan.has_work:
                     record = records.get(plan_id, PlanRecord())
@@ -133,27 +141,30 @@ def list_plans(config: Config, storage_name: str | None = None, *, empty: bool =
 
 
 def previous_plan(listed: Iterable[ListedPlan], clock: Clock) -> ListedPlan | None:
-    """Returns the plan of the last night among a storage's plans, null where there was none.
+    """Return the plan of the last run among a storage's plans, or None.
 
-    An analysis is no night. A rehearsal is one to rehearsals only.
+    Historical plans do not count. Plans of rehearsals count only in a rehearsal.
     """
-    nights = [plan for plan in listed if not plan.header.historical and plan.header.rehearsal == clock.is_rehearsal]
-    return max(nights, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
+    runs = [plan for plan in listed if not plan.header.historical and plan.header.rehearsal == clock.is_rehearsal]
+    return max(runs, key=lambda plan: (plan.run.run_date, plan.run.run_id), default=None)
 
 
 def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
-    """Reads a plan with what people said of it and the record of its execution.
+    """Read a plan with its approvals and the record of its execution.
 
-    Raises `StateError` where one of them is not what was written. Of a plan that was made with a
-    `plan_key` only approval and apply check the id (`refuse_other_key`): after the key was changed
-    or lost it is still shown and put back.
+    The id of a plan with a `plan_key` is not verified here, but by approval and apply
+    (`refuse_other_key`). So the plan can still be shown and restored after the key was changed or
+    lost.
+
+    Raises:
+        StateError: A file is not what was written.
     """
     state = State.of(config)
     header = _header(state, published)
-    verdict = PlanRecord(words=_words(state, header)).verdict(config.storage(header.storage).approvals_needed)
+    verdict = PlanRecord(approval_events=_read_events(state, header)).verdict(config.storage(header.storage).approvals_needed)
     if verdict.rejections and has_begun(state, header):
         verdict = verdict.without_late_rejections()
-    restored = _read(state, f"{execution_directory(header)}/{_RESTORED}", _Restored)
+    restored = _read(state, f"{execution_directory(header)}/{_RESTORED}", _RestoreRecord)
     finished = _read(state, f"{execution_directory(header)}/{_FINISHED}", _Record)
     return StoredPlan(
         header,
@@ -165,42 +176,44 @@ def load_plan(config: Config, published: PublishedTable) -> StoredPlan:
 
 
 def _header(state: State, published: PublishedTable) -> PlanHeader:
-    where, receipt = f"{state.files.root}/{published.path}", published.receipt
+    path, receipt = f"{state.files.root}/{published.path}", published.receipt
     try:
         summary = DeletionPlanSummary.model_validate(receipt.summary)
     except ValidationError as error:
         what = "; ".join(str(error).splitlines())
-        raise StateError(f"the plan in {where} is damaged ({what}); make a new one with `gc-assets run`") from error
+        raise StateError(f"the plan in {path} is damaged ({what}). Make a new one with `gc-assets run`.") from error
     header, named = summary.header, summary.plan_id
     intact = header.keyed or is_intact(header)
     if not intact or receipt.digest != header.rows_digest or receipt.rows != header.rows or named != header.plan_id:
-        raise StateError(f"plan {header.plan_id} in {where} was changed after it was made; make a new one with `gc-assets run`")
+        raise StateError(f"plan {header.plan_id} in {path} was changed after it was made. Make a new one with `gc-assets run`.")
     _refuse_copy(state, header.summary, receipt.group, published.path)
     return header
 
 
 def _refuse_copy(state: State, plan: PlanSummary, group: str, path: str) -> None:
     if plan.storage != group or not path.startswith(f"{plan.storage}/"):
-        other, where = path.partition("/")[0], f"{state.files.root}/{path}"
-        raise StateError(f"plan {plan.plan_id} of storage {plan.storage} lies among those of {other} in {where}; remove that copy")
+        other, location = path.partition("/")[0], f"{state.files.root}/{path}"
+        raise StateError(
+            f"plan {plan.plan_id} of storage {plan.storage} was found among the plans of {other} in {location}; remove that copy"
+        )
 
 
-def _words(state: State, header: PlanHeader) -> dict[str, ApprovalEvent]:
-    said = _said_of(item.name for item in state.files.list(f"{header.storage}/{APPROVALS}"))
-    return {name: _word(state, header.storage, header.plan_id, name) for name in said.get(header.plan_id, ())}
+def _read_events(state: State, header: PlanHeader) -> dict[str, ApprovalEvent]:
+    names = _names_by_plan(item.name for item in state.files.list(f"{header.storage}/{APPROVALS}"))
+    return {name: _read_event(state, header.storage, header.plan_id, name) for name in names.get(header.plan_id, ())}
 
 
-def _word(state: State, storage_name: str, plan_id: str, name: str) -> ApprovalEvent:
+def _read_event(state: State, storage_name: str, plan_id: str, name: str) -> ApprovalEvent:
     path = f"{storage_name}/{APPROVALS}/{name}"
-    word = _read(state, path, ApprovalEvent)
-    if word is None or word.plan_id != plan_id:
-        found = "is gone" if word is None else f"is about plan {word.plan_id}, not the one it is named for"
+    event = _read(state, path, ApprovalEvent)
+    if event is None or event.plan_id != plan_id:
+        found = "is missing" if event is None else f"contains an event of plan {event.plan_id}, not of the plan in its name"
         raise StateError(f"{state.files.root}/{path} {found}; remove it and approve the plan again")
-    return word
+    return event
 
 
-def _said_of(names: Iterable[str]) -> dict[str, list[str]]:
-    """Returns the names of records by the plan that they are about. Other files are passed over."""
+def _names_by_plan(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the file names of approval events by plan id. Other files are ignored."""
     found: dict[str, list[str]] = {}
     for name in names:
         if match := _NAME.fullmatch(name):
@@ -214,11 +227,13 @@ def _number(name: str) -> int:
 
 
 def find_plan(config: Config, plan_id: str) -> StoredPlan:
-    """Returns the plan of an id or of its first characters (at least 8), every byte of its rows
-    verified.
+    """Return the plan with an id, or with the first characters of an id (at least 8).
 
-    Raises `UsageError` where none or several match, and `StateError` where its rows are not those
-    that were written.
+    Every byte of its rows is verified.
+
+    Raises:
+        UsageError: No plan or several plans match.
+        StateError: The rows are not those that were written.
     """
     if len(plan_id) < 8:
         raise UsageError(f"{plan_id!r} is too short for a plan id; give at least its first 8 characters (see `gc-assets plans`)")
@@ -226,34 +241,35 @@ def find_plan(config: Config, plan_id: str) -> StoredPlan:
     found = [plan for plan in stored if plan.header.plan_id.startswith(plan_id)]
     if not found:
         meant = did_you_mean(plan_id, {plan.header.plan_id[: len(plan_id)] for plan in stored})
-        raise UsageError(f"no plan with the id {plan_id}{meant or ';'} `gc-assets plans` lists those there are")
+        raise UsageError(f"no plan with the id {plan_id}{meant or ';'} `gc-assets plans` lists the existing ones")
     if len(found) > 1:
-        raise UsageError(f"{len(found)} plans with the id {plan_id}; `gc-assets plans` lists those there are")
+        raise UsageError(f"{len(found)} plans with the id {plan_id}; `gc-assets plans` lists the existing ones")
     state = State.of(config)
     plan = load_plan(config, state.open(found[0].run))
-    # A bit that flipped in a key would delete another file. So what is approved or applied is read
-    # in full first.
+    # A flipped bit in a key would delete another file, so all rows are read before approval and
+    # apply.
     state.verify(plan.published)
     return plan
 
 
 def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tuple[str, ...] = (), comment: str = "") -> ApprovalEvent:
-    """Records a person's yes, beside what was said before.
+    """Record an approval, in addition to earlier events.
 
-    Raises `GateRefused` for a plan that must not be approved, naming the gates and their way out.
-    Raises `UsageError` where the approval has no name or the plan has nothing to do.
+    Raises:
+        GateRefused: The plan must not be approved. The message names the gates and their overrides.
+        UsageError: The approval has no name, or the plan has no work.
     """
-    plan, now = _to_judge(config, clock, plan_id, by), clock.now()
+    plan, now = _find_open_plan(config, clock, plan_id, by), clock.now()
     header = plan.header
     refuse_historical(header)
     refuse_other_clock(header, clock)
     refuse_other_key(header, config)
     if not header.has_work:
-        raise UsageError(f"plan {header.plan_id} has nothing to do, so there is nothing to approve")
+        raise UsageError(f"plan {header.plan_id} has no work, so there is nothing to approve")
     if now >= header.approve_before:
         raise GateRefused(
-            f"plan {header.plan_id} could be approved until {header.approve_before.isoformat()}, now it is {now.isoformat()}; "
-            "make a new one with `gc-assets run`"
+            f"plan {header.plan_id} could be approved until {header.approve_before.isoformat()}, and it is {now.isoformat()} now. "
+            "Make a new one with `gc-assets run`."
         )
     refuse_gates(header, overrides)
     passed_over = tuple(sorted(set(overrides)))
@@ -263,95 +279,100 @@ def approve(config: Config, clock: Clock, plan_id: str, by: str, overrides: tupl
 
 
 def reject(config: Config, clock: Clock, plan_id: str, by: str, comment: str = "") -> ApprovalEvent:
-    """Records a person's no. It holds the plan back until the same name approves it.
+    """Record a rejection. It blocks the plan until the same name approves it.
 
-    Raises `GateRefused` for a plan that began or is used up: a word does not undo it.
+    Raises:
+        GateRefused: The plan has begun or is used up. A rejection cannot undo it.
     """
-    plan, state = _to_judge(config, clock, plan_id, by), State.of(config)
+    plan, state = _find_open_plan(config, clock, plan_id, by), State.of(config)
     if has_begun(state, plan.header):
         name = plan.header.plan_id[:12]
         raise GateRefused(
-            f"plan {plan.header.plan_id} has begun, so a rejection comes too late. `gc-assets restore --plan {name}` puts back what it "
-            f"moved, and `gc-assets apply {name}` brings it to its end."
+            f"plan {plan.header.plan_id} has begun, so it is too late to reject it. `gc-assets restore --plan {name}` restores the files "
+            f"that it moved, and `gc-assets apply {name}` finishes it."
         )
     return _record(
         state, plan.header, ApprovalEvent(plan_id=plan.header.plan_id, by=by.strip(), at=clock.now(), decision="rejected", comment=comment)
     )
 
 
-def _to_judge(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
+def _find_open_plan(config: Config, clock: Clock, plan_id: str, by: str) -> StoredPlan:
     plan = find_plan(config, plan_id)
     if not by.strip():
-        raise UsageError("a word on a plan needs a name: --by WHO")
+        raise UsageError("an approval or rejection needs a name: --by WHO")
     if plan.finished is not None or plan.restored_at is not None:
         status = plan.status_at(clock.now())
-        raise GateRefused(f"plan {plan.header.plan_id} is {status}; a plan is used once. Make a new one with `gc-assets run`.")
+        raise GateRefused(f"plan {plan.header.plan_id} is {status}, and a plan can be used only once. Make a new one with `gc-assets run`.")
     return plan
 
 
 def has_begun(state: State, header: PlanHeader) -> bool:
-    """Says whether an apply of the plan began. A restore alone does not begin it."""
+    """Return True if an apply of the plan began. A restore alone does not begin it."""
     return any(item.name == "log.json" for item in state.files.list(execution_directory(header)))
 
 
 def refuse_unapproved(plan: StoredPlan) -> None:
+    """Raise `GateRefused` if the plan is not approved."""
     verdict, plan_id = plan.verdict, plan.header.plan_id
     if verdict.missing is not None:
         who = "WHO" if not verdict.events else "ANOTHER_NAME"
         way = f"approve it with `gc-assets approve {plan_id[:12]} --by {who}`"
         if verdict.rejections:
-            way = "it stays so until the same name approves it; the next run date has a plan of its own"
+            way = "it stays rejected until the same name approves it; the next run date has a new plan"
         raise GateRefused(f"plan {plan_id} is {verdict.missing}; {way}")
 
 
 def refuse_historical(header: PlanHeader) -> None:
+    """Raise `GateRefused` for a historical plan."""
     if header.historical:
         raise GateRefused(
-            f"plan {header.plan_id} is an analysis of {header.run_date}, a date that was never frozen on its day: "
-            "it can be shown and never applied. Run today's date for a plan that can."
+            f"plan {header.plan_id} is historical: {header.run_date} was not frozen on that day. "
+            "It can be shown, but never applied. Run today's date to get a plan that can be applied."
         )
 
 
 def refuse_other_clock(header: PlanHeader, clock: Clock) -> None:
-    """Raises `GateRefused` where a plan of a rehearsal meets the real clock, or a real one meets a
-    rehearsal's.
-    """
+    """Raise `GateRefused` if either the plan or the clock is a rehearsal, but not both."""
     if header.rehearsal != clock.is_rehearsal:
         made = "a rehearsal (GC_ASSETS_UNSAFE_NOW)" if header.rehearsal else "the real clock"
-        raise GateRefused(f"plan {header.plan_id} was made under {made}, and now the clock is another; make a new plan")
+        raise GateRefused(f"plan {header.plan_id} was made under {made}, and the clock is another one now; make a new plan")
 
 
 def refuse_other_key(header: PlanHeader, config: Config) -> None:
-    """Raises `GateRefused` for a plan whose id is a plain digest where the configuration has a
-    `plan_key`, for one whose id is an HMAC where it has none, and for one whose HMAC is another.
+    """Raise `GateRefused` if the id of the plan does not match the configured `plan_key`.
+
+    It does not match if it is a plain digest although there is a key, an HMAC although there is no
+    key, or an HMAC of another key.
     """
     if header.keyed != (config.plan_key is not None):
         made, now = ("with a plan_key", "has none") if header.keyed else ("without a plan_key", "has one")
         raise GateRefused(
-            f"plan {header.plan_id} was made {made}, and the configuration now {now}, so nobody can say that it is the plan that was made. "
-            "Make a new one with `gc-assets run`; a plan that was begun is ended under the key that it began with."
+            f"plan {header.plan_id} was made {made}, and the configuration {now} now, so the plan cannot be verified. "
+            "Make a new one with `gc-assets run`. To finish a plan that has begun, configure the key that it began with."
         )
     if not is_intact(header, config.plan_secret()):
         raise GateRefused(
-            f"plan {header.plan_id} was changed after it was made, or made with another plan_key; make a new one with `gc-assets run`"
+            f"plan {header.plan_id} was changed after it was made, or made with another plan_key. Make a new one with `gc-assets run`."
         )
 
 
 def used_plan_ids(config: Config, storage_name: str) -> set[str]:
-    """Returns the ids of the storage's plans that were applied in full or put back."""
+    """Return the ids of the storage's plans that were applied completely or restored."""
     records = _records(State.of(config), storage_name)
     return {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
 
 
 def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
-    """Raises `GateRefused` with every failed gate that no override passes.
+    """Raise `GateRefused` with every failed gate that no override passes.
 
-    Raises `UsageError` for an override of no gate.
+    Raises:
+        GateRefused: A gate failed and is not overridden.
+        UsageError: An override names no gate of the plan.
     """
     unknown = set(overrides) - {gate.name for gate in header.gates}
     if unknown:
         known = ", ".join(gate.name for gate in header.gates if gate.overridable)
-        raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate; those that can be overridden are {known}")
+        raise UsageError(f"--override {', '.join(sorted(unknown))}: no such gate; gates that can be overridden are {known}")
     stopped = [gate for gate in header.failed_gates if not (gate.overridable and gate.name in overrides)]
     if stopped:
         lines = "\n".join(f"  {gate.name}: {gate.message}" for gate in stopped)
@@ -359,53 +380,58 @@ def refuse_gates(header: PlanHeader, overrides: tuple[str, ...]) -> None:
 
 
 def execution_directory(header: PlanHeader | PlanSummary) -> str:
-    """Returns where the write-ahead log of a plan lives, relative to the state."""
+    """Return the directory of the plan's write-ahead log, relative to the state."""
     return f"{header.storage}/apply/{header.plan_id}"
 
 
 def record_finished(state: State, header: PlanHeader, finished: Mapping[str, Any]) -> None:
-    """Records that the plan was executed in full. `finished` says when (`at`) and with which books."""
+    """Record that the plan was executed completely.
+
+    Args:
+        finished: The end of the execution (`at`) and the outcomes.
+    """
     state.files.replace(f"{execution_directory(header)}/{_FINISHED}", json.dumps(finished, indent=1).encode())
-    _Book(state, header.storage).note_plan(header.plan_id, finished_at=_Finished.model_validate(finished).at)
+    _RecordsFile(state, header.storage).update_plan(header.plan_id, finished_at=_FinishRecord.model_validate(finished).at)
 
 
 def record_restored(state: State, storage_name: str, plan_id: str, at: datetime, restore_id: str) -> None:
-    """Records that files of the plan were put back, so that it no longer counts as finished.
+    """Record that files of the plan were restored, so that it no longer counts as finished.
 
-    The list of plans must not learn it later than the plan's own record.
+    The record in the list of plans is written first, because it must not be older than the plan's
+    own.
     """
-    _Book(state, storage_name).note_plan(plan_id, restored_at=at)
+    _RecordsFile(state, storage_name).update_plan(plan_id, restored_at=at)
     record = {"at": at.isoformat(), "restore": restore_id}
     state.files.replace(f"{storage_name}/apply/{plan_id}/{_RESTORED}", json.dumps(record).encode())
 
 
 def unfinished_plans(state: State, storage_name: str) -> list[str]:
-    """Returns the ids of plans whose execution began and did not end."""
+    """Return the ids of plans whose execution began and did not end."""
     begun = state.files.directories(f"{storage_name}/apply")
     records = _records(state, storage_name, begun)
     ended = {plan_id for plan_id, record in records.items() if record.finished_at is not None or record.restored_at is not None}
     return [plan_id for plan_id in begun if plan_id not in ended]
 
 
-def _record(state: State, header: PlanHeader, word: ApprovalEvent) -> ApprovalEvent:
-    """Puts the word under a name that no word of the plan ever had."""
-    book, directory = _Book(state, header.storage), f"{header.storage}/{APPROVALS}"
-    taken = {_number(name) for name in book.read().get(header.plan_id, PlanRecord()).words}
-    content = word.model_dump_json(indent=1).encode()
+def _record(state: State, header: PlanHeader, event: ApprovalEvent) -> ApprovalEvent:
+    """Write the event under a file name that no event of the plan ever had."""
+    records_file, directory = _RecordsFile(state, header.storage), f"{header.storage}/{APPROVALS}"
+    taken = {_number(name) for name in records_file.read().get(header.plan_id, PlanRecord()).approval_events}
+    content = event.model_dump_json(indent=1).encode()
     while True:
-        names = _said_of(item.name for item in state.files.list(directory)).get(header.plan_id, [])
+        names = _names_by_plan(item.name for item in state.files.list(directory)).get(header.plan_id, [])
         taken |= {_number(name) for name in names}
         number = max(taken, default=0) + 1
         taken.add(number)
         name = f"{header.plan_id}{'' if number == 1 else f'-{number}'}.json"
         if state.files.replace_if(f"{directory}/{name}", content, None) is not None:
             break
-    book.note_plan(header.plan_id, words={name: word})
-    return word
+    records_file.update_plan(header.plan_id, approval_events={name: event})
+    return event
 
 
-class _Spoilt(BaseModel):
-    """What an edit of a lake's history did besides what was approved."""
+class _Damage(BaseModel):
+    """The differences between the planned and the actual result of an edit of a lake's history."""
 
     plan_id: str
     lake: str
@@ -413,31 +439,31 @@ class _Spoilt(BaseModel):
 
 
 def record_damage(state: State, lake_name: str, plan_id: str, found: Sequence[str]) -> None:
-    """Records damage to a lake's history. It holds up every later plan until a person removes the
+    """Record damage to a lake's history. It blocks every later plan until a user removes the
     record.
     """
-    record = _Spoilt(plan_id=plan_id, lake=lake_name, found=list(found))
+    record = _Damage(plan_id=plan_id, lake=lake_name, found=list(found))
     state.files.replace(f"{lake_name}/{DAMAGE}/{plan_id}.json", record.model_dump_json(indent=1).encode())
 
 
 def list_damage(state: State, lake_names: Sequence[str]) -> list[str]:
-    """Returns what edits of these lakes' histories spoilt and nobody has settled yet.
+    """Return the damage to the histories of these lakes, one message per record.
 
-    One sentence a record, with the way out.
+    Each message names the file to remove after the repair.
     """
     paths = [f"{lake}/{DAMAGE}/{item.name}" for lake in lake_names for item in state.files.list(f"{lake}/{DAMAGE}")]
-    records = [(path, record) for path in paths if (record := _read(state, path, _Spoilt)) is not None]
+    records = [(path, record) for path in paths if (record := _read(state, path, _Damage)) is not None]
     return [
-        f"Lake {record.lake}, plan {record.plan_id[:12]}: {'; '.join(record.found)}. Mend it, then remove {state.files.root}/{path}."
+        f"Lake {record.lake}, plan {record.plan_id[:12]}: {'; '.join(record.found)}. Repair it, then remove {state.files.root}/{path}."
         for path, record in records
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Book:
-    """What is known of all plans of a storage, in one object.
+class _RecordsFile:
+    """The records of all plans of a storage, in one object.
 
-    Each record repeats what lies in a file of the plan's own.
+    Each record repeats the files of the plan itself.
     """
 
     state: State
@@ -449,81 +475,91 @@ class _Book:
 
     def read(self) -> Mapping[str, PlanRecord]:
         try:
-            return self._parsed(self.state.files.read(self.path))
+            return self._parse(self.state.files.read(self.path))
         except FileNotFoundError:
             return {}
 
-    def note(self, change: Callable[[Mapping[str, PlanRecord]], Mapping[str, PlanRecord]]) -> None:
-        def noted(content: bytes | None) -> bytes:
-            records = change(self._parsed(content) if content is not None else {})
+    def update(self, change: Callable[[Mapping[str, PlanRecord]], Mapping[str, PlanRecord]]) -> None:
+        def edit(content: bytes | None) -> bytes:
+            records = change(self._parse(content) if content is not None else {})
             return _Records(dict(sorted(records.items()))).model_dump_json(indent=1, exclude_none=True).encode()
 
-        self.state.files.change(self.path, noted)
+        self.state.files.change(self.path, edit)
 
-    def note_plan(self, plan_id: str, words: Mapping[str, ApprovalEvent] = MappingProxyType({}), **known: Any) -> None:
-        def noted(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
-            before = records.get(plan_id, PlanRecord())
-            return {**records, plan_id: before.model_copy(update={**known, "words": {**before.words, **words}})}
+    def update_plan(self, plan_id: str, approval_events: Mapping[str, ApprovalEvent] = MappingProxyType({}), **known: Any) -> None:
+        def edit(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
+            previous = records.get(plan_id, PlanRecord())
+            return {
+                **records,
+                plan_id: previous.model_copy(update={**known, "approval_events": {**previous.approval_events, **approval_events}}),
+            }
 
-        self.note(noted)
+        self.update(edit)
 
-    def _parsed(self, content: bytes) -> Mapping[str, PlanRecord]:
+    def _parse(self, content: bytes) -> Mapping[str, PlanRecord]:
         try:
             return _Records.model_validate_json(content).root
         except ValidationError as error:
-            where = f"{self.state.files.root}/{self.path}"
-            raise StateError(f"{where} is damaged ({error}); remove it, it is made again from the records beside it") from error
+            path = f"{self.state.files.root}/{self.path}"
+            raise StateError(f"{path} is damaged ({error}). Remove it; it is rebuilt from the files of the plans.") from error
 
 
 def _records(state: State, storage_name: str, begun: Sequence[str] | None = None) -> dict[str, PlanRecord]:
-    """Returns the records of all plans that somebody judged or that began. Whoever has just listed
-    those that have `begun` spares a request.
+    """Return the records of all plans that have approval events or that began.
 
-    A word whose file somebody removed counts as none. What the book lacks is read from the plan's
-    own files and noted. Few plans began and did not end, so few files are read.
+    An event whose file was removed does not count. Missing records are read from the files of the
+    plan and added. Few plans began and did not end, so few files are read.
+
+    Args:
+        begun: The ids of plans that began, if already listed.
     """
-    book = _Book(state, storage_name)
-    known = book.read()
-    said = _said_of(item.name for item in state.files.list(f"{storage_name}/{APPROVALS}"))
-    there = set(begun if begun is not None else state.files.directories(f"{storage_name}/apply"))
+    records_file = _RecordsFile(state, storage_name)
+    known = records_file.read()
+    names = _names_by_plan(item.name for item in state.files.list(f"{storage_name}/{APPROVALS}"))
+    begun_ids = set(begun if begun is not None else state.files.directories(f"{storage_name}/apply"))
     found: dict[str, PlanRecord] = {}
-    for plan_id in said.keys() | there:
+    for plan_id in names.keys() | begun_ids:
         record = known.get(plan_id, PlanRecord())
-        words = {name: record.words.get(name) or _word(state, storage_name, plan_id, name) for name in said.get(plan_id, ())}
-        record = record.model_copy(update={"words": words})
-        if plan_id in there and record.finished_at is None and record.restored_at is None:
+        approval_events = {
+            name: record.approval_events.get(name) or _read_event(state, storage_name, plan_id, name) for name in names.get(plan_id, ())
+        }
+        record = record.model_copy(update={"approval_events": approval_events})
+        if plan_id in begun_ids and record.finished_at is None and record.restored_at is None:
             directory = f"{storage_name}/apply/{plan_id}"
-            finished, restored = _read(state, f"{directory}/{_FINISHED}", _Finished), _read(state, f"{directory}/{_RESTORED}", _Restored)
+            finished, restored = (
+                _read(state, f"{directory}/{_FINISHED}", _FinishRecord),
+                _read(state, f"{directory}/{_RESTORED}", _RestoreRecord),
+            )
             ended = {"finished_at": finished.at if finished else None, "restored_at": restored.at if restored else None}
             record = record.model_copy(update=ended)
         found[plan_id] = record
-    if any(_adds(record, known.get(plan_id, PlanRecord())) for plan_id, record in found.items()):
-        _keep(book, found)
+    if any(_has_news(record, known.get(plan_id, PlanRecord())) for plan_id, record in found.items()):
+        _store_missing(records_file, found)
     return found
 
 
-def _adds(record: PlanRecord, known: PlanRecord) -> bool:
-    """Says whether the record tells something that the known one does not."""
+def _has_news(record: PlanRecord, known: PlanRecord) -> bool:
+    """Return True if `record` contains an end or an event that `known` lacks."""
     ended = any(getattr(known, name) is None and getattr(record, name) is not None for name in _ENDS)
-    return ended or not record.words.keys() <= known.words.keys()
+    return ended or not record.approval_events.keys() <= known.approval_events.keys()
 
 
-def _keep(book: _Book, found: Mapping[str, PlanRecord]) -> None:
-    """Notes what was read from the plans' own files.
+def _store_missing(records_file: _RecordsFile, found: Mapping[str, PlanRecord]) -> None:
+    """Add records that were read from the files of the plans.
 
-    Leaves alone what somebody noted meanwhile, and notes nothing where this process may not write.
+    Existing values are not changed. Without write permission nothing is stored.
     """
 
-    def added(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
+    def merge(records: Mapping[str, PlanRecord]) -> Mapping[str, PlanRecord]:
         merged = dict(records)
         for plan_id, record in found.items():
             newer = merged.get(plan_id, PlanRecord())
             unknown: dict[str, Any] = {name: getattr(record, name) for name in _ENDS if getattr(newer, name) is None}
-            merged[plan_id] = newer.model_copy(update={**unknown, "words": {**record.words, **newer.words}})
+            merged[plan_id] = newer.model_copy(update={**unknown, "approval_events": {**record.approval_events, **newer.approval_events}})
         return merged
 
     try:
-        book.note(added)
+        records_file.update(merge)
     except OSError as error:
         if not may_not_write(error):
             raise
@@ -540,4 +576,4 @@ def _read(state: State, path: str, model: type[_M]) -> _M | None:
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
-        raise StateError(f"{state.files.root}/{path} is damaged ({error}); remove it and repeat the command that wrote it") from error
+        raise StateError(f"{state.files.root}/{path} is damaged ({error}). Remove it and repeat the command that wrote it.") from error

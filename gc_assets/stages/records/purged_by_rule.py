@@ -1,7 +1,7 @@
-"""Names what the rules of lakeFS repositories let go for good.
+"""Find the objects that were purged because a rule of a lakeFS repository released them.
 
-lakeFS keeps its commits, so a rule that is made longer makes live again what a shorter one had
-purged. The absence of such an object is no sign of a loss or of another spelling.
+lakeFS keeps its commits, so a rule that is extended makes objects live again that a shorter rule
+released. Their absence is no sign of a loss or of another spelling.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BY_RULE = pa.schema([("key", STRING), ("lake", STRING)])
 
 
 def purged_by_rule(spark: SparkSession, context: RunContext, storage_name: str) -> DataFrame:
-    """Returns key and lake of objects that plans of ours purged because a rule of their lake no
-    longer kept them, each once.
+    """Return the objects that our plans purged by a rule of their lake (columns key, lake), each
+    once.
 
-    What was purged as never committed is not among them: a need for it by now would be news.
+    Objects that were purged as never committed are not included: no commit may need them.
     """
-    lakes = [lake.name for lake in context.config.lakes if context.kind(lake.name).releases_by_rule]
+    lakes = [lake.name for lake in context.config.lakes if context.kind(lake.name).releases_files]
     if not lakes:
         return frame_from_arrow(spark, BY_RULE.empty_table())
     logs = context.state.paths(context.state.history(storage_name, DELETION_LOG.name))

@@ -21,13 +21,13 @@ from pyspark.sql import DataFrame
 from gc_assets.core.key_resolver import KeyResolver
 from gc_assets.core.objects import Objects
 from gc_assets.engine.tables import map_arrow
-from gc_assets.lakes.kind import ForeignSign, TableFound
+from gc_assets.lakes.kind import MetadataPattern, TableIdentity
 from gc_assets.lakes.kinds import KINDS
 from gc_assets.stages.records.dead_tables import DeadTable
 from gc_assets.stages.sweep.known_tables import KnownTable
 
 # Formats without a lake kind, recognised by name only.
-OTHERS: Final = ForeignSign(r"(^|/)_delta_log/|(^|/)\.hoodie/")
+OTHERS: Final = MetadataPattern(r"(^|/)_delta_log/|(^|/)\.hoodie/")
 FOREIGN: Final = pa.schema([("key", pa.string()), ("reason", pa.string()), ("is_junk", pa.bool_())])
 
 
@@ -54,21 +54,21 @@ def foreign_metadata(
         dead: Tables that a user accepted as dead. They are not foreign at the accepted location,
             unless they were written to after that.
     """
-    classifier = MetadataClassifier(storage_name, resolver, objects, known_tables, foreign_signs(), tuple(dead))
+    classifier = MetadataClassifier(storage_name, resolver, objects, known_tables, metadata_patterns(), tuple(dead))
     return map_arrow(suspects.select("key", "last_modified", "is_old"), classifier, FOREIGN)
 
 
-def foreign_signs() -> tuple[ForeignSign, ...]:
+def metadata_patterns() -> tuple[MetadataPattern, ...]:
     """Return the signs of metadata of all kinds.
 
     The first sign that a key matches applies.
     """
-    return (*(sign for kind in KINDS.values() for sign in kind.foreign_signs), OTHERS)
+    return (*(sign for kind in KINDS.values() for sign in kind.metadata_patterns), OTHERS)
 
 
 def suspect_pattern() -> str:
     """Return a regular expression for keys of metadata, of any kind."""
-    return "|".join(sign.names for sign in foreign_signs())
+    return "|".join(sign.names for sign in metadata_patterns())
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MetadataClassifier:
     resolver: KeyResolver
     objects: Objects
     known_tables: Mapping[str, KnownTable]
-    foreign_signs: tuple[ForeignSign, ...]
+    metadata_patterns: tuple[MetadataPattern, ...]
     dead: tuple[DeadTable, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -100,9 +100,9 @@ class MetadataClassifier:
             return f"{sign.noun} that cannot be read ({error})", False
         except (ValueError, KeyError, TypeError, EOFError, zlib.error) as error:
             return f"{sign.noun} that cannot be read ({error})", True
-        return (self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableFound) else found), False
+        return (self._check_known(key, modified, found, is_old=is_old) if isinstance(found, TableIdentity) else found), False
 
-    def _check_known(self, key: str, modified: datetime, found: TableFound, *, is_old: bool) -> str | None:
+    def _check_known(self, key: str, modified: datetime, found: TableIdentity, *, is_old: bool) -> str | None:
         known = self.known_tables.get(found.uuid)
         if known is None:
             return self._check_unknown(key, max(found.newest, int(modified.timestamp() * 1000)), found.uuid)
@@ -121,7 +121,7 @@ class MetadataClassifier:
                 f"; if it is dead: gc-assets accept {uuid} {shlex.quote(location)} --by WHO" if directory not in {"", "metadata"} else ""
             )
             return f"table {uuid}, which is in no configured catalog{way_out}"
-        if record.ends_before(written_ms):
+        if record.is_alive_at(written_ms):
             return f"{record}, but it was written to after that: add its catalog to lakes.yaml"
         return None
 

@@ -341,7 +341,7 @@ def _size_of_all(state: State, inventory: PublishedTable, live: Sequence[Publish
     """Return the rows and files that a comparison of all live files with the inventory reads."""
     parts = [*inventory.parts(), *(part for table in live for part in table.parts())]
     log = LogReader.of(state, inventory.receipt.owner)
-    return sum(part.rows for part in parts) + log.rows, len(parts) + log.pieces
+    return sum(part.rows for part in parts) + log.rows, len(parts) + log.part_count
 
 
 def _size(context: RunContext, candidates: int, live: Sequence[PublishedTable]) -> tuple[int, int]:

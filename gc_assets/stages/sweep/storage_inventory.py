@@ -175,7 +175,7 @@ def _summarize(
     context: RunContext, storage_name: str, written: WrittenParts, reuse: _Reuse, listing: _Listing, report: Report | None
 ) -> StorageInventorySummary:
     total, baseline = written.totals.get(("objects",), Totals()), reuse.baseline
-    unfinished = context.store(storage_name).unfinished(context.clock.now() - context.storage(storage_name).grace)
+    unfinished = context.store(storage_name).count_unfinished_uploads(context.clock.now() - context.storage(storage_name).grace)
     return StorageInventorySummary(
         objects=total.rows,
         bytes=total.size_bytes,

@@ -130,7 +130,7 @@ def test_a_move_that_fails_for_ever_is_given_up_with_its_place_once_the_plan_is_
     assert "is in its place and in the trash" in given_up.column("error").to_pylist()[0]
     assert (root / "repo/chunks/a").exists()
     assert held.exists()
-    assert dict(log.quarantined(0)) == dict.fromkeys(to_planned_actions(rows))
+    assert dict(log.read_quarantined(0)) == dict.fromkeys(to_planned_actions(rows))
 
 
 def test_a_machine_that_does_not_see_the_log_moves_nothing(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_moved_file_whose_name_was_taken_before_its_plan_went_on_stays_in_quar
     moved = moved_and_taken(tmp_path)
     assert moved.outcomes(moved.store) == ["done"]
     assert (moved.name.read_bytes(), moved.copy.read_bytes()) == (b"another", b"old")
-    assert [row.key for row, outcome in moved.log.quarantined(0) if outcome is not None] == ["repo/chunks/a"]
+    assert [row.key for row, outcome in moved.log.read_quarantined(0) if outcome is not None] == ["repo/chunks/a"]
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def test_a_moved_file_whose_name_was_taken_is_tried_again_where_nobody_says_that
     """Found by program 9260: the answer was lost a second time, and the copy in the trash was on record nowhere."""
     moved = moved_and_taken(tmp_path)
     assert moved.outcomes(cast("Store", Silent(moved.store))) == ["failed"]
-    assert [row.key for row, _ in moved.log.quarantined(0)] == ["repo/chunks/a"]
+    assert [row.key for row, _ in moved.log.read_quarantined(0)] == ["repo/chunks/a"]
     assert moved.outcomes(moved.store) == ["done"]
 
 

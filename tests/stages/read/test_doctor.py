@@ -26,7 +26,7 @@ def test_an_index_that_lacks_a_run_is_a_finding_until_it_is_repaired(tmp_path: P
     publish_empty(night.state)
     index.write_bytes(before)
     (found,) = (finding for finding in doctor(night) if finding.check == "index")
-    assert (found.verdict, found.action) == (FAIL, "gc-assets doctor --repair")
+    assert (found.verdict, found.todo) == (FAIL, "gc-assets doctor --repair")
     assert "lacks the run" in found.found
     night.state.repair()
     assert [finding.verdict for finding in doctor(night) if finding.check == "index"] == [OK]

@@ -178,7 +178,7 @@ def test_the_copies_that_are_meant_are_found_among_their_own_words_alone(choose:
     words = pa.Table.from_pylist(some_words(choose, "ab", size), LOG_ENTRIES)
     for meant in (CopySelection(plan_id="p"), CopySelection(prefix="a"), CopySelection(key="b"), CopySelection(plan_id="q", key="a")):
         few = meant.among(settled_entries(words), "by").select(LOG_ENTRIES.names)
-        assert copies(meant.held(few)) == copies(meant.held(words))
+        assert copies(meant.find_copies(few)) == copies(meant.find_copies(words))
 
 
 @pytest.mark.spark

@@ -14,7 +14,7 @@ from gc_assets.lakes.file_kinds import Kind
 from gc_assets.lakes.protocol import Commit, ContentRoot
 from gc_assets.stages.mark.commit_graph import build_commit_rows
 from gc_assets.stages.records.dead_tables import DeadTable
-from gc_assets.stages.sweep.foreign_metadata import MetadataClassifier, foreign_signs
+from gc_assets.stages.sweep.foreign_metadata import MetadataClassifier, metadata_patterns
 from gc_assets.stages.sweep.known_tables import KnownTable, newest_commit_times
 from gc_assets.state.side_tables import LOCATIONS
 from gc_assets.stores.local.objects import LocalObjects
@@ -42,7 +42,9 @@ def history(*puts: list[str]) -> pa.Table:
 
 def known(contents: list[str]) -> dict[str, KnownTable]:
     graph = history(["a1"], ["a2", "b1"], [], ["c1"], ["a1"], [])
-    return newest_commit_times(places(a1="A", a2="A", b1="B", gone="D"), graph, pa.chunked_array([[f"/{file}" for file in contents]], pa.string()))
+    return newest_commit_times(
+        places(a1="A", a2="A", b1="B", gone="D"), graph, pa.chunked_array([[f"/{file}" for file in contents]], pa.string())
+    )
 
 
 def minute(number: int) -> int:
@@ -70,7 +72,7 @@ def test_a_table_that_a_branch_shows_is_as_new_as_the_server() -> None:
 )
 def test_metadata_newer_than_its_table_is_foreign(tmp_path: Path, known: KnownTable, is_old: bool, foreign: bool) -> None:
     (tmp_path / "1.metadata.json").write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(10)}]}))
-    judge = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, foreign_signs())
+    judge = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {"A": known}, metadata_patterns())
     rows = pa.RecordBatch.from_pydict({"key": ["1.metadata.json"], "last_modified": [START], "is_old": [is_old]})
     assert [batch.num_rows for batch in judge(iter([rows]))] == [int(foreign)]
 
@@ -94,7 +96,7 @@ def test_a_table_that_was_accepted_as_dead_is_not_foreign_there_until_it_is_writ
     metadata.parent.mkdir(parents=True)
     metadata.write_text(json.dumps({"table-uuid": "A", "snapshots": [{"timestamp-ms": minute(newest)}]}))
     word = DeadTable(table_uuid=uuid.lower(), prefix=prefix, by="ada", at=START + timedelta(minutes=20))
-    judge = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, foreign_signs(), (word,))
+    judge = MetadataClassifier("w", KeyResolver([("w", f"file://{tmp_path}/")]), LocalObjects(), {}, metadata_patterns(), (word,))
     rows = {"key": ["db/t/metadata/1.metadata.json"], "last_modified": [START + timedelta(minutes=modified)], "is_old": [True]}
     found = [row["reason"] for batch in judge(iter([pa.RecordBatch.from_pydict(rows)])) for row in batch.to_pylist()]
     assert len(found) == (said is not None)
